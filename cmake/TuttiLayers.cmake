@@ -1,0 +1,46 @@
+# A layer is one folder of the core: an object library tt_<name> from all its .c files, which may use the layers named
+# after USES and, through them, theirs. Tests link single layers; libtutti links all.
+function(tt_layer name folder)
+  cmake_parse_arguments(LAYER "" "" "USES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(tt_${name} OBJECT ${sources})
+  target_include_directories(tt_${name} PUBLIC ${PROJECT_SOURCE_DIR}/core ${PROJECT_SOURCE_DIR}/core/include
+                             ${PROJECT_SOURCE_DIR})
+  set_property(GLOBAL APPEND PROPERTY TUTTI_LAYERS tt_${name})
+  set_property(GLOBAL PROPERTY TUTTI_USES_${name} ${LAYER_USES})
+endfunction()
+
+# All layers that the named ones need, themselves included, in `out` as target names.
+function(tt_layer_closure out)
+  set(todo ${ARGN})
+  set(done)
+  while(todo)
+    list(POP_FRONT todo name)
+    if(NOT name IN_LIST done)
+      list(APPEND done ${name})
+      get_property(uses GLOBAL PROPERTY TUTTI_USES_${name})
+      list(APPEND todo ${uses})
+    endif()
+  endwhile()
+  set(targets)
+  foreach(name ${done})
+    if(TARGET tt_${name})
+      list(APPEND targets tt_${name})
+    endif()
+  endforeach()
+  set(${out} ${targets} PARENT_SCOPE)
+endfunction()
+
+# Links the objects of the named layers and of all they need into a test or tool.
+function(tt_use_layers target)
+  tt_layer_closure(targets ${ARGN})
+  foreach(layer ${targets})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${layer}>)
+  endforeach()
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/core ${PROJECT_SOURCE_DIR}/core/include
+                             ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
+endfunction()

@@ -1,0 +1,167 @@
+/*
+ * tutti/device.h: what a device backend executes, and the calls through which the core reaches it.
+ *
+ * Version 0: grows to the full backend ABI with the first GPU backend; every struct that crosses the boundary starts
+ * with its size.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TUTTI_DEVICE_H_
+#define TUTTI_DEVICE_H_
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "tutti/program.h"
+
+/* Slots of a connection's FIFO, NCCL's NCCL_STEPS. */
+#define TT_SLOTS 8
+/* Bytes in front of each slot's payload. */
+#define TT_SLOT_HEADER 64
+
+/* What an operation is, so that ranks that disagree find out before wrong data is used. */
+struct tt_signature {
+  uint64_t sequence; /* operations of this kind on this connection set, from 0 */
+  uint64_t count;    /* elements, as the user gave them */
+  int32_t root;
+  uint8_t collective, datatype, op, algorithm;
+  uint8_t protocol, nchannels, reserved[6];
+};
+
+/* First bytes of every slot. A slot is header, then payload; a message over a network is the same bytes. */
+struct tt_slot_header {
+  uint64_t bytes; /* of payload */
+  uint64_t step;
+  struct tt_signature signature; /* valid in the first slot of an operation on a connection */
+  uint8_t reserved[16];
+};
+
+/* One entry between a device and the proxy that serves its connection, NCCL's connection FIFO. Who fills a slot writes
+ * the entry, then moves the counter that it owns. */
+enum { TT_FIFO_NORMAL = 0, TT_FIFO_OFFSET = 1, TT_FIFO_POINTER = 2 };
+struct tt_conn_fifo {
+  int32_t mode;   /* NORMAL: the slot's own place; OFFSET: at `offset` of the buffer; POINTER: at `pointer` */
+  int32_t offset; /* bytes */
+  int64_t size;   /* bytes of header and payload; set by who filled the slot */
+  void *pointer;
+};
+
+struct tt_doorbell; /* base/doorbell.h: waiting without a kernel object */
+
+enum {
+  TT_CONN_PROXIED = 1 /* a proxy moves the slots: `fifo` is valid; LL slots too are published by `tail`, as whole
+                         messages, since a network may tear 8-byte stores */
+};
+
+/* One end of one direction of one connection, as an executor sees it. `tail` counts slots filled and is written by the
+ * sending side only; `head` counts slots emptied and is written by the receiving side only; both start from the same
+ * step and never decrease (64 bits do not wrap; the 32-bit LL flags do). Between device ends that share memory, LL data
+ * carries its own flags and tail stays behind until the next Simple slot. */
+struct tt_conn {
+  unsigned char *slots[TT_NUM_PROTOCOLS]; /* TT_SLOTS slots each, slot_bytes apart; NULL: no such protocol here */
+  size_t slot_bytes[TT_NUM_PROTOCOLS];    /* header and payload */
+  _Atomic uint64_t *head;
+  _Atomic uint64_t *tail;
+  struct tt_conn_fifo *fifo;       /* TT_SLOTS entries, or NULL */
+  struct tt_doorbell *peer_bell;   /* rung after a post; NULL when proxied */
+  uint64_t step;                   /* this end's next step; advanced by the executor only */
+  uint32_t flags;                  /* TT_CONN_* */
+  int32_t peer;                    /* rank at the other end */
+};
+
+/* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data; line 0 carries the signature's hash. */
+static inline size_t tt_conn_capacity(size_t slot_bytes, int protocol)
+{
+  size_t payload = slot_bytes - TT_SLOT_HEADER;
+  return protocol == TT_PROTO_LL ? (payload - 16) / 2 : payload;
+}
+
+/* Where a channel's chunks lie. In elements. A block's share [lo, hi) of this channel is moved in loops; loop l covers
+ * `parts * chunk` elements from lo + l * parts * chunk, except that the last loop cuts what is left with `last_chunk`.
+ * Blocks of a buffer are `stride` elements apart. */
+struct tt_geometry {
+  size_t lo, hi;
+  size_t chunk;
+  size_t last_chunk;
+  size_t input_stride, output_stride;
+  uint64_t loops; /* >= 1 even when the share is empty */
+};
+
+/* Offset (from the block's start) and length, in elements, of a part in a loop. */
+static inline size_t tt_geometry_part(const struct tt_geometry *g, uint32_t parts, uint64_t loop, uint32_t part,
+                                      size_t *offset)
+{
+  size_t chunk = loop + 1 == g->loops ? g->last_chunk : g->chunk;
+  size_t at = g->lo + (size_t)loop * parts * g->chunk + (size_t)part * chunk;
+  *offset = at < g->hi ? at : g->hi;
+  size_t left = g->hi - *offset;
+  return left < chunk ? left : chunk;
+}
+
+/* How values are combined. */
+struct tt_reduction {
+  uint8_t op;       /* ncclSum .. ncclMin: the elementary operation */
+  uint8_t datatype; /* ncclDataType_t */
+  uint8_t scale_inputs; /* multiply values read from TT_INPUT by `scale`, in the type itself */
+  uint8_t divide_result; /* integers: divide the final result by `divisor`, truncating */
+  union {
+    uint64_t bits;
+    float f32; /* for all floating types up to 32 bits */
+    double f64;
+    int64_t i64;
+  } scale;
+  int64_t divisor;
+};
+
+/* The work of one operation on one channel. */
+struct tt_work_channel {
+  const struct tt_program *program;
+  struct tt_conn **send, **recv; /* by index into program->peers; NULL where the program does not use that direction */
+  struct tt_geometry geometry;
+};
+
+struct tt_work {
+  size_t size;
+  struct tt_signature signature;
+  struct tt_reduction reduction;
+  int32_t protocol;
+  uint32_t nchannels;
+  const void *input;
+  void *output;
+  void **scratch; /* program->nscratch buffers; NULL if none */
+  struct tt_work_channel *channels;
+  const _Atomic uint32_t *abort; /* non-zero: stop */
+  int32_t rank;
+  /* Works of one launch with the same order key run one after the other; works with different keys concurrently. The
+   * collectives of a communicator share one key; each direction of each point-to-point pair has its own. */
+  uint64_t order;
+};
+
+/* Bytes of one element; 0 for a value that is no type. */
+static inline size_t tt_datatype_bytes(int datatype)
+{
+  static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return datatype >= 0 && datatype < (int)sizeof(bytes) ? bytes[datatype] : 0;
+}
+
+/* A launch in flight. */
+struct tt_launch;
+
+/* A backend. `progress` never blocks. */
+struct tt_device {
+  size_t size;
+  const char *name;
+  uint32_t protocols;        /* bit p: protocol p can be executed */
+  size_t default_buffer[TT_NUM_PROTOCOLS]; /* bytes of a connection's 8 slots unless the user says otherwise */
+  ncclResult_t (*count)(int *devices);
+  /* Starts works; they and what they point to stay untouched until launch_finish. */
+  ncclResult_t (*launch)(struct tt_work *const *works, int nworks, struct tt_launch **launch);
+  /* Does what can be done now. *moved: something was done; *done: all works are complete. An error names the rank, the
+   * peer and the operation, and ends the launch. */
+  ncclResult_t (*progress)(struct tt_launch *launch, int *moved, int *done);
+  /* Frees the launch, complete or not. */
+  void (*finish)(struct tt_launch *launch);
+};
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * tutti/program.h: a collective as a program.
+ *
+ * For each collective and algorithm an emitter writes, per rank and channel, a short program. A device backend executes
+ * it; the validator proves it without a device. A program says nothing of bytes or types: the plan adds those as a
+ * geometry (tutti/device.h).
+ *
+ * Chunks. A user buffer is a row of *blocks*: one for all-reduce, broadcast and reduce; one a rank for the output of
+ * all-gather and the input of reduce-scatter. The plan cuts every block alike: the channel's share of a block is moved
+ * in *loops*, and each loop's piece is cut in `parts` pieces. Chunk c of a buffer is part (c % parts) of block
+ * (c / parts). Chunks with the same part have the same length in every block; a chunk may be empty, and an empty chunk
+ * is still sent.
+ *
+ * Instructions. An instruction has operands. Those whose buffer is TT_RESULT, and all sources and destinations, form
+ * its *reduction*:
+ *
+ *     result = reduce(sources and receives with TT_RESULT, in operand order)
+ *     the result goes to every destination and to every send with TT_RESULT
+ *
+ * Other sends and receives are *moves*: a send of a local chunk, or a receive straight into one. So one instruction
+ * scatters different chunks to all peers. Moves and the reduction may happen in any order within the instruction. All
+ * operands of the reduction name chunks of one part. A reduction of one input is a copy.
+ *
+ * On one connection, the chunks sent are received in the same order: the k-th send of a rank to a peer (on a channel)
+ * meets the k-th receive of that peer from it.
+ *
+ * Strands. A program is a set of strands that run concurrently, each a list of instructions executed `loops` times,
+ * without regard to the other strands except through semaphores. Every direction of every connection is used by one
+ * strand only. SIGNAL adds one to a semaphore; WAIT waits until it is positive and takes one.
+ *
+ * Scaling. Inputs of a reducing collective are scaled (average, PreMulSum) when they are read from TT_INPUT;
+ * TT_FLAG_FINAL marks the instruction whose result is complete, where a division may have to follow.
+ *
+ * Version 0: the shapes may still change.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TUTTI_PROGRAM_H_
+#define TUTTI_PROGRAM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TT_PROGRAM_VERSION 0
+
+/* Collectives, numbered as ncclFunc_t in the plugin ABIs. */
+enum tt_collective {
+  TT_FUNC_BROADCAST = 0,
+  TT_FUNC_REDUCE = 1,
+  TT_FUNC_ALL_GATHER = 2,
+  TT_FUNC_REDUCE_SCATTER = 3,
+  TT_FUNC_ALL_REDUCE = 4,
+  TT_FUNC_SEND_RECV = 5,
+  TT_FUNC_SEND = 6,
+  TT_FUNC_RECV = 7,
+  TT_NUM_FUNCS = 8
+};
+
+/* Algorithms; the first seven numbered as in the tuner ABI. */
+enum tt_algorithm {
+  TT_ALGO_TREE = 0,
+  TT_ALGO_RING = 1,
+  TT_ALGO_COLLNET_DIRECT = 2,
+  TT_ALGO_COLLNET_CHAIN = 3,
+  TT_ALGO_NVLS = 4,
+  TT_ALGO_NVLS_TREE = 5,
+  TT_ALGO_PAT = 6,
+  TT_ALGO_ONE_SHOT = 7, /* every rank sends its whole input to all; each reduces all of it */
+  TT_ALGO_TWO_SHOT = 8, /* every rank reduces one part and sends the result to all */
+  TT_ALGO_POINT_TO_POINT = 9,
+  TT_NUM_ALGORITHMS = 10
+};
+
+/* Protocols, numbered as in the tuner ABI. */
+enum tt_protocol { TT_PROTO_LL = 0, TT_PROTO_LL128 = 1, TT_PROTO_SIMPLE = 2, TT_NUM_PROTOCOLS = 3 };
+
+/* Buffers that operands name. TT_SCRATCH + k is scratch buffer k. */
+enum tt_buffer { TT_INPUT = 0, TT_OUTPUT = 1, TT_SCRATCH = 2, TT_RESULT = 255 };
+
+enum tt_operand_kind {
+  TT_SRC,  /* local chunk, an input of the reduction */
+  TT_RECV, /* from peers[peer]: TT_RESULT, or the local buffer it is stored to */
+  TT_DST,  /* local chunk that gets the result */
+  TT_SEND  /* to peers[peer]: TT_RESULT, or the local buffer it is read from */
+};
+
+/* At repetition i (0 <= i < repeat) the operand's chunk is (start + i * stride) mod modulo, never negative. For
+ * TT_RESULT it tells only which part, and so which length, is meant. */
+struct tt_operand {
+  uint8_t kind;   /* tt_operand_kind */
+  uint8_t buffer; /* tt_buffer */
+  uint16_t peer;  /* index into peers; 0 for local operands */
+  int32_t start;
+  int32_t stride;
+  int32_t modulo; /* >= 1 */
+};
+
+enum tt_opcode { TT_OP_DATA = 0, TT_OP_SIGNAL = 1, TT_OP_WAIT = 2 };
+enum { TT_FLAG_FINAL = 1 };
+
+struct tt_instruction {
+  uint8_t opcode;
+  uint8_t flags;
+  uint16_t semaphore;     /* SIGNAL, WAIT */
+  uint32_t repeat;        /* >= 1 */
+  uint32_t first_operand; /* DATA */
+  uint32_t noperands;
+};
+
+struct tt_strand {
+  uint32_t first_instruction;
+  uint32_t ninstructions;
+};
+
+struct tt_program {
+  size_t size;      /* sizeof(struct tt_program) of who wrote it */
+  uint32_t version; /* TT_PROGRAM_VERSION */
+  int32_t collective;
+  int32_t algorithm;
+  int32_t nranks, rank, root;
+  uint32_t parts;            /* pieces of a block in one loop */
+  uint32_t input_blocks;     /* blocks of the user's input; 0 if this rank reads none */
+  uint32_t output_blocks;    /* likewise, written */
+  uint32_t nscratch;         /* scratch buffers, each of scratch_blocks blocks */
+  uint32_t scratch_blocks;
+  uint32_t nsemaphores;
+  uint32_t npeers, nstrands, ninstructions, noperands;
+  const int32_t *peers; /* ranks that this program talks to */
+  const struct tt_strand *strands;
+  const struct tt_instruction *instructions;
+  const struct tt_operand *operands;
+};
+
+/* The chunk of an operand at a repetition. */
+static inline uint32_t tt_operand_chunk(const struct tt_operand *operand, uint32_t repetition)
+{
+  int64_t chunk = (operand->start + (int64_t)repetition * operand->stride) % operand->modulo;
+  return (uint32_t)(chunk < 0 ? chunk + operand->modulo : chunk);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,40 @@
+/* Emitters: from a collective and an algorithm to a program. One file an algorithm. */
+#ifndef TT_PROGRAM_EMIT_H
+#define TT_PROGRAM_EMIT_H
+
+#include "tutti/program.h"
+
+/* A rank's place in a tree: -1 where there is none. */
+struct tt_tree {
+  int32_t up;
+  int32_t down[3];
+};
+
+struct tt_emit_request {
+  int32_t collective; /* enum tt_collective */
+  int32_t algorithm;  /* enum tt_algorithm */
+  int32_t nranks, rank;
+  int32_t root; /* broadcast, reduce; else 0 */
+  int32_t peer; /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
+  const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
+  const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
+  int32_t tree_index;         /* 0 or 1 */
+};
+
+/* Emits into one allocation that tt_program_free releases. ncclInvalidUsage, naming both, where the algorithm has no
+ * program for the collective. */
+ncclResult_t tt_program_emit(const struct tt_emit_request *request, struct tt_program **program);
+void tt_program_free(struct tt_program *program);
+
+/* Whether an algorithm has a program for a collective. */
+int tt_program_supports(int collective, int algorithm);
+
+/* This rank's place in tree 0 or 1 of the double binary tree over nranks ranks. */
+void tt_tree_double(int nranks, int rank, int tree_index, struct tt_tree *tree);
+
+/* Instructions' names and so on, for logs and tools. Never NULL. */
+const char *tt_collective_name(int collective); /* "AllReduce" */
+const char *tt_algorithm_name(int algorithm);   /* "RING" */
+const char *tt_protocol_name(int protocol);     /* "SIMPLE" */
+
+#endif

@@ -1,0 +1,31 @@
+/* The validator: proves what the programs of all ranks do together, without a device. It shares no arithmetic with the
+ * emitters: what is right is defined here, from the collectives' definitions alone. */
+#ifndef TT_PROGRAM_VALIDATE_H
+#define TT_PROGRAM_VALIDATE_H
+
+#include <stdbool.h>
+#include "tutti/program.h"
+
+/* One operation of a sequence: the programs of all ranks on one channel, and how they are run. */
+struct tt_validate_step {
+  const struct tt_program *const *programs; /* nranks */
+  uint32_t loops;
+  bool in_place; /* input and output share memory, as nccl.h says */
+};
+
+struct tt_validate_options {
+  uint32_t slots;   /* of each connection's FIFO; 0: TT_SLOTS */
+  uint64_t seed;    /* order in which ranks and strands advance; several seeds show several skews */
+  bool same_everywhere; /* all ranks that get a result must have reduced in the same order */
+};
+
+/* Runs the steps one after the other, ranks drifting apart as far as the FIFOs allow. ncclSuccess if every chunk of
+ * every step ends as the collective's definition says, each contribution once and scaled once, without deadlock, race
+ * or leftover; else ncclInternalError with the reason in `why`. */
+ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *steps, int nsteps,
+                                 const struct tt_validate_options *options, char *why, size_t why_size);
+
+/* Checks one program by itself: indices in range, strands own their connections, parts agree. */
+ncclResult_t tt_program_check(const struct tt_program *program, char *why, size_t why_size);
+
+#endif
