@@ -1,0 +1,65 @@
+/* The communicator: what one rank knows and owns. Made by the API layer, used by the plan. */
+#ifndef TT_PLAN_COMM_H
+#define TT_PLAN_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "bootstrap/bootstrap.h"
+#include "connect/connect.h"
+#include "plan/programs.h"
+#include "transport/transport.h"
+#include "tuning/tuning.h"
+#include "tutti/device.h"
+
+#define TT_COMM_MAGIC 0x7475747469636f6dull /* "tutticom": a handle that does not start with it is none of ours */
+
+/* One call of the user, waiting for the end of its group. */
+struct tt_task {
+  struct tt_task *next;
+  int collective; /* TT_FUNC_SEND and TT_FUNC_RECV for point to point */
+  const void *input;
+  void *output;
+  size_t count; /* elements, as nccl.h defines it for the call */
+  ncclDataType_t datatype;
+  ncclRedOp_t op;
+  int root; /* or the peer */
+};
+
+struct ncclComm {
+  uint64_t magic;
+  int rank, nranks, device_index;
+  uint64_t id_hash; /* names the communicator in logs */
+  char *name;       /* config.commName, or NULL */
+
+  const struct tt_device *device;
+  struct tt_net *net; /* NULL when there is no network */
+  struct tt_bootstrap *bootstrap;
+  struct tt_peer_info *peers;
+  struct tt_transport_env *env;
+  struct tt_connect *connect;
+  struct tt_tuning *tuning;
+  struct tt_programs *programs;
+  int nnodes;
+  int32_t *order;    /* ring order */
+  int32_t *position; /* of each rank in it */
+
+  uint64_t collectives;            /* collectives launched: their sequence numbers */
+  uint64_t *sends, *recvs;         /* point-to-point operations launched, by peer */
+  struct tt_task *tasks, **tasks_end; /* of the open group */
+  int ntasks;
+  struct ncclComm *group_next; /* list of the group's communicators */
+  int in_group;
+
+  int finalized;
+  _Atomic uint32_t abort; /* non-zero ends every wait */
+  _Atomic int async_error; /* first failure, or ncclSuccess */
+  pthread_mutex_t error_lock;
+  char error_text[1024];
+};
+
+/* Keeps the first failure of a communicator, with the calling thread's last error sentence. Returns `result`. */
+ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result);
+
+#endif

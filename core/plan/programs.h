@@ -1,0 +1,20 @@
+/* A communicator's programs, emitted when first needed and kept. */
+#ifndef TT_PLAN_PROGRAMS_H
+#define TT_PLAN_PROGRAMS_H
+
+#include <stdint.h>
+#include "nccl.h"
+#include "tutti/program.h"
+
+struct tt_programs;
+
+/* `order` is the ring order (nranks ranks) and outlives the object. */
+ncclResult_t tt_programs_create(int rank, int nranks, const int32_t *order, struct tt_programs **out);
+void tt_programs_destroy(struct tt_programs *programs);
+
+/* The program of this rank. `root` is the peer for TT_FUNC_SEND and TT_FUNC_RECV. `channel` chooses among the trees.
+ * Owned by `programs`. */
+ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
+                             const struct tt_program **out);
+
+#endif
