@@ -1,0 +1,56 @@
+/* The tasks of an open group, and the plan made of them. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+
+static bool is_point_to_point(const struct tt_task *task)
+{
+  return task->collective == TT_FUNC_SEND || task->collective == TT_FUNC_RECV;
+}
+
+ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task)
+{
+  struct tt_task *copy;
+  TT_TRY(TT_CALLOC(&copy, 1));
+  *copy = *task;
+  copy->next = NULL;
+  *comm->tasks_end = copy;
+  comm->tasks_end = &copy->next;
+  comm->ntasks++;
+  return ncclSuccess;
+}
+
+void tt_plan_drop_tasks(struct ncclComm *comm)
+{
+  for (struct tt_task *task = comm->tasks, *next; task != NULL; task = next) {
+    next = task->next;
+    free(task);
+  }
+  comm->tasks = NULL;
+  comm->tasks_end = &comm->tasks;
+  comm->ntasks = 0;
+}
+
+ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
+{
+  struct tt_task **messages = NULL;
+  int nmessages = 0;
+  ncclResult_t result = ncclSuccess;
+  memset(plan, 0, sizeof *plan);
+  plan->comm = comm;
+  if (comm->ntasks == 0) return ncclSuccess;
+  TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)comm->ntasks), result, out);
+  for (struct tt_task *task = comm->tasks; task != NULL; task = task->next) {
+    if (is_point_to_point(task))
+      messages[nmessages++] = task;
+    else
+      TT_TRY_GOTO(tt_plan_collective(plan, task), result, out);
+  }
+  if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
+out:
+  free(messages);
+  if (result != ncclSuccess) tt_plan_free(plan);
+  return result;
+}

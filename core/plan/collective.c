@@ -1,0 +1,102 @@
+/* From a collective's task to its work: choice, programs, geometry, scaling. */
+#include "plan/plan.h"
+
+#include "base/check.h"
+#include "plan/geometry.h"
+#include "program/emit.h"
+
+static bool reduces(int collective)
+{
+  return collective == TT_FUNC_ALL_REDUCE || collective == TT_FUNC_REDUCE || collective == TT_FUNC_REDUCE_SCATTER;
+}
+
+static bool is_float(int datatype)
+{
+  return datatype == ncclFloat16 || datatype == ncclBfloat16 || datatype == ncclFloat32 || datatype == ncclFloat64;
+}
+
+/* How the average is made is nccl.h's rule: floats scale each input, integers divide the sum. */
+static void set_reduction(struct tt_reduction *reduction, const struct tt_task *task, int nranks)
+{
+  reduction->datatype = (uint8_t)task->datatype;
+  reduction->op = (uint8_t)task->op;
+  if (task->op != ncclAvg) return;
+  reduction->op = ncclSum;
+  if (task->datatype == ncclFloat64) {
+    reduction->scale_inputs = 1;
+    reduction->scale.f64 = 1.0 / nranks;
+  } else if (is_float(task->datatype)) {
+    reduction->scale_inputs = 1;
+    reduction->scale.f32 = 1.0f / (float)nranks;
+  } else {
+    reduction->divide_result = 1;
+    reduction->divisor = nranks;
+  }
+}
+
+static void set_signature(struct tt_signature *signature, struct ncclComm *comm, const struct tt_task *task,
+                          const struct tt_choice *choice)
+{
+  *signature = (struct tt_signature){
+      .sequence = comm->collectives++,
+      .count = task->count,
+      .root = task->root,
+      .collective = (uint8_t)task->collective,
+      .datatype = (uint8_t)task->datatype,
+      .op = reduces(task->collective) ? (uint8_t)task->op : 0,
+      .algorithm = (uint8_t)choice->algorithm,
+      .protocol = (uint8_t)choice->protocol,
+      .nchannels = (uint8_t)choice->nchannels,
+  };
+}
+
+/* A communicator of one rank needs no choice: every collective is a local copy. */
+static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, struct tt_choice *choice)
+{
+  if (comm->nranks == 1) {
+    *choice = (struct tt_choice){.algorithm = TT_ALGO_RING, .protocol = TT_PROTO_SIMPLE, .nchannels = 1};
+    return ncclSuccess;
+  }
+  TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
+  TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
+          bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
+          choice->reason);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task)
+{
+  struct ncclComm *comm = plan->comm;
+  size_t element = tt_datatype_bytes(task->datatype);
+  bool blocks = task->collective == TT_FUNC_ALL_GATHER || task->collective == TT_FUNC_REDUCE_SCATTER;
+  size_t bytes = task->count * element * (blocks ? (size_t)comm->nranks : 1);
+
+  struct tt_choice choice;
+  TT_TRY(choose(comm, task, bytes, &choice));
+  const struct tt_program *programs[TT_MAX_CHANNELS];
+  for (int c = 0; c < choice.nchannels; c++)
+    TT_TRY(tt_programs_get(comm->programs, task->collective, choice.algorithm, task->root, c, &programs[c]));
+
+  struct tt_work *work = tt_plan_new_work(plan, programs, choice.nchannels);
+  if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
+  work->input = task->input;
+  work->output = task->output;
+  work->protocol = choice.protocol;
+  work->order = 0;
+  set_signature(&work->signature, comm, task, &choice);
+  set_reduction(&work->reduction, task, comm->nranks);
+
+  size_t count = task->count;
+  if (!reduces(task->collective)) { /* bytes will do, and any type then moves at full width */
+    work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
+    count *= element;
+    element = 1;
+  }
+  size_t capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
+  for (int c = 0; c < choice.nchannels; c++) {
+    struct tt_geometry *geometry = &work->channels[c].geometry;
+    tt_geometry_cut(count, element, programs[c]->parts, c, choice.nchannels, capacity, geometry);
+    geometry->input_stride = geometry->output_stride = count;
+  }
+  return comm->nranks == 1 ? ncclSuccess : tt_plan_need(comm, work);
+}

@@ -1,0 +1,43 @@
+/* The plan: turns the tasks of a group into works that a device executes, and runs them.
+ *
+ * Order: collectives in call order, then point-to-point operations in rounds, in which i -> j belongs to round
+ * (j - i) mod n on both sides and the k-th message of a pair to pass k. Everything that a group needs is connected
+ * before any of it is launched. */
+#ifndef TT_PLAN_PLAN_H
+#define TT_PLAN_PLAN_H
+
+#include "nccl.h"
+#include "plan/comm.h"
+
+/* One communicator's works of one group. */
+struct tt_plan {
+  struct ncclComm *comm;
+  struct tt_work **works;
+  int nworks, capacity;
+};
+
+/* Appends a task to the communicator's open group. */
+ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task);
+/* Drops the tasks of the open group. */
+void tt_plan_drop_tasks(struct ncclComm *comm);
+
+/* Plans all tasks of the communicator and notes the connections that they need. Local: sends nothing. */
+ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan);
+/* Once the connections are up: hands each work its connections and tells the proxy what will pass. */
+ncclResult_t tt_plan_bind(struct tt_plan *plan);
+/* Runs the plans of one group to their end on the calling thread. The first failure is kept in its communicator. */
+ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans);
+void tt_plan_free(struct tt_plan *plan);
+
+/* works.c: makes a work with channels and room for their connections, and appends it to the plan. */
+struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels);
+/* The slots of a connection, in bytes, for a protocol. */
+size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol);
+/* Notes the connections of a work's programs. */
+ncclResult_t tt_plan_need(struct ncclComm *comm, const struct tt_work *work);
+
+/* collective.c, point_to_point.c: from tasks to works. */
+ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task);
+ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const *tasks, int ntasks);
+
+#endif

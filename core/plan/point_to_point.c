@@ -1,0 +1,128 @@
+/* From sends and receives to works: rounds and passes, local pairs, one connection a direction. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include "base/check.h"
+#include "plan/geometry.h"
+
+/* Channel of all point-to-point connections. */
+#define P2P_CHANNEL 0
+
+struct message {
+  struct tt_task *task;
+  uint64_t pass; /* k-th message of its pair and direction in this group */
+  int round;
+};
+
+static int by_pass_and_round(const void *a, const void *b)
+{
+  const struct message *x = a, *y = b;
+  if (x->pass != y->pass) return x->pass < y->pass ? -1 : 1;
+  if (x->round != y->round) return x->round < y->round ? -1 : 1;
+  return x->task->collective - y->task->collective;
+}
+
+static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *task, struct tt_work **out)
+{
+  struct ncclComm *comm = plan->comm;
+  const struct tt_program *program;
+  TT_TRY(tt_programs_get(comm->programs, task->collective, TT_ALGO_POINT_TO_POINT, task->root, P2P_CHANNEL, &program));
+  struct tt_work *work = tt_plan_new_work(plan, &program, 1);
+  if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for a send or receive");
+  work->input = task->input;
+  work->output = task->output;
+  work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
+  *out = work;
+  return ncclSuccess;
+}
+
+static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *task)
+{
+  struct ncclComm *comm = plan->comm;
+  bool send = task->collective == TT_FUNC_SEND;
+  size_t bytes = task->count * tt_datatype_bytes(task->datatype);
+  struct tt_choice choice;
+  TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
+
+  struct tt_work *work;
+  TT_TRY(new_p2p_work(plan, task, &work));
+  work->protocol = choice.protocol;
+  work->order = 1 + 2 * (uint64_t)task->root + send;
+  uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
+  work->signature = (struct tt_signature){
+      .sequence = (*sequence)++,
+      .count = bytes, /* both sides may see the bytes as different types */
+      .root = send ? comm->rank : task->root,
+      .collective = TT_FUNC_SEND_RECV,
+      .datatype = ncclUint8,
+      .algorithm = TT_ALGO_POINT_TO_POINT,
+      .protocol = (uint8_t)choice.protocol,
+      .nchannels = 1,
+  };
+  size_t capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
+  tt_geometry_cut(bytes, 1, 1, 0, 1, capacity, &work->channels[0].geometry);
+  return tt_plan_need(comm, work);
+}
+
+/* A send to self and the receive that it meets are one local copy. */
+static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *send, const struct tt_task *recv)
+{
+  size_t bytes = send->count * tt_datatype_bytes(send->datatype);
+  size_t room = recv->count * tt_datatype_bytes(recv->datatype);
+  if (bytes != room)
+    return TT_FAIL(ncclInvalidUsage, "rank %d sends %zu bytes to itself and receives %zu: make the two equal",
+                   plan->comm->rank, bytes, room);
+  struct tt_task task = *send;
+  task.output = recv->output;
+  struct tt_work *work;
+  TT_TRY(new_p2p_work(plan, &task, &work));
+  work->protocol = TT_PROTO_SIMPLE;
+  work->order = 1 + 2 * (uint64_t)send->root;
+  work->signature.collective = TT_FUNC_SEND_RECV;
+  work->signature.count = bytes;
+  tt_geometry_cut(bytes, 1, 1, 0, 1, bytes, &work->channels[0].geometry);
+  return ncclSuccess;
+}
+
+static ncclResult_t plan_local(struct tt_plan *plan, struct tt_task *const *tasks, int ntasks)
+{
+  int send = 0, recv = 0;
+  for (;;) {
+    while (send < ntasks && !(tasks[send]->root == plan->comm->rank && tasks[send]->collective == TT_FUNC_SEND)) send++;
+    while (recv < ntasks && !(tasks[recv]->root == plan->comm->rank && tasks[recv]->collective == TT_FUNC_RECV)) recv++;
+    if (send == ntasks && recv == ntasks) return ncclSuccess;
+    if (send == ntasks || recv == ntasks)
+      return TT_FAIL(ncclInvalidUsage,
+                     "rank %d has a %s itself in this group without the matching %s: put both in one group",
+                     plan->comm->rank, send < ntasks ? "send to" : "receive from", send < ntasks ? "receive" : "send");
+    TT_TRY(plan_local_copy(plan, tasks[send++], tasks[recv++]));
+  }
+}
+
+ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const *tasks, int ntasks)
+{
+  struct ncclComm *comm = plan->comm;
+  int n = comm->nranks, nmessages = 0;
+  struct message *messages = NULL;
+  uint64_t *passes = NULL;
+  ncclResult_t result = ncclSuccess;
+  TT_TRY_GOTO(plan_local(plan, tasks, ntasks), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)ntasks), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&passes, 2 * (size_t)n), result, out);
+  for (int t = 0; t < ntasks; t++) {
+    bool send = tasks[t]->collective == TT_FUNC_SEND;
+    int peer = tasks[t]->root;
+    if (peer == comm->rank) continue;
+    messages[nmessages++] = (struct message){
+        .task = tasks[t],
+        .pass = passes[2 * peer + send]++,
+        .round = send ? (peer - comm->rank + n) % n : (comm->rank - peer + n) % n,
+    };
+  }
+  qsort(messages, (size_t)nmessages, sizeof *messages, by_pass_and_round);
+  for (int m = 0; m < nmessages; m++) TT_TRY_GOTO(plan_message(plan, messages[m].task), result, out);
+out:
+  free(messages);
+  free(passes);
+  return result;
+}

@@ -1,0 +1,91 @@
+/* Running a group: one thread drives the executors and the proxies of all its communicators until all is done. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include "base/check.h"
+#include "base/doorbell.h"
+
+/* Longest sleeps in microseconds. With network requests open the sleep is short, since the net plugins' ABI has nothing
+ * to wait on; else it only bounds how late an abort is seen. */
+#define SLEEP_NET_USEC 50
+#define SLEEP_USEC 1000
+
+struct run {
+  struct tt_plan *plans;
+  int nplans;
+  struct tt_work **works; /* of all plans */
+  int nworks;
+  struct tt_launch *launch;
+  struct tt_doorbell **bells;
+  int nbells;
+};
+
+static ncclResult_t collect(struct run *run)
+{
+  int total = 0, at = 0;
+  for (int p = 0; p < run->nplans; p++) total += run->plans[p].nworks;
+  run->nworks = total;
+  TT_TRY(TT_CALLOC(&run->works, (size_t)TT_MAX(total, 1)));
+  TT_TRY(TT_CALLOC(&run->bells, (size_t)run->nplans));
+  for (int p = 0; p < run->nplans; p++) {
+    struct tt_plan *plan = &run->plans[p];
+    for (int w = 0; w < plan->nworks; w++) {
+      plan->works[w]->order |= (uint64_t)p << 40; /* communicators do not wait for each other */
+      run->works[at++] = plan->works[w];
+    }
+    if (plan->comm->env != NULL) run->bells[run->nbells++] = plan->comm->env->bell;
+  }
+  return ncclSuccess;
+}
+
+/* One pass over everything that can move. */
+static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *network)
+{
+  int launch_moved = 0, launch_done = 0;
+  TT_TRY(run->plans[0].comm->device->progress(run->launch, &launch_moved, &launch_done));
+  *moved = launch_moved != 0;
+  *done = launch_done != 0;
+  *network = false;
+  for (int p = 0; p < run->nplans; p++) {
+    struct ncclComm *comm = run->plans[p].comm;
+    if (comm->env == NULL || comm->env->proxy == NULL) continue;
+    bool proxy_moved, proxy_idle;
+    TT_TRY(tt_proxy_progress(comm->env->proxy, &proxy_moved, &proxy_idle));
+    *moved |= proxy_moved;
+    *done &= proxy_idle;
+    *network |= !proxy_idle;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t drive(struct run *run)
+{
+  struct tt_waiter waiter;
+  ncclResult_t result;
+  bool moved, done, network;
+  TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
+  tt_waiter_init(&waiter, run->bells, run->nbells);
+  for (;;) {
+    result = advance(run, &moved, &done, &network);
+    if (result != ncclSuccess || done) break;
+    if (moved)
+      tt_waiter_progress(&waiter);
+    else
+      tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
+  }
+  tt_waiter_done(&waiter);
+  return result;
+}
+
+ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
+{
+  struct run run = {.plans = plans, .nplans = nplans};
+  ncclResult_t result = collect(&run);
+  if (result == ncclSuccess && run.nworks > 0) result = drive(&run);
+  if (run.launch != NULL) plans[0].comm->device->finish(run.launch);
+  if (result != ncclSuccess)
+    for (int p = 0; p < nplans; p++) tt_comm_fail(plans[p].comm, result);
+  free(run.works);
+  free(run.bells);
+  return result;
+}

@@ -1,0 +1,143 @@
+/* Works: making them, finding their connections, counting what will pass through each. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+
+/* Connections of collectives and of point-to-point operations are different ones, so that neither waits for the
+ * other. */
+static int connection_index(const struct tt_work *work)
+{
+  return work->signature.collective == TT_FUNC_SEND_RECV;
+}
+
+size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol)
+{
+  return comm->env->buffer_bytes[protocol] / TT_SLOTS;
+}
+
+struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels)
+{
+  if (plan->nworks == plan->capacity) {
+    int capacity = plan->capacity ? 2 * plan->capacity : 8;
+    struct tt_work **works = realloc(plan->works, (size_t)capacity * sizeof *works);
+    if (works == NULL) return NULL;
+    plan->works = works;
+    plan->capacity = capacity;
+  }
+  size_t npeers = 0;
+  for (int c = 0; c < nchannels; c++) npeers += programs[c]->npeers;
+  struct tt_work *work = calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels +
+                                       2 * npeers * sizeof(struct tt_conn *));
+  if (work == NULL) return NULL;
+  work->size = sizeof *work;
+  work->channels = (struct tt_work_channel *)(work + 1);
+  struct tt_conn **conns = (struct tt_conn **)(work->channels + nchannels);
+  for (int c = 0; c < nchannels; c++) {
+    work->channels[c].program = programs[c];
+    work->channels[c].send = conns;
+    work->channels[c].recv = conns + programs[c]->npeers;
+    conns += 2 * programs[c]->npeers;
+  }
+  work->nchannels = (uint32_t)nchannels;
+  work->abort = &plan->comm->abort;
+  work->rank = plan->comm->rank;
+  plan->works[plan->nworks++] = work;
+  return work;
+}
+
+/* Visits every send and receive of a channel's program: how often each is executed in one loop. */
+typedef ncclResult_t visit_fn(void *context, uint32_t peer_index, bool send, uint64_t steps);
+
+static ncclResult_t visit_messages(const struct tt_program *program, visit_fn *visit, void *context)
+{
+  for (uint32_t i = 0; i < program->ninstructions; i++) {
+    const struct tt_instruction *instruction = &program->instructions[i];
+    if (instruction->opcode != TT_OP_DATA) continue;
+    for (uint32_t k = 0; k < instruction->noperands; k++) {
+      const struct tt_operand *operand = &program->operands[instruction->first_operand + k];
+      if (operand->kind == TT_SEND || operand->kind == TT_RECV)
+        TT_TRY(visit(context, operand->peer, operand->kind == TT_SEND, instruction->repeat));
+    }
+  }
+  return ncclSuccess;
+}
+
+struct message_context {
+  struct ncclComm *comm;
+  const struct tt_work *work;
+  int channel;
+  struct tt_connector **connectors; /* [2 * npeers]: sends, then receives */
+  uint64_t *steps;
+};
+
+static ncclResult_t need_message(void *context, uint32_t peer_index, bool send, uint64_t steps)
+{
+  struct message_context *message = context;
+  (void)steps;
+  int peer = message->work->channels[message->channel].program->peers[peer_index];
+  return tt_connect_need(message->comm->connect, peer, message->channel, connection_index(message->work), send);
+}
+
+ncclResult_t tt_plan_need(struct ncclComm *comm, const struct tt_work *work)
+{
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    struct message_context context = {.comm = comm, .work = work, .channel = (int)c};
+    TT_TRY(visit_messages(work->channels[c].program, need_message, &context));
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t bind_message(void *context, uint32_t peer_index, bool send, uint64_t steps)
+{
+  struct message_context *message = context;
+  const struct tt_work_channel *channel = &message->work->channels[message->channel];
+  uint32_t slot = send ? peer_index : channel->program->npeers + peer_index;
+  message->steps[slot] += steps * channel->geometry.loops;
+  if (message->connectors[slot] != NULL) return ncclSuccess;
+  int peer = channel->program->peers[peer_index];
+  struct tt_connector *connector =
+      tt_connect_get(message->comm->connect, peer, message->channel, connection_index(message->work), send);
+  if (connector == NULL)
+    return TT_FAIL(ncclInternalError, "rank %d has no connection %s rank %d on channel %d", message->comm->rank,
+                   send ? "to" : "from", peer, message->channel);
+  message->connectors[slot] = connector;
+  (send ? channel->send : channel->recv)[peer_index] = &connector->conn;
+  return ncclSuccess;
+}
+
+static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *work, int c)
+{
+  const struct tt_program *program = work->channels[c].program;
+  struct message_context context = {.comm = comm, .work = work, .channel = c};
+  ncclResult_t result = ncclSuccess;
+  uint32_t ends = 2 * program->npeers;
+  if (ends == 0) return ncclSuccess;
+  TT_TRY_GOTO(TT_CALLOC(&context.connectors, ends), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&context.steps, ends), result, out);
+  TT_TRY_GOTO(visit_messages(program, bind_message, &context), result, out);
+  for (uint32_t end = 0; end < ends; end++) {
+    struct tt_connector *connector = context.connectors[end];
+    if (connector != NULL && connector->proxied != NULL)
+      TT_TRY_GOTO(tt_proxy_expect(connector->proxied, work->protocol, context.steps[end]), result, out);
+  }
+out:
+  free(context.connectors);
+  free(context.steps);
+  return result;
+}
+
+ncclResult_t tt_plan_bind(struct tt_plan *plan)
+{
+  for (int w = 0; w < plan->nworks; w++)
+    for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan->comm, plan->works[w], (int)c));
+  return ncclSuccess;
+}
+
+void tt_plan_free(struct tt_plan *plan)
+{
+  for (int w = 0; w < plan->nworks; w++) free(plan->works[w]);
+  free(plan->works);
+  memset(plan, 0, sizeof *plan);
+}
