@@ -1,0 +1,78 @@
+/* From a request to a program: checks the request and hands it to the algorithm's emitter. */
+#include <stdlib.h>
+#include "base/check.h"
+#include "program/algorithms.h"
+#include "program/emit.h"
+
+typedef ncclResult_t (*emitter)(struct tt_builder *builder, const struct tt_emit_request *request);
+
+#define BIT(collective) (1u << (collective))
+
+/* Which collectives an algorithm has programs for. */
+static const struct {
+  emitter emit;
+  uint32_t collectives;
+} algorithms[TT_NUM_ALGORITHMS] = {
+    [TT_ALGO_RING] = {tt_emit_ring, BIT(TT_FUNC_BROADCAST) | BIT(TT_FUNC_REDUCE) | BIT(TT_FUNC_ALL_GATHER) |
+                                        BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_REDUCE)},
+    [TT_ALGO_TREE] = {tt_emit_tree, BIT(TT_FUNC_ALL_REDUCE)},
+    [TT_ALGO_ONE_SHOT] = {tt_emit_one_shot, BIT(TT_FUNC_ALL_REDUCE)},
+    [TT_ALGO_TWO_SHOT] = {tt_emit_two_shot, BIT(TT_FUNC_ALL_REDUCE)},
+    [TT_ALGO_POINT_TO_POINT] = {tt_emit_point_to_point, BIT(TT_FUNC_SEND) | BIT(TT_FUNC_RECV)},
+};
+
+int tt_program_supports(int collective, int algorithm)
+{
+  if (collective < 0 || collective >= TT_NUM_FUNCS || algorithm < 0 || algorithm >= TT_NUM_ALGORITHMS) return 0;
+  return (algorithms[algorithm].collectives & BIT(collective)) != 0;
+}
+
+static ncclResult_t check_rank(const char *what, int32_t rank, int32_t nranks)
+{
+  if (rank >= 0 && rank < nranks) return ncclSuccess;
+  return TT_FAIL(ncclInvalidArgument, "%s %d is outside 0..%d", what, rank, nranks - 1);
+}
+
+static ncclResult_t check_request(const struct tt_emit_request *request)
+{
+  if (!tt_program_supports(request->collective, request->algorithm)) {
+    return TT_FAIL(ncclInvalidUsage, "algorithm %s has no program for %s; choose another algorithm",
+                   tt_algorithm_name(request->algorithm), tt_collective_name(request->collective));
+  }
+  if (request->nranks < 1) return TT_FAIL(ncclInvalidArgument, "number of ranks %d is below 1", request->nranks);
+  TT_TRY(check_rank("rank", request->rank, request->nranks));
+  if (request->collective == TT_FUNC_BROADCAST || request->collective == TT_FUNC_REDUCE)
+    TT_TRY(check_rank("root", request->root, request->nranks));
+  if (request->algorithm == TT_ALGO_POINT_TO_POINT) TT_TRY(check_rank("peer", request->peer, request->nranks));
+  return ncclSuccess;
+}
+
+ncclResult_t tt_program_emit(const struct tt_emit_request *request, struct tt_program **program)
+{
+  *program = NULL;
+  TT_TRY(check_request(request));
+  struct tt_emit_request cleaned = *request;
+  if (cleaned.collective != TT_FUNC_BROADCAST && cleaned.collective != TT_FUNC_REDUCE) cleaned.root = 0;
+  struct tt_builder builder;
+  tt_builder_start(&builder, &cleaned, 1, 1, 1);
+  ncclResult_t emitted = algorithms[cleaned.algorithm].emit(&builder, &cleaned);
+  if (emitted != ncclSuccess) builder.failed = emitted;
+  return tt_builder_finish(&builder, program);
+}
+
+void tt_emit_all_peers(struct tt_builder *builder, const struct tt_emit_request *request)
+{
+  for (int32_t distance = 1; distance < request->nranks; distance++)
+    tt_builder_peer(builder, (request->rank + distance) % request->nranks);
+}
+
+uint16_t tt_emit_peer_index(const struct tt_emit_request *request, int32_t rank)
+{
+  int32_t distance = rank - request->rank;
+  return (uint16_t)((distance > 0 ? distance : distance + request->nranks) - 1);
+}
+
+void tt_program_free(struct tt_program *program)
+{
+  free(program);
+}
