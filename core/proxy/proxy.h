@@ -1,0 +1,46 @@
+/* The proxy: moves slots between a connection's FIFO and a net plugin.
+ *
+ * One engine a rank. tt_proxy_progress is called by whoever has time: the thread that waits for an operation drives its
+ * executor and its proxy in turn. The engine is locked, so several threads may call. */
+#ifndef TT_PROXY_PROXY_H
+#define TT_PROXY_PROXY_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "plugin/net.h"
+#include "tutti/device.h"
+
+struct tt_proxy;
+
+ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out);
+/* Closes whatever is left, with requests in flight. NULL is allowed. */
+void tt_proxy_destroy(struct tt_proxy *proxy);
+
+/* One direction of one connection. Made by the net transport once the plugin's comm exists. The engine owns the comm
+ * and its registrations from then on; `conn` is the device's view: staging memory, counters and FIFO. */
+struct tt_proxy_conn;
+struct tt_proxy_conn_config {
+  bool send;
+  void *comm; /* the plugin's sendComm or recvComm */
+  struct tt_conn *conn;
+  int peer; /* for errors and tags */
+  int tag;
+  const char *label; /* "NET/Socket/0", copied */
+};
+ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
+                                  struct tt_proxy_conn **out);
+void tt_proxy_conn_destroy(struct tt_proxy_conn *conn);
+
+/* An operation will move `steps` more slots on this connection with this protocol. Operations of one connection run in
+ * the order of these calls. */
+ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t steps);
+
+/* Does what can be done now. *moved: something was done. *idle: nothing is expected any more and every request is
+ * complete. An error (the plugin's, or a message that does not fit) names the peer and the connection; it is kept and
+ * returned again. */
+ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle);
+
+#endif

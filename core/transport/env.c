@@ -1,0 +1,86 @@
+/* What the connections of a communicator share on one rank: memory, doorbell, proxy, and what is known of the peers. */
+#include "transport/transport.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "bootstrap/bootstrap.h"
+#include "transport/memory.h"
+#include "transport/node.h"
+
+static void describe(const struct tt_transport_config *config, const struct tt_peer_memory *memory,
+                     struct tt_peer_info *info)
+{
+  info->rank = config->rank;
+  info->device = config->device_index;
+  info->pid = (int32_t)getpid();
+  info->node = config->rank;
+  info->host_hash = tt_host_hash();
+  info->process = tt_host_process();
+  strncpy(info->host, tt_host_name(), sizeof(info->host) - 1);
+  tt_peer_memory_describe(memory, info);
+}
+
+/* All ranks' descriptions, each checked to be the right rank's. */
+static ncclResult_t exchange(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
+                             struct tt_peer_info *peers)
+{
+  unsigned char(*packed)[TT_PEER_INFO_BYTES];
+  ncclResult_t result = TT_CALLOC(&packed, (size_t)config->nranks);
+  if (result != ncclSuccess) return result;
+  tt_peer_info_pack(&peers[config->rank], packed[config->rank]);
+  if (config->nranks > 1) TT_TRY_GOTO(tt_bootstrap_all_gather(bootstrap, packed, sizeof(packed[0])), result, out);
+  for (int r = 0; r < config->nranks; r++) {
+    TT_TRY_GOTO(tt_peer_info_unpack(packed[r], &peers[r]), result, out);
+    if (peers[r].rank != r) {
+      result = TT_FAIL(ncclRemoteError, "rank %d described itself as rank %d", r, peers[r].rank);
+      goto out;
+    }
+  }
+out:
+  free(packed);
+  return result;
+}
+
+ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
+                                     struct tt_transport_env **out)
+{
+  *out = NULL;
+  struct tt_transport_env *env;
+  struct tt_peer_info *peers = NULL;
+  TT_TRY(TT_CALLOC(&env, 1));
+  env->rank = config->rank;
+  env->nranks = config->nranks;
+  env->device = config->device;
+  env->net = config->net;
+  env->abort = config->abort;
+  memcpy(env->buffer_bytes, config->buffer_bytes, sizeof(env->buffer_bytes));
+  ncclResult_t result;
+  TT_TRY_GOTO(TT_CALLOC(&peers, (size_t)config->nranks), result, out);
+  env->peers = peers;
+  TT_TRY_GOTO(tt_peer_memory_create(config->rank, config->nranks, (size_t)tt_param_int(TT_PARAM_TUTTI_SHM_ARENA_BYTES),
+                                    &env->memory),
+              result, out);
+  env->shm = tt_peer_memory_shm(env->memory);
+  env->bell = tt_peer_memory_bell(env->memory, &env->bell_offset);
+  if (config->net) TT_TRY_GOTO(tt_proxy_create(config->net, config->rank, &env->proxy), result, out);
+  describe(config, env->memory, &peers[config->rank]);
+  TT_TRY_GOTO(exchange(config, bootstrap, peers), result, out);
+  TT_TRY_GOTO(tt_peer_memory_start(env->memory, peers), result, out);
+  TT_TRY_GOTO(tt_node_prove(env->memory, bootstrap, config->rank, config->nranks, peers), result, out);
+  *out = env;
+out:
+  if (result != ncclSuccess) tt_transport_env_destroy(env);
+  return result;
+}
+
+void tt_transport_env_destroy(struct tt_transport_env *env)
+{
+  if (!env) return;
+  tt_proxy_destroy(env->proxy);
+  tt_peer_memory_destroy(env->memory);
+  free((void *)env->peers);
+  free(env);
+}

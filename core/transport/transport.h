@@ -1,0 +1,97 @@
+/* Transports: the ways in which one rank reaches another. `peer` maps the other's memory; `net` moves slots through a
+ * net plugin and the proxy.
+ *
+ * A connection is one direction between two ranks on a channel. Each end makes its half, sends the half's handshake (a
+ * versioned byte string) to the other end, and completes when it has the other's. Both ends choose the transport by the
+ * same rule from the same exchanged data. */
+#ifndef TT_TRANSPORT_TRANSPORT_H
+#define TT_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "base/doorbell.h"
+#include "base/shm.h"
+#include "plugin/net.h"
+#include "proxy/proxy.h"
+#include "transport/peer_info.h"
+#include "tutti/device.h"
+
+struct tt_bootstrap;   /* bootstrap/bootstrap.h */
+struct tt_peer_memory; /* transport/memory.h */
+
+/* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
+struct tt_transport_env {
+  int rank, nranks;
+  const struct tt_peer_info *peers; /* nranks */
+  const struct tt_device *device;
+  struct tt_net *net; /* NULL: none */
+  struct tt_proxy *proxy;
+  struct tt_shm *shm; /* this rank's memory */
+  struct tt_doorbell *bell; /* in shm */
+  uint64_t bell_offset;
+  struct tt_peer_memory *memory; /* mappings of other ranks' memory */
+  size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
+  const _Atomic uint32_t *abort;
+};
+
+struct tt_transport_config {
+  int rank, nranks;
+  int device_index;                      /* shown in brackets in the log */
+  const struct tt_device *device;
+  struct tt_net *net;                    /* NULL: none; outlives the env */
+  size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection's 8 slots, equal on all ranks; 0: no such protocol */
+  const _Atomic uint32_t *abort;         /* outlives the env */
+};
+
+/* Takes part of all ranks: makes this rank's memory, doorbell and proxy, tells the others, and proves which ranks share
+ * a host (peers[r].node). The members of *out may be read; buffer_bytes may still be changed, alike on all ranks, while
+ * there is no connection. `bootstrap` is used during the call only, and may be NULL for one rank. */
+ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
+                                     struct tt_transport_env **out);
+/* All connections must be closed before. NULL is allowed. */
+void tt_transport_env_destroy(struct tt_transport_env *env);
+
+enum tt_transport_id { TT_TRANSPORT_PEER = 0, TT_TRANSPORT_NET = 1, TT_NUM_TRANSPORTS = 2 };
+
+#define TT_HANDSHAKE_MAX 512
+struct tt_handshake {
+  uint16_t bytes;
+  unsigned char data[TT_HANDSHAKE_MAX];
+};
+
+/* One end of a connection while it is made and used. */
+struct tt_connector {
+  struct tt_conn conn; /* what the executor gets */
+  int peer, channel, index; /* index: 0 collectives, 1 point to point */
+  bool send;
+  enum tt_transport_id transport;
+  bool connected;
+  size_t bytes;    /* of memory held by this end */
+  void *resources; /* the transport's */
+  struct tt_proxy_conn *proxied; /* the net transport's engine side, else NULL */
+};
+
+struct tt_transport {
+  const char *name; /* "SHM", "NET" */
+  /* Whether `from` can reach `to`; if not, why. Depends only on exchanged data and agreed parameters. */
+  bool (*can)(const struct tt_transport_env *env, int from, int to, char *reason, size_t reason_size);
+  /* Makes this end and writes its handshake. */
+  ncclResult_t (*setup)(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine);
+  /* Goes on with the other end's handshake; *done when the connection can carry data. Never blocks; called until done. */
+  ncclResult_t (*connect)(struct tt_transport_env *env, struct tt_connector *connector,
+                          const struct tt_handshake *theirs, bool *done);
+  /* Frees this end, complete or not. */
+  void (*close)(struct tt_transport_env *env, struct tt_connector *connector);
+  /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0". */
+  void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
+};
+
+extern const struct tt_transport tt_transport_peer, tt_transport_net;
+
+/* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
+ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);
+const struct tt_transport *tt_transport_get(enum tt_transport_id id);
+
+#endif
