@@ -33,6 +33,19 @@ void tt_plan_drop_tasks(struct ncclComm *comm)
   comm->ntasks = 0;
 }
 
+/* A group that cannot be planned leaves no gap in the sequence numbers, so that the communicator stays usable. */
+static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *plan)
+{
+  for (int w = 0; w < plan->nworks; w++) {
+    const struct tt_work *work = plan->works[w];
+    const struct tt_program *program = work->channels[0].program;
+    if (work->signature.collective != TT_FUNC_SEND_RECV)
+      comm->collectives--;
+    else if (program->npeers > 0)
+      (program->collective == TT_FUNC_SEND ? comm->sends : comm->recvs)[program->peers[0]]--;
+  }
+}
+
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
 {
   struct tt_task **messages = NULL;
@@ -51,6 +64,9 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
 out:
   free(messages);
-  if (result != ncclSuccess) tt_plan_free(plan);
+  if (result != ncclSuccess) {
+    take_back_sequences(comm, plan);
+    tt_plan_free(plan);
+  }
   return result;
 }

@@ -1,0 +1,13 @@
+/* What must be equal on all ranks is compared when a communicator is made, and a difference is named. */
+#ifndef TT_API_AGREE_H
+#define TT_API_AGREE_H
+
+#include "nccl.h"
+#include "bootstrap/bootstrap.h"
+
+/* Compares versions, the device backend, the channel limits of the config and all parameters marked `agreed`.
+ * ncclInvalidUsage, on every rank, naming the first difference: which ranks, which setting, both values. */
+ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nranks, const char *device,
+                               const ncclConfig_t *config);
+
+#endif

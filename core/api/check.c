@@ -1,0 +1,95 @@
+/* Argument checks. */
+#include "api/check.h"
+
+#include "base/check.h"
+#include "base/param.h"
+#include "program/emit.h"
+
+ncclResult_t tt_api_check_pointer(const char *function, const char *argument, const void *pointer)
+{
+  if (pointer == NULL) return TT_FAIL(ncclInvalidArgument, "%s: argument %s is NULL", function, argument);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_api_check_handle(const char *function, const struct ncclComm *comm)
+{
+  TT_TRY(tt_api_check_pointer(function, "comm", comm));
+  if (comm->magic != TT_COMM_MAGIC)
+    return TT_FAIL(ncclInvalidArgument, "%s: argument comm (%p) is not a communicator, or was destroyed", function,
+                   (const void *)comm);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm)
+{
+  TT_TRY(tt_api_check_handle(function, comm));
+  if (comm->finalized)
+    return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow", function);
+  int failed = atomic_load(&comm->async_error);
+  if (failed != ncclSuccess)
+    return TT_FAIL(failed, "%s: the communicator failed earlier (%s); abort it and make a new one", function,
+                   comm->error_text);
+  return ncclSuccess;
+}
+
+static bool reduces(int collective)
+{
+  return collective == TT_FUNC_ALL_REDUCE || collective == TT_FUNC_REDUCE || collective == TT_FUNC_REDUCE_SCATTER;
+}
+
+static bool reads_input(const struct ncclComm *comm, const struct tt_task *task)
+{
+  if (task->collective == TT_FUNC_RECV) return false;
+  return task->collective != TT_FUNC_BROADCAST || comm->rank == task->root;
+}
+
+static bool writes_output(const struct ncclComm *comm, const struct tt_task *task)
+{
+  if (task->collective == TT_FUNC_SEND) return false;
+  return task->collective != TT_FUNC_REDUCE || comm->rank == task->root;
+}
+
+static ncclResult_t check_reduction(const char *function, const struct tt_task *task)
+{
+  if ((int)task->op < 0 || task->op >= ncclNumOps)
+    return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function, (int)task->op);
+  if (task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2)
+    return TT_FAIL(ncclInvalidArgument,
+                   "%s: datatype %d (fp8) cannot be reduced on the host device; convert to half or bfloat16", function,
+                   (int)task->datatype);
+  return ncclSuccess;
+}
+
+/* Buffers may be NULL where nothing is read from or written to them. */
+static ncclResult_t check_buffers(const char *function, const struct ncclComm *comm, const struct tt_task *task)
+{
+  if (task->count == 0) return ncclSuccess;
+  if (reads_input(comm, task)) TT_TRY(tt_api_check_pointer(function, "sendbuff", task->input));
+  if (writes_output(comm, task)) TT_TRY(tt_api_check_pointer(function, "recvbuff", task->output));
+  size_t element = tt_datatype_bytes(task->datatype);
+  bool blocks = task->collective == TT_FUNC_ALL_GATHER || task->collective == TT_FUNC_REDUCE_SCATTER;
+  size_t limit = (size_t)PTRDIFF_MAX / element / (blocks ? (size_t)comm->nranks : 1);
+  if (task->count > limit)
+    return TT_FAIL(ncclInvalidArgument, "%s: count %zu of %zu-byte elements is more than memory can hold", function,
+                   task->count, element);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,
+                               cudaStream_t stream)
+{
+  bool peer = task->collective == TT_FUNC_SEND || task->collective == TT_FUNC_RECV;
+  TT_TRY(tt_api_check_comm(function, comm));
+  if (task->root < 0 || task->root >= comm->nranks)
+    return TT_FAIL(ncclInvalidArgument, "%s: %s is %d; the communicator has ranks 0 to %d", function,
+                   peer ? "peer" : "root", task->root, comm->nranks - 1);
+  if (tt_datatype_bytes(task->datatype) == 0)
+    return TT_FAIL(ncclInvalidArgument, "%s: datatype is %d; allowed are ncclInt8 (0) to ncclFloat8e5m2 (11)", function,
+                   (int)task->datatype);
+  if (reduces(task->collective)) TT_TRY(check_reduction(function, task));
+  TT_TRY(check_buffers(function, comm, task));
+  if (stream != NULL)
+    return TT_FAIL(ncclInvalidArgument, "%s: stream is %p; the host device takes only NULL, and completes in the call",
+                   function, (void *)stream);
+  return ncclSuccess;
+}

@@ -1,0 +1,17 @@
+/* Argument checks. Each failure is one sentence that names the function, the argument, its value and what is allowed. */
+#ifndef TT_API_CHECK_H
+#define TT_API_CHECK_H
+
+#include "nccl.h"
+#include "plan/comm.h"
+
+/* A usable communicator: ours, not finalized, without an earlier failure. */
+ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm);
+/* Ours, whatever its state. */
+ncclResult_t tt_api_check_handle(const char *function, const struct ncclComm *comm);
+ncclResult_t tt_api_check_pointer(const char *function, const char *argument, const void *pointer);
+/* Everything about a call that moves data. */
+ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,
+                               cudaStream_t stream);
+
+#endif

@@ -1,0 +1,40 @@
+/* Errors as the user sees them: names of result codes and the last sentence. */
+#include "api/export.h"
+#include "base/log.h"
+#include "plan/comm.h"
+
+TT_EXPORT(const char *, ncclGetErrorString, (ncclResult_t result))
+{
+  switch (result) {
+  case ncclSuccess: return "no error";
+  case ncclUnhandledCudaError: return "a GPU runtime call failed (ncclGetLastError says which)";
+  case ncclSystemError: return "a system call failed (ncclGetLastError says which)";
+  case ncclInternalError: return "internal error: please report it with the output of NCCL_DEBUG=INFO";
+  case ncclInvalidArgument: return "invalid argument (ncclGetLastError says which)";
+  case ncclInvalidUsage: return "invalid usage (ncclGetLastError says what)";
+  case ncclRemoteError: return "another rank failed or could not be reached";
+  case ncclInProgress: return "operation in progress";
+  default: return "unknown result code";
+  }
+}
+
+TT_EXPORT(const char *, ncclGetLastError, (ncclComm_t comm))
+{
+  if (comm != NULL && comm->magic == TT_COMM_MAGIC && atomic_load(&comm->async_error) != ncclSuccess)
+    return comm->error_text;
+  static _Thread_local char text[1024];
+  tt_log_last_error(text, sizeof text);
+  return text;
+}
+
+TT_EXPORT(void, ncclResetDebugInit, (void))
+{
+  tt_log_reset();
+}
+
+/* Exported by NCCL beside its header. */
+__attribute__((visibility("default"))) void ncclResetDebugInitInternal(void);
+void ncclResetDebugInitInternal(void)
+{
+  tt_log_reset();
+}

@@ -1,0 +1,170 @@
+/* Groups. */
+#include "api/group.h"
+
+#include <stdlib.h>
+#include "api/export.h"
+#include "base/check.h"
+#include "base/thread.h"
+#include "plan/plan.h"
+
+static _Thread_local struct {
+  int depth;
+  ncclResult_t error;
+  struct ncclComm *comms, **comms_end;
+  struct tt_job *jobs, **jobs_end;
+} group;
+
+void tt_group_start(void)
+{
+  if (group.depth++ > 0) return;
+  group.error = ncclSuccess;
+  group.comms = NULL;
+  group.comms_end = &group.comms;
+  group.jobs = NULL;
+  group.jobs_end = &group.jobs;
+}
+
+ncclResult_t tt_group_note(ncclResult_t result)
+{
+  if (result != ncclSuccess && result != ncclInProgress && group.error == ncclSuccess) group.error = result;
+  return result;
+}
+
+void tt_group_join(struct ncclComm *comm)
+{
+  if (comm->in_group) return;
+  comm->in_group = 1;
+  comm->group_next = NULL;
+  *group.comms_end = comm;
+  group.comms_end = &comm->group_next;
+}
+
+void tt_group_add_job(struct tt_job *job)
+{
+  job->next = NULL;
+  *group.jobs_end = job;
+  group.jobs_end = &job->next;
+}
+
+static void *run_job(void *arg)
+{
+  struct tt_job *job = arg;
+  job->result = job->run(job);
+  return NULL;
+}
+
+/* Runs all jobs at once and returns the first failure, in the order in which they were added. The last one runs on the
+ * calling thread, so that a single job needs no other. */
+static ncclResult_t run_jobs(struct tt_job *jobs)
+{
+  ncclResult_t result = ncclSuccess;
+  struct tt_job *last = jobs;
+  for (struct tt_job *job = jobs; job != NULL; job = job->next) last = job;
+  struct tt_job *unstarted = last;
+  for (struct tt_job *job = jobs; job != last; job = job->next) {
+    ncclResult_t started = tt_thread_start(&job->thread, "tutti-group", run_job, job);
+    if (started == ncclSuccess) continue;
+    result = started; /* the others wait for this one until their deadline; running it here would wait for them */
+    unstarted = job;
+    break;
+  }
+  if (last != NULL && unstarted == last) run_job(last);
+  for (struct tt_job *job = jobs; job != unstarted; job = job->next) pthread_join(job->thread, NULL);
+  for (struct tt_job *job = jobs; job != NULL; job = job->next)
+    if (result == ncclSuccess) result = job->result;
+  return result;
+}
+
+static void drop_jobs(struct tt_job *jobs)
+{
+  for (struct tt_job *job = jobs, *next; job != NULL; job = next) {
+    next = job->next;
+    job->drop(job);
+  }
+}
+
+struct connect_job {
+  struct tt_job job;
+  struct ncclComm *comm;
+};
+
+static ncclResult_t run_connect(struct tt_job *job)
+{
+  struct ncclComm *comm = ((struct connect_job *)job)->comm;
+  tt_log_set_device(comm->device_index);
+  return tt_comm_fail(comm, tt_connect_run(comm->connect));
+}
+
+static void drop_connect(struct tt_job *job)
+{
+  free(job);
+}
+
+/* Brings up what the plans need; communicators wait for each other here when one thread drives several ranks, so each
+ * gets a thread. */
+static ncclResult_t connect_all(struct tt_plan *plans, int nplans)
+{
+  struct tt_job *jobs = NULL, **end = &jobs;
+  ncclResult_t result = ncclSuccess;
+  for (int p = 0; p < nplans; p++) {
+    struct ncclComm *comm = plans[p].comm;
+    if (comm->connect == NULL || !tt_connect_pending(comm->connect)) continue;
+    struct connect_job *connect;
+    TT_TRY_GOTO(TT_CALLOC(&connect, 1), result, out);
+    connect->job = (struct tt_job){.run = run_connect, .drop = drop_connect};
+    connect->comm = comm;
+    *end = &connect->job;
+    end = &connect->job.next;
+  }
+  result = run_jobs(jobs);
+out:
+  drop_jobs(jobs);
+  return result;
+}
+
+static ncclResult_t run_tasks(struct ncclComm *comms)
+{
+  int ncomms = 0, nplans = 0;
+  struct tt_plan *plans = NULL;
+  ncclResult_t result = ncclSuccess;
+  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
+  if (ncomms == 0) return ncclSuccess;
+  TT_TRY(TT_CALLOC(&plans, (size_t)ncomms));
+  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next)
+    TT_TRY_GOTO(tt_plan_build(comm, &plans[nplans++]), result, out);
+  TT_TRY_GOTO(connect_all(plans, nplans), result, out);
+  for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
+  result = tt_plan_run(plans, nplans);
+out:
+  for (int p = 0; p < nplans; p++) tt_plan_free(&plans[p]);
+  free(plans);
+  return result;
+}
+
+ncclResult_t tt_group_end(void)
+{
+  if (group.depth == 0)
+    return TT_FAIL(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart on this thread: call them in pairs");
+  if (--group.depth > 0) return ncclSuccess;
+  ncclResult_t result = group.error;
+  if (result == ncclSuccess) result = run_jobs(group.jobs);
+  if (result == ncclSuccess) result = run_tasks(group.comms);
+  for (struct ncclComm *comm = group.comms, *next; comm != NULL; comm = next) {
+    next = comm->group_next;
+    comm->in_group = 0;
+    tt_plan_drop_tasks(comm);
+  }
+  drop_jobs(group.jobs);
+  return result;
+}
+
+TT_EXPORT(ncclResult_t, ncclGroupStart, (void))
+{
+  tt_group_start();
+  return ncclSuccess;
+}
+
+TT_EXPORT(ncclResult_t, ncclGroupEnd, (void))
+{
+  return tt_group_end();
+}

@@ -1,0 +1,28 @@
+/* Groups: what the calls between ncclGroupStart and ncclGroupEnd gather, and what happens at the end. State is per
+ * thread. Every call is inside a group; a call outside of one opens and closes its own. */
+#ifndef TT_API_GROUP_H
+#define TT_API_GROUP_H
+
+#include "nccl.h"
+#include "plan/comm.h"
+
+/* Something to be done at the end of the group, concurrently with its fellows: making a communicator, for one. */
+struct tt_job {
+  struct tt_job *next;
+  ncclResult_t (*run)(struct tt_job *job);
+  void (*drop)(struct tt_job *job); /* frees the job, run or not */
+  pthread_t thread;
+  ncclResult_t result;
+};
+
+void tt_group_start(void);
+/* Keeps the first failure of the group, and returns it. */
+ncclResult_t tt_group_note(ncclResult_t result);
+/* Puts the communicator on the group's list. */
+void tt_group_join(struct ncclComm *comm);
+/* Appends a job, which the group then owns. */
+void tt_group_add_job(struct tt_job *job);
+/* Closes one level; the outermost does the work. */
+ncclResult_t tt_group_end(void);
+
+#endif
