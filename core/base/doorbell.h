@@ -10,9 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* One waiter sleeps on a doorbell at a time; any number may ring it. All zero at start. */
 struct tt_doorbell {
-  _Alignas(64) _Atomic uint32_t word;     /* incremented by each ring that wakes */
-  _Atomic uint32_t sleeping; /* 1 while the owner sleeps or is about to */
+  _Alignas(64) _Atomic uint32_t word; /* how many rings found a sleeper */
+  _Atomic uint32_t sleeping;          /* 1 while the owner sleeps or is about to; a ring clears it */
 };
 
 /* Called by who posted, after its stores. NULL is allowed. Any process that maps the doorbell. */
@@ -22,7 +23,7 @@ void tt_doorbell_ring(struct tt_doorbell *bell);
 struct tt_waiter {
   struct tt_doorbell **bells; /* the doorbells whose ring ends the sleep */
   int nbells;
-  int spin_usec; /* tt_waiter_init: from TUTTI_SPIN_USEC and the load */
+  int spin_usec;       /* tt_waiter_init: from TUTTI_SPIN_USEC and the load */
   uint64_t idle_since; /* ns; 0 while progress is made */
   bool armed;
 };

@@ -5,10 +5,13 @@
 #include <stdint.h>
 #include <stddef.h>
 
-const char *tt_host_name(void);   /* up to the first dot; % and / become - */
-uint64_t tt_host_hash(void);      /* boot id, host name, network namespace, or NCCL_HOSTID: a hint, never a proof */
-uint64_t tt_host_process(void);   /* random, new after fork: equal means the same address space */
-/* The directory of this library's file, from dladdr: for plugins beside it. */
+const char *tt_host_name(void); /* up to the first dot; % and / become - */
+uint64_t tt_host_hash(void);    /* boot id, host name, network namespace, or NCCL_HOSTID: a hint, never a proof */
+uint64_t tt_host_process(void); /* random, new after fork: equal means the same address space */
+/* The directory of this library's file, links resolved: for plugins beside it. "" if it cannot be found. */
 const char *tt_host_library_dir(void);
+
+/* Raises the soft limit of open files to the hard one, and says so at INFO: a socket a peer needs more than 1024. */
+void tt_host_raise_file_limit(void);
 
 #endif

@@ -3,8 +3,9 @@
  *   INFO   host:pid:tid [device] NCCL INFO text
  *   WARN   (empty line) [time] host:pid:tid [device] file:line (function) NCCL WARN text
  *
- * NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE choose what is printed and where. Every warning is also kept as the
- * thread's and the process's last error, printed or not. Any thread may log. */
+ * NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE choose what is printed and where, NCCL_DEBUG_TIMESTAMP_* which lines
+ * carry the time. Every warning is also kept as the thread's and the process's last error, printed or not. A line is one
+ * write(); a log that cannot be written loses lines and nothing else. Any thread may log; errno is preserved. */
 #ifndef TT_BASE_LOG_H
 #define TT_BASE_LOG_H
 
@@ -12,13 +13,35 @@
 #include <stdint.h>
 #include "nccl.h"
 
-enum tt_log_level { TT_LOG_NONE = 0, TT_LOG_VERSION = 1, TT_LOG_WARN = 2, TT_LOG_INFO = 3, TT_LOG_ABORT = 4, TT_LOG_TRACE = 5 };
+enum tt_log_level {
+  TT_LOG_NONE = 0,
+  TT_LOG_VERSION = 1,
+  TT_LOG_WARN = 2,
+  TT_LOG_INFO = 3,
+  TT_LOG_ABORT = 4,
+  TT_LOG_TRACE = 5
+};
 
 /* Subsystem bits; the same values as in the plugin ABI (tutti/net.h). */
 enum {
-  TT_INIT = 0x1, TT_COLL = 0x2, TT_P2P = 0x4, TT_SHM = 0x8, TT_NET = 0x10, TT_GRAPH = 0x20, TT_TUNING = 0x40,
-  TT_ENV = 0x80, TT_ALLOC = 0x100, TT_CALL = 0x200, TT_PROXY = 0x400, TT_NVLS = 0x800, TT_BOOTSTRAP = 0x1000,
-  TT_REG = 0x2000, TT_PROFILE = 0x4000, TT_RAS = 0x8000, TT_DESTROY = 0x10000, TT_ALLOC_HOST = 0x20000
+  TT_INIT = 0x1,
+  TT_COLL = 0x2,
+  TT_P2P = 0x4,
+  TT_SHM = 0x8,
+  TT_NET = 0x10,
+  TT_GRAPH = 0x20,
+  TT_TUNING = 0x40,
+  TT_ENV = 0x80,
+  TT_ALLOC = 0x100,
+  TT_CALL = 0x200,
+  TT_PROXY = 0x400,
+  TT_NVLS = 0x800,
+  TT_BOOTSTRAP = 0x1000,
+  TT_REG = 0x2000,
+  TT_PROFILE = 0x4000,
+  TT_RAS = 0x8000,
+  TT_DESTROY = 0x10000,
+  TT_ALLOC_HOST = 0x20000
 };
 #define TT_ALL (~0ul)
 
@@ -50,7 +73,7 @@ const char *tt_log_thread_error(void);
 /* Copies the process's last warning. Returns its length. */
 size_t tt_log_last_error(char *text, size_t size);
 
-/* The device number shown in brackets for the calling thread; -1 at start prints no number... shown as [-1]. */
+/* The device number shown in brackets for the calling thread; [-1] until it is set. */
 void tt_log_set_device(int device);
 
 /* Prints the version line once per process: always at INFO and above, else only if `first_rank`. */

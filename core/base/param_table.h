@@ -33,4 +33,10 @@ TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: check buffer po
 TT_PARAM(TUTTI_DEVICE,                 STRING, 0, 0, 0, true, "auto, cuda or host: which device backend to use")
 TT_PARAM(TUTTI_SHM_ARENA_BYTES,        INT, 1LL << 32, 1 << 20, 1LL << 44, false, "address space of a rank's shared memory; memory is taken only as used")
 TT_PARAM(TUTTI_SPIN_USEC,              INT, -1, -1, 1000000, false, "microseconds a waiting thread spins before it yields and sleeps; -1: chosen by the load")
+TT_PARAM(TUTTI_PORT_RANGE,             STRING, 0, 0, 0, false, "first-last: the ports that may be listened on; unset: any free one")
+TT_PARAM(NCCL_SOCKET_RCVBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's receive buffer; -1: the system's default")
+TT_PARAM(NCCL_SOCKET_SNDBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's send buffer; -1: the system's default")
+TT_PARAM(NCCL_DEBUG_TIMESTAMP_FORMAT,  STRING, 0, 0, 0, false, "strftime format of a line's time, %1f to %9f for decimals, _ for a blank; default [%F %T]_")
+TT_PARAM(NCCL_DEBUG_TIMESTAMP_LEVELS,  STRING, 0, 0, 0, false, "comma list of levels whose lines carry the time, ^ in front excludes; default WARN")
+TT_PARAM(NCCL_WARN_ENABLE_DEBUG_INFO,  BOOL, 0, 0, 1, false, "1: the first warning printed raises the log level to INFO")
 /* clang-format on */

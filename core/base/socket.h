@@ -48,7 +48,8 @@ ncclResult_t tt_socket_accept(int listen_fd, int *fd, tt_deadline deadline, cons
 ncclResult_t tt_socket_connect(const union tt_address *address, int *fd, tt_deadline deadline,
                                const _Atomic uint32_t *abort);
 /* Moves exactly `bytes`. ncclRemoteError when the peer closed, ncclSystemError, or ncclInternalError "aborted". */
-ncclResult_t tt_socket_send(int fd, const void *data, size_t bytes, tt_deadline deadline, const _Atomic uint32_t *abort);
+ncclResult_t tt_socket_send(int fd, const void *data, size_t bytes, tt_deadline deadline,
+                            const _Atomic uint32_t *abort);
 ncclResult_t tt_socket_recv(int fd, void *data, size_t bytes, tt_deadline deadline, const _Atomic uint32_t *abort);
 /* Non-blocking piece: moves what can be moved now and adds it to *done; *closed is set at the end of the stream. */
 ncclResult_t tt_socket_progress(int fd, bool send, void *data, size_t bytes, size_t *done, bool *closed);

@@ -6,12 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads a whole integer, base by prefix as strtoll(…, 0); false for junk, overflow or an empty text. */
+/* Reads a whole integer, base by prefix as strtoll(..., 0), blanks around it allowed; false for junk, overflow or an
+ * empty text. */
 bool tt_text_int(const char *text, int64_t *value);
-/* The index of the entry with the smallest edit distance to `name`, or -1 if none is near (distance > 1/3 of it). */
+/* Reads "first-last", ports from 1 up, first <= last; false for anything else. */
+bool tt_text_port_range(const char *text, uint16_t *first, uint16_t *last);
+/* The index of the entry with the smallest edit distance to `name`, or -1 if none is near (distance > 1/3 of it). Case
+ * does not count. */
 int tt_text_nearest(const char *name, const char *const *names, int count);
 /* Takes the next piece of a `separator` list: sets *piece and *bytes (blanks trimmed), advances *cursor; false at the
- * end. */
+ * end. Empty pieces are returned too: "" is one empty piece. */
 bool tt_text_next(const char **cursor, char separator, const char **piece, size_t *bytes);
 bool tt_text_equal_nocase(const char *piece, size_t bytes, const char *word);
 

@@ -13,7 +13,11 @@
 ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES]);
 /* Connects; *fd = -1 and ncclSuccess when nobody listens there (another namespace, or gone). */
 ncclResult_t tt_uds_connect(const char *name, int *fd);
-/* Sends or receives `bytes` of data with an optional descriptor (-1: none). Bounded by the deadline. */
+/* Accepts one connection of the same user or of root; *fd = -1 if none came before the deadline. */
+ncclResult_t tt_uds_accept(int listen_fd, int *fd, tt_deadline deadline);
+/* Sends or receives `bytes` of data with an optional descriptor (-1: none), which needs at least one byte to
+ * travel with. Received ones are close-on-exec; *fd = -1 if none came, and with fd NULL they are closed. Bounded by
+ * the deadline. */
 ncclResult_t tt_uds_send(int socket, const void *data, size_t bytes, int fd, tt_deadline deadline);
 ncclResult_t tt_uds_recv(int socket, void *data, size_t bytes, int *fd, tt_deadline deadline);
 
