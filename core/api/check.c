@@ -24,7 +24,8 @@ ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm
 {
   TT_TRY(tt_api_check_handle(function, comm));
   if (comm->finalized)
-    return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow", function);
+    return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow",
+                   function);
   int failed = atomic_load(&comm->async_error);
   if (failed != ncclSuccess)
     return TT_FAIL(failed, "%s: the communicator failed earlier (%s); abort it and make a new one", function,
@@ -52,7 +53,8 @@ static bool writes_output(const struct ncclComm *comm, const struct tt_task *tas
 static ncclResult_t check_reduction(const char *function, const struct tt_task *task)
 {
   if ((int)task->op < 0 || task->op >= ncclNumOps)
-    return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function, (int)task->op);
+    return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function,
+                   (int)task->op);
   if (task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2)
     return TT_FAIL(ncclInvalidArgument,
                    "%s: datatype %d (fp8) cannot be reduced on the host device; convert to half or bfloat16", function,

@@ -1,4 +1,5 @@
-/* Argument checks. Each failure is one sentence that names the function, the argument, its value and what is allowed. */
+/* Argument checks. Each failure is one sentence that names the function, the argument, its value and what is allowed.
+ */
 #ifndef TT_API_CHECK_H
 #define TT_API_CHECK_H
 

@@ -44,8 +44,12 @@ TT_EXPORT(ncclResult_t, ncclAllReduce,
           (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
            cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_ALL_REDUCE, .input = sendbuff, .output = recvbuff, .count = count,
-                         .datatype = datatype, .op = op};
+  struct tt_task task = {.collective = TT_FUNC_ALL_REDUCE,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = count,
+                         .datatype = datatype,
+                         .op = op};
   return call("ncclAllReduce", comm, &task, stream);
 }
 
@@ -53,8 +57,13 @@ TT_EXPORT(ncclResult_t, ncclReduce,
           (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
            ncclComm_t comm, cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_REDUCE, .input = sendbuff, .output = recvbuff, .count = count,
-                         .datatype = datatype, .op = op, .root = root};
+  struct tt_task task = {.collective = TT_FUNC_REDUCE,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = count,
+                         .datatype = datatype,
+                         .op = op,
+                         .root = root};
   return call("ncclReduce", comm, &task, stream);
 }
 
@@ -62,16 +71,24 @@ TT_EXPORT(ncclResult_t, ncclBroadcast,
           (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
            cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_BROADCAST, .input = sendbuff, .output = recvbuff, .count = count,
-                         .datatype = datatype, .root = root};
+  struct tt_task task = {.collective = TT_FUNC_BROADCAST,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = count,
+                         .datatype = datatype,
+                         .root = root};
   return call("ncclBroadcast", comm, &task, stream);
 }
 
 TT_EXPORT(ncclResult_t, ncclBcast,
           (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_BROADCAST, .input = buff, .output = buff, .count = count,
-                         .datatype = datatype, .root = root};
+  struct tt_task task = {.collective = TT_FUNC_BROADCAST,
+                         .input = buff,
+                         .output = buff,
+                         .count = count,
+                         .datatype = datatype,
+                         .root = root};
   return call("ncclBcast", comm, &task, stream);
 }
 
@@ -79,7 +96,10 @@ TT_EXPORT(ncclResult_t, ncclAllGather,
           (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
            cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_ALL_GATHER, .input = sendbuff, .output = recvbuff, .count = sendcount,
+  struct tt_task task = {.collective = TT_FUNC_ALL_GATHER,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = sendcount,
                          .datatype = datatype};
   return call("ncclAllGather", comm, &task, stream);
 }
@@ -88,23 +108,27 @@ TT_EXPORT(ncclResult_t, ncclReduceScatter,
           (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
            ncclComm_t comm, cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_REDUCE_SCATTER, .input = sendbuff, .output = recvbuff,
-                         .count = recvcount, .datatype = datatype, .op = op};
+  struct tt_task task = {.collective = TT_FUNC_REDUCE_SCATTER,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = recvcount,
+                         .datatype = datatype,
+                         .op = op};
   return call("ncclReduceScatter", comm, &task, stream);
 }
 
 TT_EXPORT(ncclResult_t, ncclSend,
           (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_SEND, .input = sendbuff, .count = count, .datatype = datatype,
-                         .root = peer};
+  struct tt_task task = {
+      .collective = TT_FUNC_SEND, .input = sendbuff, .count = count, .datatype = datatype, .root = peer};
   return call("ncclSend", comm, &task, stream);
 }
 
 TT_EXPORT(ncclResult_t, ncclRecv,
           (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream))
 {
-  struct tt_task task = {.collective = TT_FUNC_RECV, .output = recvbuff, .count = count, .datatype = datatype,
-                         .root = peer};
+  struct tt_task task = {
+      .collective = TT_FUNC_RECV, .output = recvbuff, .count = count, .datatype = datatype, .root = peer};
   return call("ncclRecv", comm, &task, stream);
 }

@@ -51,8 +51,9 @@ static ncclResult_t check_members(ncclConfig_t *config)
 {
   /* As in NCCL, a lower bound without an upper one is refused: which channels there are at most is not known here. */
   if (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > config->maxCTAs)
-    return TT_FAIL(ncclInvalidArgument, "config member minCTAs is %d but maxCTAs is %s: set maxCTAs to at least minCTAs",
-                   config->minCTAs, config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? "not set" : "smaller");
+    return TT_FAIL(ncclInvalidArgument,
+                   "config member minCTAs is %d but maxCTAs is %s: set maxCTAs to at least minCTAs", config->minCTAs,
+                   config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? "not set" : "smaller");
   TT_TRY(check_range("blocking", &config->blocking, 0, 1, 1));
   TT_TRY(check_range("cgaClusterSize", &config->cgaClusterSize, 0, 8, 4));
   TT_TRY(check_range("minCTAs", &config->minCTAs, 1, INT_MAX, 1));

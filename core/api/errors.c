@@ -6,15 +6,24 @@
 TT_EXPORT(const char *, ncclGetErrorString, (ncclResult_t result))
 {
   switch (result) {
-  case ncclSuccess: return "no error";
-  case ncclUnhandledCudaError: return "a GPU runtime call failed (ncclGetLastError says which)";
-  case ncclSystemError: return "a system call failed (ncclGetLastError says which)";
-  case ncclInternalError: return "internal error: please report it with the output of NCCL_DEBUG=INFO";
-  case ncclInvalidArgument: return "invalid argument (ncclGetLastError says which)";
-  case ncclInvalidUsage: return "invalid usage (ncclGetLastError says what)";
-  case ncclRemoteError: return "another rank failed or could not be reached";
-  case ncclInProgress: return "operation in progress";
-  default: return "unknown result code";
+  case ncclSuccess:
+    return "no error";
+  case ncclUnhandledCudaError:
+    return "a GPU runtime call failed (ncclGetLastError says which)";
+  case ncclSystemError:
+    return "a system call failed (ncclGetLastError says which)";
+  case ncclInternalError:
+    return "internal error: please report it with the output of NCCL_DEBUG=INFO";
+  case ncclInvalidArgument:
+    return "invalid argument (ncclGetLastError says which)";
+  case ncclInvalidUsage:
+    return "invalid usage (ncclGetLastError says what)";
+  case ncclRemoteError:
+    return "another rank failed or could not be reached";
+  case ncclInProgress:
+    return "operation in progress";
+  default:
+    return "unknown result code";
   }
 }
 

@@ -30,10 +30,17 @@ ncclResult_t tt_group_note(ncclResult_t result)
   return result;
 }
 
+bool tt_group_has(const struct ncclComm *comm)
+{
+  const struct ncclComm *other = group.depth > 0 ? group.comms : NULL;
+  while (other != NULL && other != comm) other = other->group_next;
+  return other != NULL;
+}
+
 void tt_group_join(struct ncclComm *comm)
 {
-  if (comm->in_group) return;
-  comm->in_group = 1;
+  if (tt_group_has(comm)) return;
+  atomic_store(&comm->in_group, 1);
   comm->group_next = NULL;
   *group.comms_end = comm;
   group.comms_end = &comm->group_next;
@@ -151,8 +158,8 @@ ncclResult_t tt_group_end(void)
   if (result == ncclSuccess) result = run_tasks(group.comms);
   for (struct ncclComm *comm = group.comms, *next; comm != NULL; comm = next) {
     next = comm->group_next;
-    comm->in_group = 0;
     tt_plan_drop_tasks(comm);
+    atomic_store(&comm->in_group, 0);
   }
   drop_jobs(group.jobs);
   return result;

@@ -3,6 +3,7 @@
 #ifndef TT_API_GROUP_H
 #define TT_API_GROUP_H
 
+#include <stdbool.h>
 #include "nccl.h"
 #include "plan/comm.h"
 
@@ -20,6 +21,8 @@ void tt_group_start(void);
 ncclResult_t tt_group_note(ncclResult_t result);
 /* Puts the communicator on the group's list. */
 void tt_group_join(struct ncclComm *comm);
+/* Whether the communicator is on the list of this thread's open group. */
+bool tt_group_has(const struct ncclComm *comm);
 /* Appends a job, which the group then owns. */
 void tt_group_add_job(struct tt_job *job);
 /* Closes one level; the outermost does the work. */

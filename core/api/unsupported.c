@@ -43,8 +43,7 @@ struct ncclTeam {
 
 TT_UNSUPPORTED(ncclDevCommCreate, (ncclComm_t comm, const void *requirements, void *devComm))
 TT_UNSUPPORTED(ncclDevCommDestroy, (ncclComm_t comm, const void *devComm))
-TT_UNSUPPORTED(ncclLsaBarrierCreateRequirement,
-               (struct ncclTeam team, int nBarriers, void *handle, void *requirements))
+TT_UNSUPPORTED(ncclLsaBarrierCreateRequirement, (struct ncclTeam team, int nBarriers, void *handle, void *requirements))
 TT_UNSUPPORTED(ncclGinBarrierCreateRequirement,
                (ncclComm_t comm, struct ncclTeam team, int nBarriers, void *handle, void *requirements))
 TT_UNSUPPORTED(ncclLLA2ACreateRequirement, (int nBlocks, int nSlots, void *handle, void *requirements))

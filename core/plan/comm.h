@@ -45,15 +45,15 @@ struct ncclComm {
   int32_t *order;    /* ring order */
   int32_t *position; /* of each rank in it */
 
-  uint64_t collectives;            /* collectives launched: their sequence numbers */
-  uint64_t *sends, *recvs;         /* point-to-point operations launched, by peer */
+  uint64_t collectives;               /* collectives launched: their sequence numbers */
+  uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */
   struct tt_task *tasks, **tasks_end; /* of the open group */
   int ntasks;
   struct ncclComm *group_next; /* list of the group's communicators */
-  int in_group;
+  _Atomic int in_group;        /* on the list of an open or running group; who made it so clears it as the last thing */
 
   int finalized;
-  _Atomic uint32_t abort; /* non-zero ends every wait */
+  _Atomic uint32_t abort;  /* non-zero ends every wait */
   _Atomic int async_error; /* first failure, or ncclSuccess */
   pthread_mutex_t error_lock;
   char error_text[1024];

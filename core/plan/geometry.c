@@ -3,10 +3,10 @@
 
 #include "base/check.h"
 
-#define SHARE_ALIGN 64       /* bytes: a cache line */
-#define CHUNK_ALIGN 16       /* bytes: a vector */
-#define PIPELINE_CHUNKS 8    /* cuts of a chain's data: as many as a FIFO has slots */
-#define PIPELINE_MIN 4096    /* bytes: below, a step costs more than what it overlaps */
+#define SHARE_ALIGN 64    /* bytes: a cache line */
+#define CHUNK_ALIGN 16    /* bytes: a vector */
+#define PIPELINE_CHUNKS 8 /* cuts of a chain's data: as many as a FIFO has slots */
+#define PIPELINE_MIN 4096 /* bytes: below, a step costs more than what it overlaps */
 
 static size_t divide_up(size_t value, size_t by)
 {

@@ -78,7 +78,8 @@ ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int a
                              const struct tt_program **out)
 {
   int tree = algorithm == TT_ALGO_TREE ? channel & 1 : 0;
-  unsigned bucket = ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)tree) % BUCKETS;
+  unsigned bucket =
+      ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)tree) % BUCKETS;
   struct entry *entry = programs->buckets[bucket];
   while (entry != NULL && (entry->collective != collective || entry->algorithm != algorithm || entry->root != root ||
                            entry->tree != tree))

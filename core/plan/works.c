@@ -28,8 +28,8 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
   }
   size_t npeers = 0;
   for (int c = 0; c < nchannels; c++) npeers += programs[c]->npeers;
-  struct tt_work *work = calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels +
-                                       2 * npeers * sizeof(struct tt_conn *));
+  struct tt_work *work =
+      calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels + 2 * npeers * sizeof(struct tt_conn *));
   if (work == NULL) return NULL;
   work->size = sizeof *work;
   work->channels = (struct tt_work_channel *)(work + 1);

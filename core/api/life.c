@@ -1,0 +1,204 @@
+/* The life of a communicator, as the user calls it. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/check.h"
+#include "api/config.h"
+#include "api/create.h"
+#include "api/export.h"
+#include "api/group.h"
+#include "base/check.h"
+#include "base/param.h"
+#include "plan/plan.h"
+#include "tutti.h"
+
+TT_EXPORT(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId))
+{
+  TT_TRY(tt_api_check_pointer("ncclGetUniqueId", "uniqueId", uniqueId));
+  TT_TRY(tt_param_check());
+  return tt_bootstrap_unique_id(uniqueId);
+}
+
+struct create_job {
+  struct tt_job job;
+  struct tt_create create;
+  ncclComm_t *out;
+};
+
+static ncclResult_t run_create(struct tt_job *job)
+{
+  struct create_job *create = (struct create_job *)job;
+  return tt_comm_create(&create->create, create->out);
+}
+
+static void drop_create(struct tt_job *job)
+{
+  free(job);
+}
+
+static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
+{
+  struct create_job *job;
+  TT_TRY(TT_CALLOC(&job, 1));
+  job->job = (struct tt_job){.run = run_create, .drop = drop_create};
+  job->create = *create;
+  job->out = out;
+  tt_group_add_job(&job->job);
+  return ncclSuccess;
+}
+
+static void log_version(int rank)
+{
+  tt_log_version("NCCL version 2.28.9 (Tutti " TUTTI_VERSION_STRING ")", rank == 0);
+}
+
+static ncclResult_t check_create(const char *function, ncclComm_t *comm, const struct tt_create *create)
+{
+  TT_TRY(tt_api_check_pointer(function, "comm", comm));
+  if (create->nranks < 1)
+    return TT_FAIL(ncclInvalidArgument, "%s: nranks is %d; allowed are 1 and more", function, create->nranks);
+  if (create->rank < 0 || create->rank >= create->nranks)
+    return TT_FAIL(ncclInvalidArgument, "%s: rank is %d; with nranks %d allowed are 0 to %d", function, create->rank,
+                   create->nranks, create->nranks - 1);
+  return ncclSuccess;
+}
+
+static ncclResult_t start_create(const char *function, ncclComm_t *comm, struct tt_create *create,
+                                 const ncclConfig_t *config)
+{
+  TT_TRY(check_create(function, comm, create));
+  *comm = NULL;
+  TT_TRY(tt_param_check());
+  log_version(create->rank);
+  TT_TRY(tt_config_read(config, &create->config));
+  return add_create(comm, create);
+}
+
+static ncclResult_t init_rank(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank,
+                              const ncclConfig_t *config)
+{
+  struct tt_create create = {.id = *id, .rank = rank, .nranks = nranks, .device = -1};
+  tt_group_start();
+  ncclResult_t result = tt_group_note(start_create(function, comm, &create, config));
+  ncclResult_t ended = tt_group_end();
+  return result != ncclSuccess ? result : ended;
+}
+
+TT_EXPORT(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank))
+{
+  return init_rank("ncclCommInitRank", comm, nranks, &commId, rank, NULL);
+}
+
+TT_EXPORT(ncclResult_t, ncclCommInitRankConfig,
+          (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config))
+{
+  return init_rank("ncclCommInitRankConfig", comm, nranks, &commId, rank, config);
+}
+
+static ncclResult_t check_devices(int ndev, const int *devlist)
+{
+  const struct tt_device *device;
+  int devices;
+  TT_TRY(tt_device_choose(&device));
+  TT_TRY(device->count(&devices));
+  for (int i = 0; i < ndev; i++) {
+    int index = devlist != NULL ? devlist[i] : i;
+    if (index < 0 || index >= devices)
+      return TT_FAIL(ncclInvalidArgument, "ncclCommInitAll: devlist[%d] is %d; the %s device has devices 0 to %d", i,
+                     index, device->name, devices - 1);
+    for (int k = 0; devlist != NULL && k < i; k++)
+      if (devlist[k] == index)
+        return TT_FAIL(ncclInvalidUsage, "ncclCommInitAll: devlist names device %d twice, at %d and %d", index, k, i);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t start_create_all(ncclComm_t *comms, int ndev, const int *devlist)
+{
+  struct tt_create create = {.nranks = ndev};
+  TT_TRY(tt_api_check_pointer("ncclCommInitAll", "comm", comms));
+  if (ndev < 1) return TT_FAIL(ncclInvalidArgument, "ncclCommInitAll: ndev is %d; allowed are 1 and more", ndev);
+  for (int i = 0; i < ndev; i++) comms[i] = NULL;
+  TT_TRY(tt_param_check());
+  TT_TRY(check_devices(ndev, devlist));
+  log_version(0);
+  TT_TRY(tt_config_read(NULL, &create.config));
+  if (ndev > 1) TT_TRY(tt_bootstrap_unique_id(&create.id));
+  for (create.rank = 0; create.rank < ndev; create.rank++) {
+    create.device = devlist != NULL ? devlist[create.rank] : create.rank;
+    TT_TRY(add_create(&comms[create.rank], &create));
+  }
+  return ncclSuccess;
+}
+
+TT_EXPORT(ncclResult_t, ncclCommInitAll, (ncclComm_t * comm, int ndev, const int *devlist))
+{
+  tt_group_start();
+  ncclResult_t result = tt_group_note(start_create_all(comm, ndev, devlist));
+  ncclResult_t ended = tt_group_end();
+  if (result == ncclSuccess) result = ended;
+  if (result != ncclSuccess && comm != NULL) {
+    for (int i = 0; i < ndev; i++) {
+      tt_comm_destroy(comm[i]);
+      comm[i] = NULL;
+    }
+  }
+  return result;
+}
+
+TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
+{
+  if (comm == NULL) return ncclSuccess;
+  TT_TRY(tt_api_check_handle("ncclCommFinalize", comm));
+  if (comm->finalized) return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
+  comm->finalized = 1; /* every operation was complete when its call returned: nothing is left to flush */
+  return ncclSuccess;
+}
+
+/* A communicator that still has calls in this thread's open group is in use. */
+static ncclResult_t check_idle(const char *function, const struct ncclComm *comm)
+{
+  TT_TRY(tt_api_check_handle(function, comm));
+  if (tt_group_has(comm))
+    return TT_FAIL(ncclInvalidUsage, "%s: the communicator has calls in an open group; end the group first", function);
+  return ncclSuccess;
+}
+
+static void end_comm(struct ncclComm *comm, const char *how)
+{
+  TT_INFO(TT_INIT, "comm %p rank %d nranks %d commId 0x%llx - %s COMPLETE", (void *)comm, comm->rank, comm->nranks,
+          (unsigned long long)comm->id_hash, how);
+  tt_comm_destroy(comm);
+}
+
+TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
+{
+  if (comm == NULL) return ncclSuccess;
+  TT_TRY(check_idle("ncclCommDestroy", comm));
+  if (atomic_load(&comm->in_group))
+    return TT_FAIL(ncclInvalidUsage, "ncclCommDestroy: another thread is using the communicator; ncclCommAbort ends "
+                                     "what it does");
+  end_comm(comm, "Destroy");
+  return ncclSuccess;
+}
+
+/* A thread that waits inside an operation sees the abort word within one sleep of its wait, and leaves. */
+#define ABORT_WAIT_MS 10000
+
+TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
+{
+  if (comm == NULL) return ncclSuccess;
+  TT_TRY(check_idle("ncclCommAbort", comm));
+  atomic_store(&comm->abort, 1);
+  tt_deadline deadline = tt_deadline_in_ms(ABORT_WAIT_MS);
+  while (atomic_load(&comm->in_group)) {
+    if (tt_deadline_passed(deadline))
+      return TT_FAIL(ncclSystemError,
+                     "ncclCommAbort: a thread did not leave its operation within %d s; the "
+                     "communicator's memory stays",
+                     ABORT_WAIT_MS / 1000);
+    usleep(100);
+  }
+  end_comm(comm, "Abort");
+  return ncclSuccess;
+}
