@@ -41,6 +41,8 @@ static int file_fd = -1;                 /* under `mutex`; one descriptor for th
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct config no_memory = {.fd = STDOUT_FILENO};
 
+static _Atomic(tt_log_sink *) redirected; /* NULL: lines are printed here */
+
 static char last_error[ERROR_BYTES]; /* under `error_mutex` */
 static pthread_mutex_t error_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -166,7 +168,13 @@ static bool passes(struct config *config, int level, unsigned long subsystems)
 
 bool tt_log_enabled(enum tt_log_level level, unsigned long subsystems)
 {
+  if (atomic_load_explicit(&redirected, memory_order_relaxed)) return true;
   return passes(get_config(), level, subsystems);
+}
+
+void tt_log_redirect(tt_log_sink *sink)
+{
+  atomic_store(&redirected, sink);
 }
 
 static void keep_error(const char *text)
@@ -236,9 +244,23 @@ static size_t finish_line(char *text, size_t size, size_t start, size_t wanted)
   return end;
 }
 
+static void log_to_sink(tt_log_sink *sink, int level, unsigned long subsystems, const struct place *place,
+                        const char *format, va_list args)
+{
+  char text[LINE_BYTES];
+  if (vsnprintf(text, sizeof(text), format, args) < 0) snprintf(text, sizeof(text), "%s", format);
+  sink((enum tt_log_level)level, subsystems, short_file(place->file), place->line, place->func, text);
+}
+
 static void log_va(int level, unsigned long subsystems, const struct place *place, const char *format, va_list args)
 {
   int saved = errno;
+  tt_log_sink *sink = atomic_load(&redirected);
+  if (sink) {
+    log_to_sink(sink, level, subsystems, place, format, args);
+    errno = saved;
+    return;
+  }
   struct config *config = get_config();
   bool print = passes(config, level, subsystems);
   if (!print && level != TT_LOG_WARN) {

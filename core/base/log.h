@@ -82,6 +82,12 @@ void tt_log_version(const char *text, bool first_rank);
 /* The function handed to plugins (ncclDebugLogger_t of tutti/net.h). */
 void tt_log_plugin(int level, unsigned long flags, const char *where, int line, const char *format, ...);
 
+/* Hands every line to `sink`, which filters and prints, in place of this log; NULL prints again. For plugins, whose lines
+ * belong to the log of whoever loaded them. Set before the first line. */
+typedef void tt_log_sink(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                         const char *text);
+void tt_log_redirect(tt_log_sink *sink);
+
 /* Re-reads the environment; for tests and for ncclResetDebugInit. */
 void tt_log_reset(void);
 
