@@ -1,0 +1,85 @@
+/* What send and receive comms share: the main socket, the lanes, and how a lost peer is reported. */
+#include "net_socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A host that vanished is noticed after idle + interval * probes = 3 minutes, long enough for a link that flaps. */
+#define KEEPALIVE_IDLE_S 60
+#define KEEPALIVE_INTERVAL_S 15
+#define KEEPALIVE_PROBES 8
+
+/* A failure here costs speed or a late report, so it is not an error. There is no TCP_USER_TIMEOUT: it would also end
+ * connections to peers that are alive and merely do not read. */
+void tt_netsocket_tune(int fd)
+{
+  int one = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, probes = KEEPALIVE_PROBES;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+bool tt_netsocket_transient(int error)
+{
+  switch (error) {
+  case 0: /* closed by the peer */
+  case ECONNREFUSED:
+  case ECONNRESET:
+  case ECONNABORTED:
+  case EPIPE:
+  case ETIMEDOUT:
+  case EHOSTUNREACH:
+  case EHOSTDOWN:
+  case ENETUNREACH:
+  case ENETDOWN:
+  case EADDRNOTAVAIL:
+  case EAGAIN:
+    return true;
+  default:
+    return false;
+  }
+}
+
+ncclResult_t tt_netsocket_link_init(struct tt_netsocket_link *link, bool sends, const int *fds, int count)
+{
+  union tt_address address;
+  socklen_t bytes = sizeof address;
+  memset(link, 0, sizeof *link);
+  link->sends = sends;
+  link->fd = fds[0];
+  if (getpeername(link->fd, &address.sa, &bytes) == 0)
+    tt_address_print(&address, link->peer);
+  else
+    strcpy(link->peer, "an unknown address");
+  for (int i = 0; i < count; i++) tt_netsocket_tune(fds[i]);
+  ncclResult_t result = tt_netsocket_lanes_start(link, fds + 1, count - 1);
+  if (result != ncclSuccess) tt_netsocket_link_close(link);
+  return result;
+}
+
+void tt_netsocket_link_close(struct tt_netsocket_link *link)
+{
+  tt_netsocket_lanes_stop(link);
+  tt_socket_close(&link->fd);
+}
+
+ncclResult_t tt_netsocket_link_fail(struct tt_netsocket_link *link, ncclResult_t result)
+{
+  link->failed = result;
+  return result;
+}
+
+ncclResult_t tt_netsocket_link_lost(struct tt_netsocket_link *link, int error, const char *doing)
+{
+  const char *cause = error ? strerror(error) : "the connection was closed";
+  return tt_netsocket_link_fail(
+      link, TT_FAIL(ncclRemoteError, "net socket: lost the peer %s while %s: %s; its process ended or the network "
+                                     "between failed, see its log",
+                    link->peer, doing, cause));
+}
