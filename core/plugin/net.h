@@ -116,8 +116,9 @@ ncclResult_t tt_net_dereg_mr(struct tt_net *net, void *comm, void *mhandle);
  * phandle reaches v10 and newer. Through v8 and older: ncclInternalError above 1 GiB. */
 ncclResult_t tt_net_isend(struct tt_net *net, void *comm, void *data, size_t bytes, int tag, void *mhandle,
                           void *phandle, void **request);
-/* *request must be NULL or (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION on entry; v8 and older see NULL. `phandles` may be
- * NULL: the plugin then gets an array of NULLs. 1 <= n <= TT_NET_MAX_RECVS. Sizes as in tt_net_isend. */
+/* *request may be (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION on entry, which v9 and newer see; else it is cleared.
+ * `phandles` may be NULL: the plugin then gets an array of NULLs. 1 <= n <= TT_NET_MAX_RECVS. Sizes as in tt_net_isend.
+ */
 #define TT_NET_MAX_RECVS 64
 ncclResult_t tt_net_irecv(struct tt_net *net, void *comm, int n, void **data, size_t *bytes, int *tags, void **mhandles,
                           void **phandles, void **request);

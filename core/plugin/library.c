@@ -1,0 +1,69 @@
+/* See library.h. The dynamic linker tells why it failed only as text, so its text is read here and nowhere else. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/auxv.h>
+#include "plugin/library.h"
+
+/* "NAME: cannot open shared object file: No such file or directory": copies NAME and says true. */
+static bool missing_object(const char *error, char *name, size_t size)
+{
+  const char *colon = strstr(error, ": cannot open shared object file: No such file");
+  if (!colon || (size_t)(colon - error) >= size) return false;
+  memcpy(name, error, (size_t)(colon - error));
+  name[colon - error] = '\0';
+  return true;
+}
+
+static enum tt_plugin_found explain(const char *file, const char *error, char reason[TT_PLUGIN_REASON_BYTES])
+{
+  char missing[TT_PLUGIN_NAME_BYTES];
+  if (missing_object(error, missing, sizeof(missing))) {
+    if (strcmp(missing, file) == 0) {
+      snprintf(reason, TT_PLUGIN_REASON_BYTES, "%s: no such file%s", file,
+               strchr(file, '/') ? "" : " in the library search path");
+      return TT_PLUGIN_MISSING;
+    }
+    snprintf(reason, TT_PLUGIN_REASON_BYTES,
+             "%s needs %s, which was not found; install it or add its directory to LD_LIBRARY_PATH", file, missing);
+  } else if (strstr(error, "invalid ELF header") || strstr(error, "file too short")) {
+    snprintf(reason, TT_PLUGIN_REASON_BYTES, "%s is not a shared library", file);
+  } else {
+    snprintf(reason, TT_PLUGIN_REASON_BYTES, "%s", error);
+  }
+  return TT_PLUGIN_BROKEN;
+}
+
+enum tt_plugin_found tt_plugin_open(const char *file, void **handle, char reason[TT_PLUGIN_REASON_BYTES])
+{
+  bool program = strcasecmp(file, "STATIC_PLUGIN") == 0;
+  reason[0] = '\0';
+  *handle = dlopen(program ? NULL : file, RTLD_NOW | RTLD_LOCAL);
+  if (*handle) return TT_PLUGIN_OPEN;
+  const char *error = dlerror();
+  return explain(file, error ? error : "dlopen failed without a reason", reason);
+}
+
+bool tt_plugin_suffix_name(const char *prefix, const char *name, char file[TT_PLUGIN_NAME_BYTES])
+{
+  size_t length = strlen(name);
+  bool library = strncmp(name, "lib", 3) == 0 && length >= 3 && strcmp(name + length - 3, ".so") == 0;
+  if (length == 0 || strchr(name, '/') || library || strcasecmp(name, "STATIC_PLUGIN") == 0) return false;
+  return snprintf(file, TT_PLUGIN_NAME_BYTES, "%s-%s.so", prefix, name) < TT_PLUGIN_NAME_BYTES;
+}
+
+void tt_plugin_path(const void *symbol, char *path, size_t size)
+{
+  Dl_info info;
+  char full[PATH_MAX];
+  const char *name = dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : "";
+  snprintf(path, size, "%s", realpath(name, full) ? full : name);
+}
+
+bool tt_plugin_secure(void)
+{
+  return getauxval(AT_SECURE) != 0;
+}
