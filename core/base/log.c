@@ -226,8 +226,8 @@ static size_t write_prefix(char *text, size_t size, struct config *config, int l
     bytes = snprintf(text, size, "%s%s [%d] %f %.200s:%d NCCL TRACE ", stamp, who, thread_device,
                      (double)(tt_timer_ns() - config->start) / 1e6, place->func ? place->func : file, place->line);
   else if (level != TT_LOG_VERSION)
-    bytes = snprintf(text, size, "%s%s [%d] NCCL %s ", stamp, who, thread_device,
-                     level == TT_LOG_ABORT ? "ABORT" : "INFO");
+    bytes =
+        snprintf(text, size, "%s%s [%d] NCCL %s ", stamp, who, thread_device, level == TT_LOG_ABORT ? "ABORT" : "INFO");
   return bytes < 0 ? 0 : (size_t)bytes;
 }
 

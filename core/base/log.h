@@ -3,9 +3,9 @@
  *   INFO   host:pid:tid [device] NCCL INFO text
  *   WARN   (empty line) [time] host:pid:tid [device] file:line (function) NCCL WARN text
  *
- * NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE choose what is printed and where, NCCL_DEBUG_TIMESTAMP_* which lines
- * carry the time. Every warning is also kept as the thread's and the process's last error, printed or not. A line is one
- * write(); a log that cannot be written loses lines and nothing else. Any thread may log; errno is preserved. */
+ * NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE choose what is printed and where, NCCL_DEBUG_TIMESTAMP_* which
+ * lines carry the time. Every warning is also kept as the thread's and the process's last error, printed or not. A line
+ * is one write(); a log that cannot be written loses lines and nothing else. Any thread may log; errno is preserved. */
 #ifndef TT_BASE_LOG_H
 #define TT_BASE_LOG_H
 
@@ -82,10 +82,10 @@ void tt_log_version(const char *text, bool first_rank);
 /* The function handed to plugins (ncclDebugLogger_t of tutti/net.h). */
 void tt_log_plugin(int level, unsigned long flags, const char *where, int line, const char *format, ...);
 
-/* Hands every line to `sink`, which filters and prints, in place of this log; NULL prints again. For plugins, whose lines
- * belong to the log of whoever loaded them. Set before the first line. */
-typedef void tt_log_sink(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
-                         const char *text);
+/* Hands every line to `sink`, which filters and prints, in place of this log; NULL prints again. For plugins, whose
+ * lines belong to the log of whoever loaded them. Set before the first line. */
+typedef void tt_log_sink(enum tt_log_level level, unsigned long subsystems, const char *file, int line,
+                         const char *func, const char *text);
 void tt_log_redirect(tt_log_sink *sink);
 
 /* Re-reads the environment; for tests and for ncclResetDebugInit. */

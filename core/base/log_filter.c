@@ -18,12 +18,24 @@ static const struct word levels[] = {
 };
 
 static const struct word subsystems[] = {
-    {"INIT", TT_INIT},       {"COLL", TT_COLL},       {"P2P", TT_P2P},
-    {"SHM", TT_SHM},         {"NET", TT_NET},         {"GRAPH", TT_GRAPH},
-    {"TUNING", TT_TUNING},   {"ENV", TT_ENV},         {"ALLOC", TT_ALLOC},
-    {"CALL", TT_CALL},       {"PROXY", TT_PROXY},     {"NVLS", TT_NVLS},
-    {"BOOTSTRAP", TT_BOOTSTRAP}, {"REG", TT_REG},     {"PROFILE", TT_PROFILE},
-    {"RAS", TT_RAS},         {"DESTROY", TT_DESTROY}, {"ALLOC_HOST", TT_ALLOC_HOST},
+    {"INIT", TT_INIT},
+    {"COLL", TT_COLL},
+    {"P2P", TT_P2P},
+    {"SHM", TT_SHM},
+    {"NET", TT_NET},
+    {"GRAPH", TT_GRAPH},
+    {"TUNING", TT_TUNING},
+    {"ENV", TT_ENV},
+    {"ALLOC", TT_ALLOC},
+    {"CALL", TT_CALL},
+    {"PROXY", TT_PROXY},
+    {"NVLS", TT_NVLS},
+    {"BOOTSTRAP", TT_BOOTSTRAP},
+    {"REG", TT_REG},
+    {"PROFILE", TT_PROFILE},
+    {"RAS", TT_RAS},
+    {"DESTROY", TT_DESTROY},
+    {"ALLOC_HOST", TT_ALLOC_HOST},
     {"ALL", TT_ALL},
 };
 
@@ -61,8 +73,10 @@ unsigned long tt_log_subsystems(const char *text, int *unknown)
   *unknown = 0;
   while (tt_text_next(&text, ',', &piece, &bytes)) {
     const struct word *word = find_word(subsystems, TT_COUNT(subsystems), piece, bytes);
-    if (word) bits |= word->bits;
-    else if (bytes) ++*unknown;
+    if (word)
+      bits |= word->bits;
+    else if (bytes)
+      ++*unknown;
   }
   return invert ? ~bits : bits;
 }
@@ -76,9 +90,12 @@ unsigned tt_log_level_bits(const char *text, int *unknown)
   *unknown = 0;
   while (tt_text_next(&text, ',', &piece, &bytes)) {
     const struct word *word = find_word(levels, TT_COUNT(levels), piece, bytes);
-    if (word) bits |= 1u << word->bits;
-    else if (tt_text_equal_nocase(piece, bytes, "ALL")) bits = ~0u;
-    else if (bytes) ++*unknown;
+    if (word)
+      bits |= 1u << word->bits;
+    else if (tt_text_equal_nocase(piece, bytes, "ALL"))
+      bits = ~0u;
+    else if (bytes)
+      ++*unknown;
   }
   return invert ? ~bits : bits;
 }

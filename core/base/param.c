@@ -201,7 +201,8 @@ const char *tt_param_agreed(int i, char *text, size_t size)
     struct value *value = get_value((enum tt_param_id)id);
     if (table[id].type == TT_PARAM_STRING)
       snprintf(text, size, "%s=%s", table[id].name, value->text ? value->text : "");
-    else snprintf(text, size, "%s=%lld", table[id].name, (long long)value->number);
+    else
+      snprintf(text, size, "%s=%lld", table[id].name, (long long)value->number);
     return text;
   }
   return NULL;
@@ -215,8 +216,10 @@ uint64_t tt_param_agreed_hash(void)
     struct value *value = get_value((enum tt_param_id)id);
     const char *text = value->text ? value->text : "";
     hash = tt_hash_more(hash, table[id].name, strlen(table[id].name) + 1);
-    if (table[id].type == TT_PARAM_STRING) hash = tt_hash_more(hash, text, strlen(text) + 1);
-    else hash = tt_hash_more(hash, &value->number, sizeof(value->number));
+    if (table[id].type == TT_PARAM_STRING)
+      hash = tt_hash_more(hash, text, strlen(text) + 1);
+    else
+      hash = tt_hash_more(hash, &value->number, sizeof(value->number));
   }
   return hash;
 }

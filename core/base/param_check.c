@@ -23,7 +23,8 @@ static bool string_is_wrong(enum tt_param_id id, const char **allowed)
   switch (id) {
   case TT_PARAM_NCCL_SOCKET_FAMILY:
     *allowed = "AF_INET or AF_INET6";
-    return !tt_text_equal_nocase(text, strlen(text), "AF_INET") && !tt_text_equal_nocase(text, strlen(text), "AF_INET6");
+    return !tt_text_equal_nocase(text, strlen(text), "AF_INET") &&
+           !tt_text_equal_nocase(text, strlen(text), "AF_INET6");
   case TT_PARAM_TUTTI_PORT_RANGE:
     *allowed = "first-last with 1 <= first <= last <= 65535, such as 40000-40099";
     return !tt_text_port_range(text, &first, &last);
@@ -39,7 +40,8 @@ static ncclResult_t check_value(enum tt_param_id id)
   char range[80];
   tt_param_source_announce(id);
   if (tt_param_malformed(id)) {
-    if (param->type == TT_PARAM_BOOL) snprintf(range, sizeof(range), "0 or 1");
+    if (param->type == TT_PARAM_BOOL)
+      snprintf(range, sizeof(range), "0 or 1");
     else
       snprintf(range, sizeof(range), "an integer from %lld to %lld", (long long)param->min, (long long)param->max);
     allowed = range;

@@ -39,8 +39,7 @@ static void add_setting(struct tt_param_files *files, const struct tt_param_sett
                         size_t name_bytes, const char *value, size_t value_bytes)
 {
   struct tt_param_setting setting = *where;
-  struct tt_param_setting *grown =
-      realloc(files->settings, ((size_t)files->nsettings + 1) * sizeof(*files->settings));
+  struct tt_param_setting *grown = realloc(files->settings, ((size_t)files->nsettings + 1) * sizeof(*files->settings));
   if (!grown) return;
   files->settings = grown;
   setting.name = strndup(name, name_bytes);
@@ -87,7 +86,8 @@ static void parse_line(struct tt_param_files *files, const struct tt_param_setti
   if (bytes == strlen("NCCL_CONF_FILE") && memcmp(name, "NCCL_CONF_FILE", bytes) == 0)
     add_problem(files, "%s:%d: NCCL_CONF_FILE counts only in the environment; the line is ignored", where->file,
                 where->line);
-  else add_setting(files, where, name, bytes, value, (size_t)(end - value));
+  else
+    add_setting(files, where, name, bytes, value, (size_t)(end - value));
 }
 
 void tt_param_files_parse(struct tt_param_files *files, const char *path, enum tt_param_origin origin, const char *text,
@@ -118,10 +118,14 @@ static char *read_file(const char *path, size_t *bytes, const char **why)
   }
   struct stat stat;
   char *text = NULL;
-  if (fstat(fd, &stat) != 0) *why = strerror(errno);
-  else if (!S_ISREG(stat.st_mode)) *why = "not a regular file";
-  else if (stat.st_size > FILE_MOST) *why = "longer than 1 MiB";
-  else if (!(text = malloc((size_t)stat.st_size + 1))) *why = "out of memory";
+  if (fstat(fd, &stat) != 0)
+    *why = strerror(errno);
+  else if (!S_ISREG(stat.st_mode))
+    *why = "not a regular file";
+  else if (stat.st_size > FILE_MOST)
+    *why = "longer than 1 MiB";
+  else if (!(text = malloc((size_t)stat.st_size + 1)))
+    *why = "out of memory";
   *bytes = 0;
   while (text && *bytes < (size_t)stat.st_size) {
     ssize_t got = read(fd, text + *bytes, (size_t)stat.st_size - *bytes);
@@ -147,8 +151,10 @@ void tt_param_files_read(struct tt_param_files *files, const char *path, enum tt
   char *text = read_file(path, &bytes, &why);
   bool absent = !text && (errno == ENOENT || errno == ENOTDIR);
   errno = saved;
-  if (text) tt_param_files_parse(files, path, origin, text, bytes);
-  else if (required || !absent) add_problem(files, "%s: cannot be read: %s; its settings do not count", path, why);
+  if (text)
+    tt_param_files_parse(files, path, origin, text, bytes);
+  else if (required || !absent)
+    add_problem(files, "%s: cannot be read: %s; its settings do not count", path, why);
   free(text);
 }
 

@@ -43,8 +43,10 @@ static void report(const char *name, const char *where)
     if (strcmp(name, tt_param_describe((enum tt_param_id)id)->name) == 0) return;
   for (size_t i = 0; i < TT_COUNT(others); i++) {
     if (strcmp(name, others[i].name) != 0) continue;
-    if (others[i].answer) TT_INFO(TT_ENV, "%s, set by %s, has no effect here: %s", name, where, others[i].answer);
-    else TT_INFO(TT_ENV, "%s, set by %s, has no effect here", name, where);
+    if (others[i].answer)
+      TT_INFO(TT_ENV, "%s, set by %s, has no effect here: %s", name, where, others[i].answer);
+    else
+      TT_INFO(TT_ENV, "%s, set by %s, has no effect here", name, where);
     return;
   }
   for (size_t i = 0; i < TT_COUNT(families); i++) {
@@ -53,8 +55,10 @@ static void report(const char *name, const char *where)
     return;
   }
   int near = tt_text_nearest(name, names, (int)TT_COUNT(names));
-  if (near >= 0) TT_WARN("%s, set by %s, is unknown; did you mean %s?", name, where, names[near]);
-  else TT_WARN("%s, set by %s, is unknown, unless a plugin reads it", name, where);
+  if (near >= 0)
+    TT_WARN("%s, set by %s, is unknown; did you mean %s?", name, where, names[near]);
+  else
+    TT_WARN("%s, set by %s, is unknown, unless a plugin reads it", name, where);
 }
 
 static bool ours(const char *name)
@@ -82,7 +86,9 @@ void tt_param_report_unknown(void)
   for (int i = 0; i < files->nsettings; i++) {
     const struct tt_param_setting *setting = &files->settings[i];
     if (tt_param_files_find(files, setting->name) != setting) continue; /* hidden by a file with precedence */
-    if (ours(setting->name)) report(setting->name, setting->file);
-    else TT_INFO(TT_ENV, "%s:%d: %s is neither NCCL_* nor TUTTI_*; ignored", setting->file, setting->line, setting->name);
+    if (ours(setting->name))
+      report(setting->name, setting->file);
+    else
+      TT_INFO(TT_ENV, "%s:%d: %s is neither NCCL_* nor TUTTI_*; ignored", setting->file, setting->line, setting->name);
   }
 }

@@ -24,8 +24,8 @@ void tt_shm_free(struct tt_shm *shm, void *ptr, size_t bytes);
 /* Bytes allocated now. */
 size_t tt_shm_used(const struct tt_shm *shm);
 
-/* A peer's side: checks that [offset, offset+bytes), rounded up to pages, lies in the sealed file, then maps it. Offsets
- * are multiples of a page. */
+/* A peer's side: checks that [offset, offset+bytes), rounded up to pages, lies in the sealed file, then maps it.
+ * Offsets are multiples of a page. */
 ncclResult_t tt_shm_map(int fd, uint64_t offset, size_t bytes, void **ptr);
 void tt_shm_unmap(void *ptr, size_t bytes);
 

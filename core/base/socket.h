@@ -19,7 +19,8 @@ union tt_address {
 #define TT_ADDRESS_TEXT 96
 /* "192.0.2.1<40001>", "[2001:db8::1]<40001>"; returns text. */
 const char *tt_address_print(const union tt_address *address, char text[TT_ADDRESS_TEXT]);
-/* Reads "host:port", "[v6]:port" or "name:port". ncclInvalidUsage naming the text. */
+/* Reads "host:port", "[v6]:port" or "name:port", under NCCL_SOCKET_FAMILY; port 0 stands for any. Names may take as
+ * long as the resolver does. ncclInvalidUsage naming the text. */
 ncclResult_t tt_address_parse(const char *text, union tt_address *address);
 socklen_t tt_address_bytes(const union tt_address *address);
 bool tt_address_is_loopback(const union tt_address *address);
@@ -39,19 +40,22 @@ bool tt_ifname_match(const char *filter, const char *name);
  * ncclInvalidUsage, naming the variable, its value and the interfaces there are, if none passes. */
 ncclResult_t tt_socket_interfaces(struct tt_interface **list, int *count);
 
-/* Listens on `address` with any port; `address` gets the port. Close-on-exec, as are all. */
+/* Listens on `address`; where its port is 0, on any free one, of TUTTI_PORT_RANGE if that is set, and `address` gets
+ * it. Close-on-exec, non-blocking and without delay, as are all. */
 ncclResult_t tt_socket_listen(union tt_address *address, int *fd);
-/* Accepts one; *fd = -1 if none came before the deadline. */
+/* Accepts one; *fd = -1 if none came before the deadline. Also for Unix sockets. */
 ncclResult_t tt_socket_accept(int listen_fd, int *fd, tt_deadline deadline, const _Atomic uint32_t *abort);
 /* Connects, retrying what is transient (refused, unreachable, timed out), each cause logged once. ncclRemoteError
  * naming the address, the last cause and how to change the limits. */
 ncclResult_t tt_socket_connect(const union tt_address *address, int *fd, tt_deadline deadline,
                                const _Atomic uint32_t *abort);
-/* Moves exactly `bytes`. ncclRemoteError when the peer closed, ncclSystemError, or ncclInternalError "aborted". */
+/* Moves exactly `bytes`. ncclRemoteError when the peer closed or the deadline passed, ncclSystemError, or
+ * ncclInternalError, without a warning, after an abort. */
 ncclResult_t tt_socket_send(int fd, const void *data, size_t bytes, tt_deadline deadline,
                             const _Atomic uint32_t *abort);
 ncclResult_t tt_socket_recv(int fd, void *data, size_t bytes, tt_deadline deadline, const _Atomic uint32_t *abort);
-/* Non-blocking piece: moves what can be moved now and adds it to *done; *closed is set at the end of the stream. */
+/* Non-blocking piece: moves what can be moved now and adds it to *done; *closed is set at the end of the
+ * stream, orderly or not. */
 ncclResult_t tt_socket_progress(int fd, bool send, void *data, size_t bytes, size_t *done, bool *closed);
 void tt_socket_close(int *fd); /* closes and sets -1; -1 is allowed */
 

@@ -1,5 +1,5 @@
-/* Helper threads: a sane stack under any `ulimit -s`, all signals blocked (but those of the thread's own faults), a name
- * in /proc. */
+/* Helper threads: a sane stack under any `ulimit -s`, all signals blocked (but those of the thread's own faults), a
+ * name in /proc. */
 #ifndef TT_BASE_THREAD_H
 #define TT_BASE_THREAD_H
 

@@ -147,7 +147,8 @@ static void attach_fd(struct msghdr *message, union control *control, int fd)
 
 ncclResult_t tt_uds_send(int socket, const void *data, size_t bytes, int fd, tt_deadline deadline)
 {
-  if (bytes == 0 && fd >= 0) return TT_FAIL(ncclInvalidArgument, "a file descriptor needs a byte of data to travel with");
+  if (bytes == 0 && fd >= 0)
+    return TT_FAIL(ncclInvalidArgument, "a file descriptor needs a byte of data to travel with");
   const char *at = data;
   for (size_t sent = 0; sent < bytes;) {
     union control control;
@@ -181,8 +182,10 @@ static void take_fds(struct msghdr *message, int *fd)
     for (size_t i = 0; i < count; i++) {
       int one;
       memcpy(&one, CMSG_DATA(header) + i * sizeof(one), sizeof(one));
-      if (fd && *fd < 0) *fd = one;
-      else close(one);
+      if (fd && *fd < 0)
+        *fd = one;
+      else
+        close(one);
     }
   }
 }
