@@ -7,11 +7,19 @@
 /* The backend, always there; lives as long as the library. */
 const struct tt_device *tt_host_device(void);
 
-/* dst = pre(src0) op pre(src1) ...: reduces nsrc >= 1 inputs of `count` elements into each of ndst >= 1 outputs. Input
- * k is scaled first when bit k of `scaled` is set; `final` applies the division of the finished result. Types narrower
- * than 32 bits are combined in fp32 (or 32-bit integers) and rounded once. Outputs may alias inputs exactly, not
- * partly. */
+/* dst = pre(src0) op pre(src1) op ..., in that order: reduces nsrc >= 1 inputs of `count` elements into each of
+ * ndst >= 1 outputs. Input k is scaled first when scaled != NULL and scaled[k] != 0; `final` applies the division of
+ * the finished result.
+ *
+ * Half precision and bfloat16 are combined in fp32 and rounded once, to nearest even. A scaled input is rounded to its
+ * type before it is combined, just as if it had been sent: so ranks that got it from a peer and the rank that owns it
+ * compute the same bits. Integers wrap, as unsigned ones do; a result is wrapped to its type before it is divided,
+ * truncating. The minimum of a and b is `b < a ? b : a`, so a NaN that comes first stays and a later one is skipped;
+ * likewise the maximum.
+ *
+ * Pointers need no alignment. Outputs may be the same as inputs or as each other, but not overlap partly. One input
+ * without scaling or division is copied, whatever its type; otherwise the type is one of the ten that reduce. */
 void tt_host_reduce(const struct tt_reduction *reduction, void *const *dst, int ndst, const void *const *src, int nsrc,
-                    uint64_t scaled, int final, size_t count);
+                    const unsigned char *scaled, int final, size_t count);
 
 #endif

@@ -84,7 +84,7 @@ struct tt_geometry {
   size_t lo, hi;
   size_t chunk;
   size_t last_chunk;
-  size_t input_stride, output_stride;
+  size_t input_stride, output_stride, scratch_stride;
   uint64_t loops; /* >= 1 even when the share is empty */
 };
 
