@@ -19,8 +19,14 @@ ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out
 /* Closes whatever is left, with requests in flight. NULL is allowed. */
 void tt_proxy_destroy(struct tt_proxy *proxy);
 
-/* One direction of one connection. Made by the net transport once the plugin's comm exists. The engine owns the comm
- * and its registrations from then on; `conn` is the device's view: staging memory, counters and FIFO. */
+/* One direction of one connection. Made by the net transport once the plugin's comm exists. On success the engine owns
+ * the comm and its registrations; `conn` is the device's view: staging memory, counters and FIFO, which outlive this
+ * object. Counters and step start from conn->step.
+ *
+ * FIFO entries. NORMAL is a slot in its own place. A sender's device may instead name the message by OFFSET from the
+ * start of the protocol's buffer, or by POINTER; `size` is then its bytes. A receiver's device may write OFFSET or
+ * POINTER, with the capacity in `size`, before it frees the slot: the next message of that slot is received there. In
+ * every mode the message begins with its header. */
 struct tt_proxy_conn;
 struct tt_proxy_conn_config {
   bool send;
@@ -28,10 +34,12 @@ struct tt_proxy_conn_config {
   struct tt_conn *conn;
   int peer; /* for errors and tags */
   int tag;
+  size_t max_bytes;  /* the largest message that the network takes */
   const char *label; /* "NET/Socket/0", copied */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
                                   struct tt_proxy_conn **out);
+/* Requests in flight are given up: wait for `idle` first where their data matters. NULL is allowed. */
 void tt_proxy_conn_destroy(struct tt_proxy_conn *conn);
 
 /* An operation will move `steps` more slots on this connection with this protocol. Operations of one connection run in

@@ -3,12 +3,10 @@
 #include "transport/memory_service.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -59,8 +57,8 @@ static void drop(struct tt_memory_service *service, int i, const char *why)
 static void take_clients(struct tt_memory_service *service)
 {
   while (service->nclients < MAX_CLIENTS) {
-    int fd = accept4(service->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
+    int fd = -1;
+    if (tt_uds_accept(service->listen_fd, &fd, 0) != ncclSuccess || fd < 0) return;
     service->clients[service->nclients++] = (struct client){.fd = fd, .deadline = tt_deadline_in_ms(CLIENT_MS)};
   }
 }
@@ -142,7 +140,7 @@ static void *serve(void *arg)
     int before = service->nclients;
     if (polls[1].revents) take_clients(service);
     /* Out of descriptors, accept fails while the listener stays readable: leave the processor to who can close some. */
-    if (polls[1].revents && service->nclients == before) poll(polls, 1, 10);
+    if (polls[1].revents && service->nclients == before) poll(polls, 1, 100);
   }
 }
 
@@ -158,8 +156,8 @@ ncclResult_t tt_memory_service_create(int rank, int memory_fd, struct tt_memory_
   TT_TRY_GOTO(tt_random(&service->key, sizeof(service->key)), result, out);
   TT_TRY_GOTO(tt_uds_listen(&service->listen_fd, service->name), result, out);
   service->wake_fd = eventfd(0, EFD_CLOEXEC);
-  if (service->wake_fd < 0 || fcntl(service->listen_fd, F_SETFL, O_NONBLOCK) < 0)
-    result = TT_FAIL(ncclSystemError, "rank %d's memory service has no eventfd or socket: %m", rank);
+  if (service->wake_fd < 0)
+    result = TT_FAIL(ncclSystemError, "rank %d's memory service has no eventfd: %m", rank);
   else
     *out = service;
 out:
@@ -169,9 +167,7 @@ out:
 
 ncclResult_t tt_memory_service_start(struct tt_memory_service *service)
 {
-  char name[16];
-  snprintf(name, sizeof(name), "tt-memory-%d", service->rank % 100000);
-  TT_TRY(tt_thread_start(&service->thread, name, serve, service));
+  TT_TRY(tt_thread_start(&service->thread, "tutti-memory", serve, service));
   service->started = true;
   return ncclSuccess;
 }

@@ -53,6 +53,9 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
 /* All connections must be closed before. NULL is allowed. */
 void tt_transport_env_destroy(struct tt_transport_env *env);
 
+/* Bytes of one slot, header and payload, of every connection's buffer for a protocol; 0 if there is none. */
+size_t tt_transport_slot_bytes(const struct tt_transport_env *env, int protocol);
+
 enum tt_transport_id { TT_TRANSPORT_PEER = 0, TT_TRANSPORT_NET = 1, TT_NUM_TRANSPORTS = 2 };
 
 #define TT_HANDSHAKE_MAX 512

@@ -1,0 +1,43 @@
+/* The engine: its connections, and one pass over those that have work. */
+#include "proxy/internal.h"
+
+#include <stdlib.h>
+#include "base/check.h"
+
+ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out)
+{
+  *out = NULL;
+  struct tt_proxy *proxy;
+  TT_TRY(TT_CALLOC(&proxy, 1));
+  proxy->net = net;
+  proxy->rank = rank;
+  pthread_mutex_init(&proxy->lock, NULL);
+  *out = proxy;
+  return ncclSuccess;
+}
+
+void tt_proxy_destroy(struct tt_proxy *proxy)
+{
+  if (!proxy) return;
+  while (proxy->conns) tt_proxy_conn_destroy(proxy->conns);
+  pthread_mutex_destroy(&proxy->lock);
+  free(proxy);
+}
+
+ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
+{
+  *moved = false;
+  pthread_mutex_lock(&proxy->lock);
+  for (struct tt_proxy_conn *conn = proxy->conns; conn && proxy->nactive > 0 && proxy->error == ncclSuccess;
+       conn = conn->next) {
+    if (!conn->active) continue;
+    proxy->error = tt_proxy_conn_advance(conn, moved);
+    if (conn->done != conn->expected) continue;
+    conn->active = false;
+    proxy->nactive--;
+  }
+  *idle = proxy->nactive == 0;
+  ncclResult_t result = proxy->error;
+  pthread_mutex_unlock(&proxy->lock);
+  return result;
+}

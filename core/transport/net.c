@@ -1,0 +1,178 @@
+/* Ranks that a net plugin connects. The receiving end listens and tells its handle; the sending end connects to it;
+ * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone.
+ *
+ * Handshake: version, role, device, bytes of each slot; the receiving end adds the plugin's handle. */
+#include "transport/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "transport/buffers.h"
+#include "transport/wire.h"
+
+#define NET_VERSION 1
+
+struct net_resources {
+  struct tt_buffers buffers;
+  int device;
+  size_t max_bytes;
+  bool parsed;
+  void *listen_comm, *comm; /* comm: until the proxy has it */
+  /* The plugin may keep its state in the handle while it connects, so each retry gets the same storage. */
+  _Alignas(64) unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+  unsigned char *block;
+  size_t block_bytes;
+};
+
+static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
+{
+  if (from == to) snprintf(reason, size, "a rank does not connect to itself");
+  else if (tt_param_int(TT_PARAM_NCCL_NET_DISABLE)) snprintf(reason, size, "NCCL_NET_DISABLE is set");
+  else if (!env->net) snprintf(reason, size, "no network plugin is in use; tutti-info lists those found");
+  else return true;
+  return false;
+}
+
+/* Spreads the channels of all ranks of a node over its devices. */
+static ncclResult_t choose_device(const struct tt_transport_env *env, const struct tt_connector *connector,
+                                  struct net_resources *resources)
+{
+  int ndev = 0, index = 0;
+  TT_TRY(tt_net_devices(env->net, &ndev));
+  if (ndev < 1) return TT_FAIL(ncclSystemError, "network %s has no devices any more", tt_net_name(env->net));
+  for (int r = 0; r < env->rank; r++) index += env->peers[r].node == env->peers[env->rank].node;
+  resources->device = (index + connector->channel) % ndev;
+  ncclNetProperties_v12_t props;
+  TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
+  resources->max_bytes = props.maxP2pBytes;
+  return ncclSuccess;
+}
+
+static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources)
+{
+  size_t bytes = resources->buffers.bytes + TT_SLOTS * sizeof(struct tt_conn_fifo);
+  void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED)
+    return TT_FAIL(ncclSystemError, "%zu bytes for a connection to rank %d: %m; lower NCCL_BUFFSIZE or use less channels",
+                   bytes, connector->peer);
+  resources->block = block;
+  resources->block_bytes = connector->bytes = bytes;
+  tt_buffers_apply(&resources->buffers, block, &connector->conn);
+  connector->conn.fifo = (struct tt_conn_fifo *)(void *)(resources->block + resources->buffers.bytes);
+  connector->conn.flags = TT_CONN_PROXIED;
+  return ncclSuccess;
+}
+
+static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)
+{
+  struct net_resources *resources = aligned_alloc(_Alignof(struct net_resources), sizeof(*resources));
+  if (!resources) return TT_FAIL(ncclSystemError, "no memory for a connection to rank %d", connector->peer);
+  memset(resources, 0, sizeof(*resources));
+  connector->resources = resources;
+  connector->conn.peer = connector->peer;
+  TT_TRY(tt_buffers_layout(env, &resources->buffers));
+  TT_TRY(choose_device(env, connector, resources));
+  TT_TRY(make_block(connector, resources));
+  struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
+  tt_wire_put_int(&w, NET_VERSION, 2);
+  tt_wire_put_int(&w, connector->send, 1);
+  tt_wire_put_int(&w, (uint32_t)resources->device, 4);
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_wire_put_int(&w, resources->buffers.slot_bytes[p], 8);
+  if (!connector->send) {
+    TT_TRY(tt_net_listen(env->net, resources->device, resources->handle, &resources->listen_comm));
+    tt_wire_put(&w, resources->handle, sizeof(resources->handle));
+  }
+  mine->bytes = (uint16_t)w.at;
+  return ncclSuccess;
+}
+
+static ncclResult_t parse(const struct tt_connector *connector, const struct tt_handshake *handshake,
+                          struct net_resources *resources)
+{
+  struct tt_wire_reader r = {.data = handshake->data, .size = TT_MIN(handshake->bytes, sizeof(handshake->data))};
+  unsigned version = (unsigned)tt_wire_get_int(&r, 2);
+  if (r.bad || version != NET_VERSION)
+    return TT_FAIL(ncclRemoteError, "rank %d connects the network in version %u, this rank in %d", connector->peer,
+                   version, NET_VERSION);
+  bool sends = tt_wire_get_int(&r, 1) != 0;
+  tt_wire_get_int(&r, 4); /* the device: for a log of the bytes only */
+  uint64_t slot_bytes[TT_NUM_PROTOCOLS];
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) slot_bytes[p] = tt_wire_get_int(&r, 8);
+  const unsigned char *handle = connector->send ? tt_wire_get(&r, sizeof(resources->handle)) : NULL;
+  if (r.bad || r.at != r.size || sends == connector->send)
+    return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for the network", connector->peer,
+                   handshake->bytes);
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
+    if (slot_bytes[p] != resources->buffers.slot_bytes[p])
+      return TT_FAIL(ncclInvalidUsage,
+                     "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
+                     "ranks",
+                     connector->peer, (unsigned long long)slot_bytes[p], p, resources->buffers.slot_bytes[p]);
+  if (handle) memcpy(resources->handle, handle, sizeof(resources->handle));
+  resources->parsed = true;
+  return ncclSuccess;
+}
+
+static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
+{
+  const struct net_resources *resources = connector->resources;
+  snprintf(text, size, "NET/%s/%d", tt_net_name(env->net), resources ? resources->device : -1);
+}
+
+static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  char text[64];
+  label(env, connector, text, sizeof(text));
+  const struct tt_proxy_conn_config config = {.send = connector->send,
+                                              .comm = resources->comm,
+                                              .conn = &connector->conn,
+                                              .peer = connector->peer,
+                                              .tag = connector->send ? env->rank : connector->peer,
+                                              .max_bytes = resources->max_bytes,
+                                              .label = text};
+  TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
+  resources->comm = NULL;
+  return ncclSuccess;
+}
+
+static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connector *connector,
+                                const struct tt_handshake *handshake, bool *done)
+{
+  struct net_resources *resources = connector->resources;
+  *done = false;
+  if (!resources->parsed) TT_TRY(parse(connector, handshake, resources));
+  if (connector->send) {
+    TT_TRY(tt_net_connect(env->net, resources->device, resources->handle, &resources->comm));
+    if (!resources->comm) return ncclSuccess;
+  } else {
+    TT_TRY(tt_net_accept(env->net, resources->listen_comm, &resources->comm));
+    if (!resources->comm) return ncclSuccess;
+    TT_TRY(tt_net_close_listen(env->net, resources->listen_comm));
+    resources->listen_comm = NULL;
+  }
+  TT_TRY(hand_to_proxy(env, connector));
+  *done = true;
+  return ncclSuccess;
+}
+
+static void close_net(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  if (!resources) return;
+  tt_proxy_conn_destroy(connector->proxied);
+  connector->proxied = NULL;
+  if (resources->listen_comm) tt_net_close_listen(env->net, resources->listen_comm);
+  if (resources->comm && connector->send) tt_net_close_send(env->net, resources->comm);
+  if (resources->comm && !connector->send) tt_net_close_recv(env->net, resources->comm);
+  if (resources->block) munmap(resources->block, resources->block_bytes);
+  free(resources);
+  connector->resources = NULL;
+  connector->bytes = 0;
+}
+
+const struct tt_transport tt_transport_net = {
+    .name = "NET", .can = can, .setup = setup, .connect = connect_net, .close = close_net, .label = label};
