@@ -1,6 +1,7 @@
 /* See library.h. The dynamic linker tells why it failed only as text, so its text is read here and nowhere else. */
 #include <dlfcn.h>
 #include <limits.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,27 +9,18 @@
 #include <sys/auxv.h>
 #include "plugin/library.h"
 
-/* "NAME: cannot open shared object file: No such file or directory": copies NAME and says true. */
-static bool missing_object(const char *error, char *name, size_t size)
-{
-  const char *colon = strstr(error, ": cannot open shared object file: No such file");
-  if (!colon || (size_t)(colon - error) >= size) return false;
-  memcpy(name, error, (size_t)(colon - error));
-  name[colon - error] = '\0';
-  return true;
-}
-
 static enum tt_plugin_found explain(const char *file, const char *error, char reason[TT_PLUGIN_REASON_BYTES])
 {
-  char missing[TT_PLUGIN_NAME_BYTES];
-  if (missing_object(error, missing, sizeof(missing))) {
-    if (strcmp(missing, file) == 0) {
-      snprintf(reason, TT_PLUGIN_REASON_BYTES, "%s: no such file%s", file,
-               strchr(file, '/') ? "" : " in the library search path");
-      return TT_PLUGIN_MISSING;
-    }
+  /* "NAME: cannot open shared object file: No such file or directory", where NAME may be that of a dependency. */
+  const char *colon = strstr(error, ": cannot open shared object file: No such file");
+  int bytes = colon ? (int)(colon - error) : 0;
+  if (colon && (size_t)bytes == strlen(file) && memcmp(error, file, (size_t)bytes) == 0) {
+    snprintf(reason, TT_PLUGIN_REASON_BYTES, "no such file%s", strchr(file, '/') ? "" : " in the library search path");
+    return TT_PLUGIN_MISSING;
+  }
+  if (colon) {
     snprintf(reason, TT_PLUGIN_REASON_BYTES,
-             "%s needs %s, which was not found; install it or add its directory to LD_LIBRARY_PATH", file, missing);
+             "it needs %.*s, which was not found; install that or add its directory to LD_LIBRARY_PATH", bytes, error);
   } else if (strstr(error, "invalid ELF header") || strstr(error, "file too short")) {
     snprintf(reason, TT_PLUGIN_REASON_BYTES, "%s is not a shared library", file);
   } else {
@@ -43,8 +35,14 @@ enum tt_plugin_found tt_plugin_open(const char *file, void **handle, char reason
   reason[0] = '\0';
   *handle = dlopen(program ? NULL : file, RTLD_NOW | RTLD_LOCAL);
   if (*handle) return TT_PLUGIN_OPEN;
+  /* dlerror translates into the thread's language. */
+  locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  locale_t before = uselocale(plain);
   const char *error = dlerror();
-  return explain(file, error ? error : "dlopen failed without a reason", reason);
+  enum tt_plugin_found found = explain(file, error ? error : "dlopen failed without a reason", reason);
+  uselocale(before);
+  freelocale(plain);
+  return found;
 }
 
 bool tt_plugin_suffix_name(const char *prefix, const char *name, char file[TT_PLUGIN_NAME_BYTES])

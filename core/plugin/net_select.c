@@ -55,11 +55,14 @@ static ncclResult_t fail(struct tt_net_set *set, const char *format, ...)
 
 /* ---- What this rank has ---- */
 
-/* Adds the library to the set if it can be used and is wanted. */
+/* Adds the library to the set if it can be used and is wanted. What an earlier communicator found out still holds, so
+ * that only the first one loads and starts what it will not use. */
 static void consider(struct tt_net_set *set, struct tt_net_library *library)
 {
   struct tt_net_report *report = &library->report;
-  if (!tt_net_library_load(library)) return;
+  if (report->state == TT_NET_PASSED) return;
+  bool loaded = report->version == 0;
+  if (loaded && !tt_net_library_load(library)) return;
   bool take = !set->wanted[0] || strcasecmp(report->name, set->wanted) == 0;
   for (int i = 0; i < set->offered.count && take; i++) {
     take = strcasecmp(set->offered.net[i].name, report->name) != 0;
@@ -79,7 +82,7 @@ static void consider(struct tt_net_set *set, struct tt_net_library *library)
     set->library[slot] = library;
     set->offered.count++;
   }
-  tt_net_library_unload(library);
+  if (loaded) tt_net_library_unload(library);
 }
 
 /* "Socket (v12, /usr/lib/...)" for what can be used, and reasons for the rest. */
