@@ -1,0 +1,158 @@
+/* See control.h. */
+#include "control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { DATA = 0x44415441, FAILURE = 0x4641494c };
+
+struct frame {
+  uint32_t kind, bytes;
+};
+
+void perf_control_open(struct perf_control *control, int process, int processes, int *fds)
+{
+  *control = (struct perf_control){process, processes, fds};
+}
+
+static int peer_count(const struct perf_control *control)
+{
+  return !control->fds ? 0 : control->process == 0 ? control->processes : 1;
+}
+
+void perf_control_close(struct perf_control *control)
+{
+  for (int i = 0; i < peer_count(control); i++)
+    if (control->fds[i] >= 0) close(control->fds[i]);
+  free(control->fds);
+  control->fds = NULL;
+}
+
+static bool put(int fd, const void *data, size_t bytes)
+{
+  const char *from = data;
+  while (bytes) {
+    ssize_t n = send(fd, from, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    from += n, bytes -= (size_t)n;
+  }
+  return true;
+}
+
+static bool get(int fd, void *data, size_t bytes)
+{
+  char *to = data;
+  while (bytes) {
+    ssize_t n = recv(fd, to, bytes, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    to += n, bytes -= (size_t)n;
+  }
+  return true;
+}
+
+static bool put_frame(int fd, uint32_t kind, const void *data, size_t bytes)
+{
+  struct frame frame = {kind, (uint32_t)bytes};
+  return put(fd, &frame, sizeof(frame)) && put(fd, data, bytes);
+}
+
+static int process_behind(const struct perf_control *control, int i)
+{
+  return control->process == 0 ? i : 0;
+}
+
+static enum perf_control_state gone(const struct perf_control *control, int i, char *error, size_t size)
+{
+  snprintf(error, size, "process %d ended before the run was over", process_behind(control, i));
+  return PERF_CONTROL_GONE;
+}
+
+/* Receives a data frame of exactly `bytes`; a failure frame, or the end, becomes the sentence in `error`. */
+static enum perf_control_state get_frame(struct perf_control *control, int i, void *data, size_t bytes, char *error,
+                                         size_t size)
+{
+  struct frame frame;
+  if (get(control->fds[i], &frame, sizeof(frame))) {
+    if (frame.kind == DATA && frame.bytes == bytes && get(control->fds[i], data, bytes)) return PERF_CONTROL_OK;
+    if (frame.kind == FAILURE && frame.bytes < size && get(control->fds[i], error, frame.bytes)) {
+      error[frame.bytes] = 0;
+      return PERF_CONTROL_TOLD;
+    }
+  }
+  return gone(control, i, error, size);
+}
+
+enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes,
+                                            char *error, size_t size)
+{
+  char *out = all;
+  size_t total = bytes * (size_t)control->processes;
+  memcpy(out + (size_t)control->process * bytes, mine, bytes);
+  if (control->processes == 1) return PERF_CONTROL_OK;
+  if (control->process > 0) {
+    if (!put_frame(control->fds[0], DATA, mine, bytes)) return gone(control, 0, error, size);
+    return get_frame(control, 0, all, total, error, size);
+  }
+  for (int p = 1; p < control->processes; p++) {
+    enum perf_control_state state = get_frame(control, p, out + (size_t)p * bytes, bytes, error, size);
+    if (state != PERF_CONTROL_OK) return state;
+  }
+  for (int p = 1; p < control->processes; p++)
+    if (!put_frame(control->fds[p], DATA, all, total)) return gone(control, p, error, size);
+  return PERF_CONTROL_OK;
+}
+
+void perf_control_fail(struct perf_control *control, const char *sentence)
+{
+  size_t bytes = strlen(sentence);
+  char message[1024 + sizeof(struct frame)];
+  struct frame frame = {FAILURE, (uint32_t)(bytes < 1023 ? bytes : 1023)};
+  memcpy(message, &frame, sizeof(frame));
+  memcpy(message + sizeof(frame), sentence, frame.bytes);
+  for (int i = 0; i < peer_count(control); i++)
+    if (control->fds[i] >= 0) (void)send(control->fds[i], message, sizeof(frame) + frame.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Looks at what has arrived, without taking it: a failure may lie behind a data frame. */
+static bool peek_failure(int fd, char *error, size_t size)
+{
+  static const size_t most = 16384;
+  char *queue = malloc(most);
+  if (!queue) return false;
+  ssize_t got = recv(fd, queue, most, MSG_PEEK | MSG_DONTWAIT);
+  bool found = false;
+  for (size_t at = 0; got > 0 && !found && at + sizeof(struct frame) <= (size_t)got;) {
+    struct frame frame;
+    memcpy(&frame, queue + at, sizeof(frame));
+    at += sizeof(frame);
+    if (frame.kind != DATA && frame.kind != FAILURE) break; /* the queue begins inside a frame that is being read */
+    if (frame.kind == FAILURE && frame.bytes < size && at + frame.bytes <= (size_t)got) {
+      memcpy(error, queue + at, frame.bytes);
+      error[frame.bytes] = 0;
+      found = true;
+    }
+    at += frame.bytes;
+  }
+  free(queue);
+  return found;
+}
+
+enum perf_control_state perf_control_lost(struct perf_control *control, char *error, size_t size)
+{
+  enum perf_control_state state = PERF_CONTROL_OK;
+  for (int i = 0; i < peer_count(control); i++) {
+    if (control->fds[i] < 0) continue;
+    struct pollfd ready = {control->fds[i], POLLRDHUP, 0};
+    if (peek_failure(control->fds[i], error, size)) return PERF_CONTROL_TOLD;
+    if (state == PERF_CONTROL_OK && poll(&ready, 1, 0) > 0 && ready.revents) state = gone(control, i, error, size);
+  }
+  return state;
+}

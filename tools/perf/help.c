@@ -1,0 +1,54 @@
+/* The text of --help. */
+#include "options.h"
+
+void perf_options_help(const struct perf_options *o, FILE *out)
+{
+  if (o->nccl_tests_name) fprintf(out, "usage: %s [flags]\n", o->program);
+  else fprintf(out, "usage: %s COLLECTIVE [flags]\n", o->program);
+  fputs("Measures a collective and checks every element of its results.\n\n"
+        "COLLECTIVE: all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv\n"
+        "The same program under the name all_reduce_perf, all_gather_perf, ... runs that collective.\n\n"
+        "Ranks (processes x threads x communicators a thread)\n", out);
+  fputs(o->nccl_tests_name ? "      --np N            start N processes here (default: this one only)\n"
+                           : "  -n, --np N            start N processes here (default: this one only)\n", out);
+  fputs("  -t, --nthreads N      threads in each process (1)\n"
+        "  -g, --ngpus N         communicators that each thread drives in a group (1)\n"
+        "      Under mpirun, srun or torchrun the processes are those the launcher started. By hand:\n"
+        "      --rank R --nranks N --root-addr HOST:PORT   process R of N; process 0 listens at HOST:PORT\n"
+        "      --join-timeout S  seconds to wait for the other processes (60)\n"
+        "      TUTTI_PERF_ROOT=HOST:PORT in the environment is the same as --root-addr.\n"
+        "  -p, --parallel_init B 1: each thread creates its own communicators (0: the main thread creates all)\n\n"
+        "Sizes: bytes with K, M, G or T (powers of 1024)\n"
+        "  -b, --minbytes SIZE   smallest (32M)\n"
+        "  -e, --maxbytes SIZE   largest (32M)\n"
+        "  -i, --stepbytes SIZE  step between sizes (1M)\n"
+        "  -f, --stepfactor X    factor between sizes, instead of a step\n\n"
+        "What is run\n"
+        "  -d, --datatype TYPE   int8 uint8 int32 uint32 int64 uint64 half float double bfloat16, or all (float)\n"
+        "  -o, --op OP           sum prod min max avg, or all (sum)\n"
+        "  -r, --root R          root rank, or all (0)\n", out);
+  fputs(o->nccl_tests_name ? "  -n, --iters N         timed iterations (20)\n"
+                           : "      --iters N         timed iterations (20)\n", out);
+  fputs("  -w, --warmup_iters N  iterations before them (1)\n"
+        "  -m, --agg_iters N     operations in the group of each iteration (1)\n"
+        "  -N, --run_cycles N    rows for each size; 0: without end (1)\n"
+        "  -u, --unalign N       start buffers N elements after an aligned address (0)\n"
+        "  -z, --blocking M      1: barrier after each iteration; 3: barrier that is not timed; 0, 2: none (0)\n"
+        "  -c, --check N         check N repetitions of each size, with new data each (1); 0: do not check\n\n"
+        "Report\n"
+        "  -a, --average M       time of a row over ranks: 0 rank 0's, 1 mean, 2 smallest, 3 largest (3)\n"
+        "  -C, --report_cputime B  1: processor time of the calling thread instead of elapsed time\n"
+        "  -S, --report_timestamps B  1: date and time on each row\n"
+        "  -J, --json FILE       write results and errors there as JSON (--output_file)\n"
+        "  -T, --timeout S       end with an error when one size takes longer than S seconds\n"
+        "  NCCL_TESTS_MIN_BW=X   fail when the average bus bandwidth (GB/s) is below 0.9 X\n\n"
+        "Differences from nccl-tests\n", out);
+  fputs(o->nccl_tests_name
+            ? "  Under this name -n is the number of iterations, as there. As tutti-perf, -n starts processes.\n"
+            : "  -n starts processes; iterations are --iters. Under a *_perf name -n is iterations, as there.\n", out);
+  fputs("  The time is the slowest rank's (-a 3); there the mean (-a 1).\n"
+        "  alltoall and sendrecv have no in-place form: those columns say N/A and do not count in the average.\n"
+        "  Counts of gathering and scattering collectives are not rounded to 16 bytes.\n"
+        "  -G -R -D -V -x -M -I -K need a GPU device and are refused here.\n\n"
+        "Exit status: 0 all correct; 1 wrong data or too little bandwidth; 2 wrong command line; 3 an error ended the run.\n", out);
+}

@@ -1,0 +1,262 @@
+/* See join.h. A client that is not of this job, is silent or speaks something else is dropped without harm: each
+ * connection begins with a greeting that carries the job's key, and accepting never waits long for one. */
+#include "join.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { GREETING_MS = 500, RETRY_MS = 50 };
+
+struct greeting {
+  char magic[8];
+  uint64_t key;
+  int32_t process, processes;
+};
+static const char magic[8] = "ttperf1";
+
+struct place {
+  struct sockaddr_storage address;
+  socklen_t length;
+  char text[200];
+};
+
+static int64_t now_ms(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static uint64_t key_of(const struct perf_join *join)
+{
+  uint64_t hash = 14695981039346656037u;
+  const char *texts[] = {join->address, "|", join->job};
+  for (int i = 0; i < 3; i++)
+    for (const char *c = texts[i]; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+  return hash;
+}
+
+static bool split_address(const char *text, char *host, size_t size, const char **port)
+{
+  const char *colon = strrchr(text, ':');
+  if (!colon || !colon[1] || colon == text) return false;
+  size_t length = (size_t)(colon - text);
+  if (text[0] == '[' && text[length - 1] == ']') text++, length -= 2;
+  if (length == 0 || length >= size) return false;
+  memcpy(host, text, length);
+  host[length] = 0;
+  *port = colon + 1;
+  return true;
+}
+
+static bool resolve(const struct perf_join *join, struct place *place, char *error, size_t size)
+{
+  memset(place, 0, sizeof(*place));
+  if (!join->address[0]) {
+    struct sockaddr_un *un = (struct sockaddr_un *)&place->address;
+    un->sun_family = AF_UNIX;
+    int n = snprintf(un->sun_path + 1, sizeof(un->sun_path) - 1, "tutti-perf/%u%s", (unsigned)getuid(), join->job);
+    if (n >= (int)sizeof(un->sun_path) - 1) n = (int)sizeof(un->sun_path) - 2;
+    place->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    snprintf(place->text, sizeof(place->text), "the local meeting point of job %s", join->job);
+    return true;
+  }
+  char host[160];
+  const char *port;
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list;
+  if (!split_address(join->address, host, sizeof(host), &port)) {
+    snprintf(error, size, "%s: is not HOST:PORT", join->address);
+    return false;
+  }
+  int code = getaddrinfo(host, port, &hints, &list);
+  if (code) {
+    snprintf(error, size, "%s: %s", join->address, gai_strerror(code));
+    return false;
+  }
+  memcpy(&place->address, list->ai_addr, list->ai_addrlen);
+  place->length = list->ai_addrlen;
+  freeaddrinfo(list);
+  snprintf(place->text, sizeof(place->text), "%s", join->address);
+  return true;
+}
+
+static int open_socket(const struct place *place)
+{
+  int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+  if (fd >= 0 && place->address.ss_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  return fd;
+}
+
+/* Waits for `events`, at most until `deadline`. */
+static bool wait_for(int fd, short events, int64_t deadline)
+{
+  struct pollfd ready = {fd, events, 0};
+  for (;;) {
+    int64_t left = deadline - now_ms();
+    int n = poll(&ready, 1, left > 0 ? (int)left : 0);
+    if (n > 0) return true;
+    if (n == 0 || errno != EINTR) return false;
+  }
+}
+
+static bool receive(int fd, void *data, size_t bytes, int64_t deadline)
+{
+  char *to = data;
+  while (bytes) {
+    if (!wait_for(fd, POLLIN, deadline)) return false;
+    ssize_t n = recv(fd, to, bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return false;
+    to += n, bytes -= (size_t)n;
+  }
+  return true;
+}
+
+static void list_missing(const struct perf_join *join, const int *fds, char *text, size_t size)
+{
+  size_t used = 0;
+  int listed = 0;
+  text[0] = 0;
+  for (int p = 1; p < join->processes && used + 24 < size; p++) {
+    if (fds[p] >= 0) continue;
+    if (listed++ == 16) {
+      snprintf(text + used, size - used, ", ...");
+      break;
+    }
+    used += (size_t)snprintf(text + used, size - used, "%s%d", listed > 1 ? ", " : "", p);
+  }
+}
+
+/* Takes one connection if it is one of ours; true when a process was added. */
+static bool take(const struct perf_join *join, int listener, int *fds, char *error, size_t size)
+{
+  struct greeting greeting;
+  int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), one = 1;
+  if (fd < 0) return false;
+  bool ours = receive(fd, &greeting, sizeof(greeting), now_ms() + GREETING_MS) &&
+              !memcmp(greeting.magic, magic, sizeof(magic)) && greeting.key == key_of(join);
+  if (ours && (greeting.processes != join->processes || greeting.process < 1 || greeting.process >= join->processes ||
+               fds[greeting.process] >= 0)) {
+    snprintf(error, size, "a process says that it is %d of %d, but process 0 was told that there are %d%s",
+             greeting.process, greeting.processes, join->processes,
+             greeting.processes == join->processes ? ", and that number is taken" : "");
+    ours = false;
+  }
+  if (!ours) {
+    close(fd);
+    return false;
+  }
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails, harmlessly, on a Unix socket */
+  fds[greeting.process] = fd;
+  return true;
+}
+
+static bool gather_all(const struct perf_join *join, const struct place *place, int *fds, char *error, size_t size)
+{
+  int64_t deadline = now_ms() + join->timeout * 1000ll;
+  int listener = open_socket(place), one = 1, present = 1;
+  error[0] = 0;
+  if (listener >= 0 && place->address.ss_family != AF_UNIX)
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (listener < 0 || bind(listener, (const struct sockaddr *)&place->address, place->length) || listen(listener, 4096)) {
+    snprintf(error, size, "process 0 cannot listen at %s: %s; set TUTTI_PERF_ROOT=host:port to a free address of "
+             "this host, on all processes", place->text, strerror(errno));
+    if (listener >= 0) close(listener);
+    return false;
+  }
+  while (present < join->processes && !error[0] && wait_for(listener, POLLIN, deadline))
+    present += take(join, listener, fds, error, size);
+  close(listener);
+  if (present < join->processes && !error[0]) {
+    char missing[200];
+    list_missing(join, fds, missing, sizeof(missing));
+    snprintf(error, size, "of %d processes, these did not come to %s within %d s: %s (--join-timeout waits longer; "
+             "TUTTI_PERF_ROOT=host:port names another place to meet)", join->processes, place->text, join->timeout,
+             missing);
+  }
+  return present == join->processes;
+}
+
+static bool connect_root(const struct perf_join *join, const struct place *place, int *out, char *error, size_t size)
+{
+  int64_t deadline = now_ms() + join->timeout * 1000ll;
+  struct greeting greeting = {.key = key_of(join), .process = join->process, .processes = join->processes};
+  memcpy(greeting.magic, magic, sizeof(magic));
+  for (;;) {
+    int fd = open_socket(place), cause = 0;
+    /* A send timeout also bounds connect(). */
+    struct timeval limit = {2, 0}, none = {0, 0};
+    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    if (fd >= 0 && !connect(fd, (const struct sockaddr *)&place->address, place->length) &&
+        send(fd, &greeting, sizeof(greeting), MSG_NOSIGNAL) == sizeof(greeting)) {
+      setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+      *out = fd;
+      return true;
+    }
+    cause = errno;
+    if (fd >= 0) close(fd);
+    if (now_ms() >= deadline) {
+      snprintf(error, size, "process %d could not reach process 0 at %s within %d s: %s (--join-timeout waits longer; "
+               "TUTTI_PERF_ROOT=host:port names another place to meet)", join->process, place->text, join->timeout,
+               strerror(cause));
+      return false;
+    }
+    poll(NULL, 0, RETRY_MS);
+  }
+}
+
+bool perf_join(const struct perf_join *join, struct perf_control *control, char *error, size_t size)
+{
+  struct place place;
+  if (!resolve(join, &place, error, size)) return false;
+  int count = join->process == 0 ? join->processes : 1;
+  int *fds = malloc((size_t)count * sizeof(*fds));
+  if (!fds) {
+    snprintf(error, size, "out of memory for %d connections", count);
+    return false;
+  }
+  for (int i = 0; i < count; i++) fds[i] = -1;
+  bool joined = join->process == 0 ? gather_all(join, &place, fds, error, size)
+                                   : connect_root(join, &place, &fds[0], error, size);
+  perf_control_open(control, join->process, join->processes, fds);
+  if (!joined) perf_control_close(control);
+  return joined;
+}
+
+/* Parent and name of a process from /proc/PID/stat; the name is in parentheses and may contain anything. */
+static bool parent_of(long pid, long *parent, char *name, size_t size)
+{
+  char path[64], line[512];
+  snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+  FILE *file = fopen(path, "re");
+  if (!file) return false;
+  char *read = fgets(line, sizeof(line), file);
+  fclose(file);
+  char *open = read ? strchr(line, '(') : NULL, *close_at = read ? strrchr(line, ')') : NULL;
+  if (!open || !close_at || sscanf(close_at + 1, " %*c %ld", parent) != 1) return false;
+  *close_at = 0;
+  snprintf(name, size, "%s", open + 1);
+  return true;
+}
+
+void perf_join_ancestor(char *job, size_t size)
+{
+  long pid = getppid(), parent = 0;
+  char name[64];
+  /* MPICH's processes are children of hydra_pmi_proxy, perhaps with a shell or a wrapper between. */
+  for (long at = pid; at > 1 && parent_of(at, &parent, name, sizeof(name)); at = parent)
+    if (strstr(name, "pmi_proxy")) pid = at;
+  snprintf(job, size, "/ancestor/%ld", pid);
+}

@@ -1,0 +1,60 @@
+/* See sweep.h. */
+#include "sweep.h"
+
+#include <math.h>
+
+void perf_sweep_begin(struct perf_sweep *sweep, const struct perf_options *options, int ranks)
+{
+  *sweep = (struct perf_sweep){.options = options, .ranks = ranks, .root = options->all_roots ? 0 : options->root,
+                               .bytes = options->min_bytes};
+}
+
+static bool settle(struct perf_sweep *sweep)
+{
+  const struct perf_options *o = sweep->options;
+  sweep->type = o->all_types ? perf_type_at(sweep->type_index) : o->type;
+  sweep->op = !o->collective->reduces ? NULL : o->all_ops ? perf_op_at(sweep->op_index) : o->op;
+  return true;
+}
+
+/* The size after `bytes`, or false. A factor rounds down to whole bytes, but always moves on. */
+static bool next_size(const struct perf_options *o, uint64_t *bytes)
+{
+  double next = o->step_factor ? floor((double)*bytes * o->step_factor) : (double)*bytes + (double)o->step_bytes;
+  if (next <= (double)*bytes) next = (double)*bytes + 1;
+  if (next > (double)o->max_bytes) return false;
+  *bytes = (uint64_t)next;
+  return true;
+}
+
+bool perf_sweep_next(struct perf_sweep *sweep)
+{
+  const struct perf_options *o = sweep->options;
+  if (!sweep->started) {
+    sweep->started = true;
+    return settle(sweep);
+  }
+  if (o->cycles == 0 || ++sweep->cycle < o->cycles) {
+    /* Endless cycles repeat the whole sweep of sizes; a number of cycles repeats each row. */
+    if (o->cycles == 0 && !next_size(o, &sweep->bytes)) sweep->bytes = o->min_bytes;
+    return settle(sweep);
+  }
+  sweep->cycle = 0;
+  if (next_size(o, &sweep->bytes)) return settle(sweep);
+  sweep->bytes = o->min_bytes;
+  if (o->collective->rooted && o->all_roots && ++sweep->root < sweep->ranks) return settle(sweep);
+  if (o->all_roots) sweep->root = 0;
+  if (o->collective->reduces && o->all_ops && perf_op_at(++sweep->op_index)) return settle(sweep);
+  sweep->op_index = 0;
+  return o->all_types && perf_type_at(++sweep->type_index) && settle(sweep);
+}
+
+size_t perf_sweep_count(const struct perf_options *options, int ranks)
+{
+  struct perf_sweep sweep;
+  size_t count = 0;
+  if (options->cycles == 0) return 0;
+  perf_sweep_begin(&sweep, options, ranks);
+  while (perf_sweep_next(&sweep)) count++;
+  return count;
+}

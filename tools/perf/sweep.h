@@ -1,0 +1,26 @@
+/* The order of measurements: all types, operations and roots asked for, and for each the sizes. */
+#ifndef PERF_SWEEP_H
+#define PERF_SWEEP_H
+
+#include <stdbool.h>
+#include "options.h"
+
+struct perf_sweep {
+  const struct perf_options *options;
+  int ranks;
+  int type_index, op_index, root; /* position in the tables; fixed ones stay 0 */
+  uint64_t bytes;
+  int cycle;
+  bool started;
+  /* The measurement: */
+  const struct perf_type *type;
+  const struct perf_op *op; /* NULL where the collective has none */
+};
+
+void perf_sweep_begin(struct perf_sweep *sweep, const struct perf_options *options, int ranks);
+/* Moves to the next measurement; false at the end. */
+bool perf_sweep_next(struct perf_sweep *sweep);
+/* How many there will be; 0: endless. */
+size_t perf_sweep_count(const struct perf_options *options, int ranks);
+
+#endif
