@@ -1,0 +1,11 @@
+/* The suites of this folder. */
+#ifndef TT_TESTS_API_SUITES_H
+#define TT_TESTS_API_SUITES_H
+
+#include <check.h>
+
+Suite *config_suite(void);
+Suite *calls_suite(void);
+Suite *groups_suite(void);
+
+#endif

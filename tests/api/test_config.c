@@ -1,0 +1,119 @@
+/* ncclConfig_t of every size and release; wrong members are named. */
+#include "suites.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "api/config.h"
+#include "base/log.h"
+#include "base/param.h"
+
+START_TEST(defaults_without_config)
+{
+  ncclConfig_t config;
+  ck_assert_int_eq(tt_config_read(NULL, &config), ncclSuccess);
+  ck_assert_int_eq(config.blocking, 1);
+  ck_assert_int_eq(config.minCTAs, 1);
+  ck_assert_int_eq(config.maxCTAs, 64);
+  ck_assert_ptr_null(config.netName);
+}
+END_TEST
+
+/* A struct of an older release has the same beginning; what follows it in memory is not read. */
+START_TEST(older_sizes)
+{
+  static const struct {
+    size_t size;
+    unsigned version;
+    int knows_ctas, knows_name;
+  } cases[] = {{24, 21400, 0, 0}, {40, 21700, 1, 0}, {48, 21800, 1, 0}, {48, 22600, 1, 0},
+               {72, 22700, 1, 1}, {80, 22800, 1, 1}, {88, 22900, 1, 1}, {96, 23000, 1, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    unsigned char memory[128];
+    ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+    user.size = cases[i].size;
+    user.version = cases[i].version;
+    user.minCTAs = 3;
+    user.maxCTAs = 5;
+    user.commName = "named";
+    memset(memory, 0x5a, sizeof memory);
+    memcpy(memory, &user, cases[i].size < sizeof user ? cases[i].size : sizeof user);
+    ck_assert_int_eq(tt_config_read((const ncclConfig_t *)memory, &config), ncclSuccess);
+    ck_assert_int_eq(config.minCTAs, cases[i].knows_ctas ? 3 : 1);
+    ck_assert_int_eq(config.maxCTAs, cases[i].knows_ctas ? 5 : 64);
+    if (cases[i].knows_name)
+      ck_assert_str_eq(config.commName, "named");
+    else
+      ck_assert_ptr_null(config.commName);
+  }
+}
+END_TEST
+
+/* The padding behind an old struct's last member lies where a newer release has a member. */
+START_TEST(padding_is_not_a_member)
+{
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+  user.size = 48;
+  user.version = 21800;
+  user.trafficClass = 12345;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_int_eq(config.trafficClass, NCCL_CONFIG_UNDEF_INT);
+}
+END_TEST
+
+static void expect_refused(const char *member, const ncclConfig_t *user)
+{
+  ncclConfig_t config;
+  ck_assert_int_eq(tt_config_read(user, &config), ncclInvalidArgument);
+  ck_assert_msg(strstr(tt_log_thread_error(), member) != NULL, "\"%s\" does not name %s", tt_log_thread_error(),
+                member);
+}
+
+START_TEST(wrong_members_are_named)
+{
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER;
+#define REFUSED(member, value)                                                                                         \
+  do {                                                                                                                 \
+    ncclConfig_t wrong = user;                                                                                         \
+    wrong.member = value;                                                                                              \
+    expect_refused(#member, &wrong);                                                                                   \
+  } while (0)
+  REFUSED(size, 0);
+  REFUSED(size, 23);
+  REFUSED(magic, 1);
+  REFUSED(blocking, 2);
+  REFUSED(cgaClusterSize, -1);
+  REFUSED(minCTAs, 4); /* without maxCTAs */
+  REFUSED(maxCTAs, 0);
+  REFUSED(splitShare, 2);
+  REFUSED(collnetEnable, 7);
+  REFUSED(CTAPolicy, 9);
+  REFUSED(shrinkShare, -3);
+  REFUSED(nvlsCTAs, 0);
+  REFUSED(nChannelsPerNetPeer, 65);
+  REFUSED(nvlinkCentricSched, 2);
+  user.maxCTAs = 2;
+  REFUSED(minCTAs, 3);
+}
+END_TEST
+
+START_TEST(nonblocking_is_refused_by_name)
+{
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+  user.blocking = 0;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "blocking"));
+}
+END_TEST
+
+Suite *config_suite(void)
+{
+  Suite *suite = suite_create("config");
+  TCase *tests = tcase_create("config");
+  tcase_add_test(tests, defaults_without_config);
+  tcase_add_test(tests, older_sizes);
+  tcase_add_test(tests, padding_is_not_a_member);
+  tcase_add_test(tests, wrong_members_are_named);
+  tcase_add_test(tests, nonblocking_is_refused_by_name);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
