@@ -1,0 +1,289 @@
+/* The user's side of connection set-up: what is needed, rounds, and waiting. */
+#include "connect/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/check.h"
+#include "base/param.h"
+
+#define ABORT_POLL_MS 100
+
+ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap, struct tt_connect **out)
+{
+  *out = NULL;
+  struct tt_connect *connect;
+  TT_TRY(TT_CALLOC(&connect, 1));
+  connect->env = env;
+  connect->bootstrap = bootstrap;
+  connect->letters_end = &connect->letters;
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_mutex_init(&connect->lock, NULL);
+  pthread_cond_init(&connect->changed, &attr);
+  pthread_cond_init(&connect->work, &attr);
+  pthread_condattr_destroy(&attr);
+  ncclResult_t result = TT_CALLOC(&connect->peers, (size_t)env->nranks);
+  if (result == ncclSuccess && env->nranks > 1)
+    result = tt_bootstrap_set_handler(bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, tt_connect_receive, connect);
+  if (result != ncclSuccess) {
+    connect->bootstrap = NULL;
+    tt_connect_destroy(connect);
+    return result;
+  }
+  *out = connect;
+  return ncclSuccess;
+}
+
+static void destroy_peer(struct tt_connect *connect, struct tt_connect_peer *peer)
+{
+  for (int i = 0; peer && i < 2 * TT_MAX_CHANNELS * 2; i++) {
+    struct tt_entry *entry = (&peer->entries[0][0][0])[i];
+    if (!entry) continue;
+    const struct tt_transport *transport = tt_transport_get(entry->connector.transport);
+    if (entry->connector.resources) transport->close(connect->env, &entry->connector);
+    free(entry);
+  }
+  free(peer);
+}
+
+void tt_connect_destroy(struct tt_connect *connect)
+{
+  if (!connect) return;
+  if (connect->bootstrap && connect->env->nranks > 1)
+    tt_bootstrap_set_handler(connect->bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, NULL, NULL);
+  tt_connect_stop_worker(connect);
+  for (int p = 0; connect->peers && p < connect->env->nranks; p++) destroy_peer(connect, connect->peers[p]);
+  while (connect->letters) {
+    struct tt_letter *next = connect->letters->next;
+    free(connect->letters);
+    connect->letters = next;
+  }
+  free(connect->wanted);
+  free(connect->peers);
+  pthread_cond_destroy(&connect->work);
+  pthread_cond_destroy(&connect->changed);
+  pthread_mutex_destroy(&connect->lock);
+  free(connect);
+}
+
+/* The entry if it is there, without the lock. */
+static struct tt_entry *find(const struct tt_connect *connect, int peer, int channel, int index, bool send)
+{
+  if (peer < 0 || peer >= connect->env->nranks || channel < 0 || channel >= TT_MAX_CHANNELS || index < 0 || index > 1)
+    return NULL;
+  struct tt_connect_peer *table = atomic_load_explicit(&connect->peers[peer], memory_order_acquire);
+  return table ? atomic_load_explicit(&table->entries[index][channel][send], memory_order_acquire) : NULL;
+}
+
+struct tt_entry *tt_connect_entry(struct tt_connect *connect, int peer, int channel, int index, bool send)
+{
+  struct tt_entry *entry = find(connect, peer, channel, index, send);
+  if (entry) return entry;
+  struct tt_connect_peer *table = connect->peers[peer];
+  if (!table) {
+    if (TT_CALLOC(&table, 1) != ncclSuccess) return NULL;
+    atomic_store_explicit(&connect->peers[peer], table, memory_order_release);
+  }
+  if (TT_CALLOC(&entry, 1) != ncclSuccess) return NULL;
+  entry->connector.peer = peer;
+  entry->connector.channel = channel;
+  entry->connector.index = index;
+  entry->connector.send = send;
+  entry->progress = "not started";
+  atomic_store_explicit(&table->entries[index][channel][send], entry, memory_order_release);
+  return entry;
+}
+
+static bool is_up(struct tt_entry *entry)
+{
+  return atomic_load_explicit(&entry->state, memory_order_acquire) == TT_ENTRY_UP;
+}
+
+ncclResult_t tt_connect_need(struct tt_connect *connect, int peer, int channel, int index, bool send)
+{
+  struct tt_entry *entry = find(connect, peer, channel, index, send);
+  if (entry && (is_up(entry) || entry->wanted)) return ncclSuccess;
+  if (!entry) {
+    if (peer < 0 || peer >= connect->env->nranks || peer == connect->env->rank || channel < 0 ||
+        channel >= TT_MAX_CHANNELS || index < 0 || index > 1)
+      return TT_FAIL(ncclInternalError, "no connection to rank %d of %d, channel %d, index %d can be needed by rank %d",
+                     peer, connect->env->nranks, channel, index, connect->env->rank);
+    pthread_mutex_lock(&connect->lock);
+    entry = tt_connect_entry(connect, peer, channel, index, send);
+    pthread_mutex_unlock(&connect->lock);
+    if (!entry) return ncclSystemError;
+  }
+  if (connect->nwanted == connect->wanted_capacity) {
+    size_t capacity = connect->wanted_capacity ? 2 * connect->wanted_capacity : 16;
+    struct tt_entry **grown = realloc(connect->wanted, capacity * sizeof(struct tt_entry *));
+    if (!grown) return TT_FAIL(ncclSystemError, "no memory for %zu connections", capacity);
+    connect->wanted = grown;
+    connect->wanted_capacity = capacity;
+  }
+  connect->wanted[connect->nwanted++] = entry;
+  entry->wanted = true;
+  return ncclSuccess;
+}
+
+bool tt_connect_pending(const struct tt_connect *connect)
+{
+  for (size_t i = 0; i < connect->nwanted; i++)
+    if (!is_up(connect->wanted[i])) return true;
+  return false;
+}
+
+struct tt_connector *tt_connect_get(struct tt_connect *connect, int peer, int channel, int index, bool send)
+{
+  struct tt_entry *entry = find(connect, peer, channel, index, send);
+  return entry && is_up(entry) ? &entry->connector : NULL;
+}
+
+size_t tt_connect_bytes(const struct tt_connect *connect)
+{
+  return atomic_load(&connect->bytes);
+}
+
+/* One round of tt_connect_run: entries [first, end) of the wanted ones. */
+struct round {
+  int number, npeers;
+  size_t first, end;
+  tt_deadline deadline;
+  uint64_t started, reported; /* ns */
+};
+
+static int distance(const struct tt_connect *connect, const struct tt_entry *entry)
+{
+  int n = connect->env->nranks, forward = (entry->connector.peer - connect->env->rank + n) % n;
+  return TT_MIN(forward, n - forward);
+}
+
+static int nearest_first(const void *a, const void *b, void *context)
+{
+  const struct tt_entry *x = *(struct tt_entry *const *)a, *y = *(struct tt_entry *const *)b;
+  int dx = distance(context, x), dy = distance(context, y);
+  if (dx != dy) return dx < dy ? -1 : 1;
+  return x->connector.peer < y->connector.peer ? -1 : x->connector.peer > y->connector.peer;
+}
+
+/* Takes the entries of the next `limit` peers into the round. */
+static void plan_round(const struct tt_connect *connect, struct round *round, int limit)
+{
+  round->number++;
+  round->npeers = 0;
+  round->first = round->end;
+  for (; round->end < connect->nwanted; round->end++) {
+    bool same = round->end > round->first &&
+                connect->wanted[round->end]->connector.peer == connect->wanted[round->end - 1]->connector.peer;
+    if (!same && round->npeers == limit) break;
+    if (!same) round->npeers++;
+  }
+  round->deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
+  round->started = round->reported = tt_timer_ns();
+}
+
+/* How many peers of the round have everything up; a failed entry in *failed. Called with the lock held. */
+static int count_up(const struct tt_connect *connect, const struct round *round, struct tt_entry **failed)
+{
+  int up = 0;
+  *failed = NULL;
+  for (size_t i = round->first; i < round->end;) {
+    bool whole = true;
+    int peer = connect->wanted[i]->connector.peer;
+    for (; i < round->end && connect->wanted[i]->connector.peer == peer; i++) {
+      whole = whole && is_up(connect->wanted[i]);
+      if (connect->wanted[i]->state == TT_ENTRY_FAILED) *failed = connect->wanted[i];
+    }
+    up += whole;
+  }
+  return up;
+}
+
+/* Names the first peers that lack something and what. Called with the lock held. */
+static void describe_missing(const struct tt_connect *connect, const struct round *round, char *text, size_t size)
+{
+  int named = 0, last = -1;
+  size_t at = 0;
+  text[0] = '\0';
+  for (size_t i = round->first; i < round->end; i++) {
+    struct tt_entry *entry = connect->wanted[i];
+    if (is_up(entry) || entry->connector.peer == last) continue;
+    last = entry->connector.peer;
+    if (++named > 8) continue;
+    int n = snprintf(text + at, size - at, "%srank %d on %s (channel %d, %s: %s)", at ? ", " : "", last,
+                     connect->env->peers[last].host, entry->connector.channel,
+                     entry->connector.send ? "send" : "receive", entry->progress);
+    at = TT_MIN(at + (size_t)n, size - 1);
+  }
+  if (named > 8) snprintf(text + at, size - at, " and %d more", named - 8);
+}
+
+static void report(const struct tt_connect *connect, struct round *round, int up)
+{
+  round->reported = tt_timer_ns();
+  TT_INFO(TT_INIT, "Connecting rank %d, round %d: %d of %d peers are up after %.3f s", connect->env->rank,
+          round->number, up, round->npeers, (double)(round->reported - round->started) / 1e9);
+}
+
+static struct timespec point_in_time(uint64_t ns)
+{
+  return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+/* Waits for the round's end. Called with the lock held; returns with it. */
+static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
+{
+  bool reports = tt_param_int(TT_PARAM_NCCL_REPORT_CONNECT_PROGRESS) != 0;
+  for (;;) {
+    struct tt_entry *failed;
+    int up = count_up(connect, round, &failed);
+    if (failed)
+      return TT_FAIL(failed->result, "rank %d is not connected with rank %d (channel %d, %s): %s", connect->env->rank,
+                     failed->connector.peer, failed->connector.channel, failed->connector.send ? "send" : "receive",
+                     failed->why);
+    uint64_t now = tt_timer_ns();
+    if (reports && (up == round->npeers || now - round->reported >= 1000000000u)) report(connect, round, up);
+    if (up == round->npeers) return ncclSuccess;
+    if (connect->env->abort && atomic_load(connect->env->abort))
+      return TT_FAIL(ncclInternalError, "rank %d was aborted while it connected", connect->env->rank);
+    if (tt_deadline_passed(round->deadline)) {
+      char missing[1024];
+      describe_missing(connect, round, missing, sizeof(missing));
+      return TT_FAIL(ncclSystemError,
+                     "rank %d waited %lld s for connections with %s: check that these processes live and are not stopped, "
+                     "or raise NCCL_BOOTSTRAP_TIMEOUT",
+                     connect->env->rank, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT), missing);
+    }
+    struct timespec until = point_in_time(now + (uint64_t)tt_deadline_poll_ms(round->deadline, ABORT_POLL_MS) * 1000000u);
+    pthread_cond_timedwait(&connect->changed, &connect->lock, &until);
+  }
+}
+
+static ncclResult_t run_round(struct tt_connect *connect, struct round *round)
+{
+  pthread_mutex_lock(&connect->lock);
+  for (size_t i = round->first; i < round->end; i++)
+    if (connect->wanted[i]->state == TT_ENTRY_NOTED) tt_connect_activate(connect, connect->wanted[i]);
+  ncclResult_t result = tt_connect_wake_worker(connect);
+  if (result == ncclSuccess) result = wait_round(connect, round);
+  pthread_mutex_unlock(&connect->lock);
+  return result;
+}
+
+ncclResult_t tt_connect_run(struct tt_connect *connect)
+{
+  ncclResult_t result = ncclSuccess;
+  int limit = (int)tt_param_int(TT_PARAM_NCCL_CONNECT_ROUND_MAX_PEERS);
+  if (connect->nwanted > 1)
+    qsort_r(connect->wanted, connect->nwanted, sizeof(struct tt_entry *), nearest_first, connect);
+  struct round round = {0};
+  while (result == ncclSuccess && round.end < connect->nwanted) {
+    plan_round(connect, &round, limit);
+    result = run_round(connect, &round);
+  }
+  for (size_t i = 0; i < connect->nwanted; i++) connect->wanted[i]->wanted = false;
+  connect->nwanted = 0;
+  return result;
+}
