@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -95,10 +96,16 @@ uint64_t tt_host_process(void)
 static void find_library_dir(void)
 {
   Dl_info info;
+  if (library_dir[0]) return;
   if (!dladdr((void *)find_library_dir, &info) || !info.dli_fname) return;
   if (!realpath(info.dli_fname, library_dir) && !realpath("/proc/self/exe", library_dir)) library_dir[0] = 0;
   char *slash = strrchr(library_dir, '/');
   if (slash) *slash = 0;
+}
+
+void tt_host_set_library_dir(const char *directory)
+{
+  snprintf(library_dir, sizeof(library_dir), "%s", directory);
 }
 
 const char *tt_host_library_dir(void)

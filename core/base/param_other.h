@@ -247,7 +247,8 @@ TT_OTHER_FAMILY(NCCL_OFI_, "a net plugin may read it")
 TT_OTHER_FAMILY(NCCL_TUNER_, "a tuner plugin may read it")
 TT_OTHER_FAMILY(NCCL_PROFILE_, "a profiler plugin may read it")
 TT_OTHER_FAMILY(NCCL_PROFILER_, "a profiler plugin may read it")
-TT_OTHER_FAMILY(NCCL_TESTS_, "it is read by nccl-tests")
+TT_OTHER_FAMILY(NCCL_TESTS_, "tutti-perf and nccl-tests read it")
+TT_OTHER_FAMILY(TUTTI_PERF_, "tutti-perf reads it")
 
 #ifdef TT_OTHER_FAMILY_DEFAULTED
 #undef TT_OTHER_FAMILY_DEFAULTED
