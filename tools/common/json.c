@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void add(struct perf_json *json, const char *text, size_t bytes)
+static void add(struct tool_json *json, const char *text, size_t bytes)
 {
   if (json->used + bytes + 1 > json->room) {
     size_t room = (json->used + bytes + 1) * 2;
@@ -27,7 +27,7 @@ static void add(struct perf_json *json, const char *text, size_t bytes)
 }
 
 /* A string with what JSON cannot hold escaped. Bytes above 127 pass: names and messages are UTF-8. */
-static void add_quoted(struct perf_json *json, const char *text)
+static void add_quoted(struct tool_json *json, const char *text)
 {
   add(json, "\"", 1);
   for (; *text; text++) {
@@ -41,7 +41,7 @@ static void add_quoted(struct perf_json *json, const char *text)
   add(json, "\"", 1);
 }
 
-static void begin(struct perf_json *json, const char *key)
+static void begin(struct tool_json *json, const char *key)
 {
   if (json->used && !json->first) add(json, ",", 1);
   if (json->used) add(json, "\n", 1);
@@ -51,34 +51,34 @@ static void begin(struct perf_json *json, const char *key)
   add(json, ": ", 2);
 }
 
-void perf_json_open(struct perf_json *json, const char *key, char bracket)
+void tool_json_open(struct tool_json *json, const char *key, char bracket)
 {
   begin(json, key);
   add(json, &bracket, 1);
   json->first = true;
 }
 
-void perf_json_close(struct perf_json *json, char bracket)
+void tool_json_close(struct tool_json *json, char bracket)
 {
   add(json, bracket == '{' ? "}" : "]", 1);
   json->first = false;
 }
 
-void perf_json_string(struct perf_json *json, const char *key, const char *value)
+void tool_json_string(struct tool_json *json, const char *key, const char *value)
 {
   begin(json, key);
   if (value) add_quoted(json, value);
   else add(json, "null", 4);
 }
 
-void perf_json_integer(struct perf_json *json, const char *key, int64_t value)
+void tool_json_integer(struct tool_json *json, const char *key, int64_t value)
 {
   char text[32];
   begin(json, key);
   add(json, text, (size_t)snprintf(text, sizeof(text), "%" PRId64, value));
 }
 
-void perf_json_real(struct perf_json *json, const char *key, double value)
+void tool_json_real(struct tool_json *json, const char *key, double value)
 {
   char text[40];
   begin(json, key);
@@ -86,18 +86,18 @@ void perf_json_real(struct perf_json *json, const char *key, double value)
   else add(json, "null", 4);
 }
 
-void perf_json_bool(struct perf_json *json, const char *key, bool value)
+void tool_json_bool(struct tool_json *json, const char *key, bool value)
 {
   begin(json, key);
   add(json, value ? "true" : "false", value ? 4 : 5);
 }
 
-void perf_json_null(struct perf_json *json, const char *key)
+void tool_json_null(struct tool_json *json, const char *key)
 {
-  perf_json_string(json, key, NULL);
+  tool_json_string(json, key, NULL);
 }
 
-static bool write_file(struct perf_json *json, const char *path)
+static bool write_file(struct tool_json *json, const char *path)
 {
   FILE *file = fopen(path, "we");
   if (!file) return false;
@@ -108,7 +108,7 @@ static bool write_file(struct perf_json *json, const char *path)
   return written;
 }
 
-bool perf_json_save(struct perf_json *json, const char *path, char *error, size_t size)
+bool tool_json_save(struct tool_json *json, const char *path, char *error, size_t size)
 {
   char *temporary = NULL;
   bool saved = false;
@@ -123,6 +123,6 @@ bool perf_json_save(struct perf_json *json, const char *path, char *error, size_
   }
   free(temporary);
   free(json->text);
-  *json = (struct perf_json){0};
+  *json = (struct tool_json){0};
   return saved;
 }

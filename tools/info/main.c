@@ -1,0 +1,105 @@
+/* tutti-info: what this machine's Tutti is, what it would load, and how it is configured. */
+#include <dlfcn.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/host.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "info.h"
+#include "tutti.h"
+
+enum { LIBRARY = 1, DEVICES = 2, PLUGINS = 4, PARAMS = 8, ALL = 15 };
+
+static void help(FILE *out)
+{
+  fputs("usage: tutti-info [flags]\n"
+        "Shows the library, its devices, the plugins that it would load or pass over and why, and its parameters.\n\n"
+        "  -L, --library   only the library\n"
+        "  -D, --devices   only devices\n"
+        "  -P, --plugins   only plugins\n"
+        "  -E, --params    only parameters (environment and configuration files); these flags may be combined\n"
+        "  -v, --verbose   with type, range, default and meaning of each parameter\n"
+        "  -J, --json      as JSON\n"
+        "  -h, --help      this text\n\n"
+        "Exit status: 0; 1 when a parameter is malformed; 2 for a wrong command line.\n", out);
+}
+
+/* The library that this program runs with: its plugins are found beside it. */
+static const char *find_library(char *path)
+{
+  Dl_info info;
+  if (!dladdr((void *)ncclGetVersion, &info) || !info.dli_fname || !realpath(info.dli_fname, path)) return NULL;
+  char directory[PATH_MAX];
+  strcpy(directory, path);
+  char *slash = strrchr(directory, '/');
+  if (slash) *slash = 0;
+  tt_host_set_library_dir(directory);
+  return path;
+}
+
+static void show(struct info_out *out, int what, bool verbose, const char *path)
+{
+  struct tool_json *json = out->json;
+  static const char *const names[] = {"library", "devices", "net_plugins", "params"};
+  for (int i = 0; i < 4; i++) {
+    if (!(what & (1 << i))) continue;
+    if (json) tool_json_open(json, names[i], '[');
+    if (i == 0) info_library(out, path);
+    if (i == 1) info_devices(out);
+    if (i == 2) info_plugins(out);
+    if (i == 3) info_params(out, verbose);
+    if (json) tool_json_close(json, '[');
+  }
+}
+
+int main(int argc, char **argv)
+{
+  static const struct option options[] = {
+      {"library", 0, NULL, 'L'}, {"devices", 0, NULL, 'D'}, {"plugins", 0, NULL, 'P'}, {"params", 0, NULL, 'E'},
+      {"verbose", 0, NULL, 'v'}, {"json", 0, NULL, 'J'},    {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+  int what = 0, c;
+  bool verbose = false, as_json = false;
+  while ((c = getopt_long(argc, argv, "LDPEvJh", options, NULL)) != -1) {
+    switch (c) {
+    case 'L': what |= LIBRARY; break;
+    case 'D': what |= DEVICES; break;
+    case 'P': what |= PLUGINS; break;
+    case 'E': what |= PARAMS; break;
+    case 'v': verbose = true; break;
+    case 'J': as_json = true; break;
+    case 'h': help(stdout); return 0;
+    default: return 2; /* getopt has said what is wrong */
+    }
+  }
+  if (optind < argc) {
+    fprintf(stderr, "tutti-info: %s: takes flags only; see --help\n", argv[optind]);
+    return 2;
+  }
+  char path[PATH_MAX];
+  const char *library = find_library(path);
+  struct tool_json json = {0};
+  struct info_out out = {as_json ? &json : NULL};
+  /* Malformed and unknown parameters are reported on stderr; the rest is shown all the same. */
+  ncclResult_t checked = tt_param_check();
+  char problem[1024] = "";
+  if (checked != ncclSuccess) tt_log_last_error(problem, sizeof(problem));
+  if (as_json) {
+    tool_json_open(&json, NULL, '{');
+    tool_json_string(&json, "problem", problem[0] ? problem : NULL);
+  }
+  show(&out, what ? what : ALL, verbose, library);
+  if (as_json) {
+    tool_json_close(&json, '{');
+    if (json.failed) {
+      fputs("tutti-info: out of memory\n", stderr);
+      return 1;
+    }
+    puts(json.text);
+    free(json.text);
+  }
+  if (problem[0]) fprintf(stderr, "tutti-info: %s\n", problem);
+  return checked == ncclSuccess ? 0 : 1;
+}
