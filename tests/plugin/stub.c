@@ -27,7 +27,7 @@ int stub_dependency(void);
 #define REQUIRED(member) member
 #endif
 
-static void note(const char *format, ...) __attribute__((format(printf, 1, 2), unused));
+static void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void note(const char *format, ...)
 {
   char text[512];
@@ -42,7 +42,6 @@ static void note(const char *format, ...)
   record(text);
 }
 
-static long setting(const char *what, long otherwise) __attribute__((unused));
 static long setting(const char *what, long otherwise)
 {
   char name[128];
@@ -137,11 +136,11 @@ static ncclResult_t irecvConsumed(void *comm, int n, void *request)
 /* ---- Members of several versions; what a version lacks is not touched ---- */
 
 #define FILL_6(p)                                                                                                      \
-  memset(p, 0, sizeof(*p)), (p)->name = (char *)"stub device", (p)->pciPath = (char *)"/sys/stub", (p)->guid = 42 + dev, \
-      (p)->ptrSupport = NCCL_PTR_HOST | NCCL_PTR_DMABUF, (p)->speed = 100000, (p)->port = 3, (p)->latency = 1.5f,      \
-      (p)->maxComms = 1000, (p)->maxRecvs = 4
-#define FILL_7(p)                                                                                                      \
-  FILL_6(p), (p)->netDeviceType = (ncclNetDeviceType)setting("OFFLOAD", 0), (p)->netDeviceVersion = 7
+  memset(p, 0, sizeof(*p)), (p)->name = (char *)"stub device", (p)->pciPath = (char *)"/sys/stub",                     \
+                            (p)->guid = 42 + dev, (p)->ptrSupport = NCCL_PTR_HOST | NCCL_PTR_DMABUF,                   \
+                            (p)->speed = 100000, (p)->port = 3, (p)->latency = 1.5f, (p)->maxComms = 1000,             \
+                            (p)->maxRecvs = 4
+#define FILL_7(p) FILL_6(p), (p)->netDeviceType = (ncclNetDeviceType)setting("OFFLOAD", 0), (p)->netDeviceVersion = 7
 #define FILL_8(p) FILL_7(p), (p)->regIsGlobal = 1
 #define FILL_9(p)                                                                                                      \
   FILL_8(p), (p)->forceFlush = 1, (p)->vProps.ndevs = 2, (p)->vProps.devs[0] = 5, (p)->vProps.devs[1] = 6,             \
@@ -265,8 +264,7 @@ static ncclResult_t regMr_v6(void *comm, void *data, int size, int type, void **
   return size < 0 ? ncclInternalError : regMr_v8(comm, data, (size_t)size, type, mhandle);
 }
 
-static ncclResult_t do_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle,
-                             void **request)
+static ncclResult_t do_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle, void **request)
 {
   note("isend %s %p %zu %d %p %p", (char *)comm, data, size, tag, mhandle, phandle);
   if (!setting("BUSY", 0)) *request = (void *)0x100;
@@ -328,16 +326,9 @@ static ncclResult_t makeVDevice_v12(int *d, ncclNetVDeviceProps_v12_t *props)
   return make(d, props->ndevs, props->devs);
 }
 
-/* Not every build uses every member. */
-static void *const all[] __attribute__((unused)) = {
-    (void *)init_v6,   (void *)init_v10,    (void *)init_v11,       (void *)finalize,        (void *)setNetAttr,
-    (void *)listen_v6, (void *)listen_v11,  (void *)connect_v10,    (void *)connect_v11,     (void *)accept_v7,
-    (void *)regMr_v6,  (void *)isend_v6,    (void *)isend_v9,       (void *)irecv_v6,        (void *)irecv_v9,
-    (void *)irecv_v10, (void *)getDeviceMr, (void *)makeVDevice_v9, (void *)makeVDevice_v12, (void *)irecvConsumed};
-
 /* ---- The exported objects ---- */
 
-#define PLUGIN(version, init_, listen_, connect_, accept_, reg_, send_, recv_, ...)                                     \
+#define PLUGIN(version, init_, listen_, connect_, accept_, reg_, send_, recv_, ...)                                    \
   EXPORT ncclNet_##version##_t ncclNetPlugin_##version = {.name = STUB_NAME,                                           \
                                                           .init = init_,                                               \
                                                           .devices = devices,                                          \
@@ -391,6 +382,7 @@ GET_PROPERTIES(v12, FILL_12)
 PLUGIN(v12, init_v11, listen_v11, connect_v11, accept_v7, regMr_v8, do_isend, irecv_v10, SINCE_7,
        .makeVDevice = OPTIONAL(makeVDevice_v12), SINCE_11);
 #endif
+#endif
 
 /* Versions that this library does not know: whatever they hold must not be read. */
 #ifdef STUB_V13
@@ -404,5 +396,4 @@ EXPORT int stub_use(void)
 {
   return stub_dependency();
 }
-#endif
 #endif
