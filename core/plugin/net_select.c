@@ -250,6 +250,7 @@ static ncclResult_t nothing_in_common(const struct tt_net_offered *offered, int 
 static void explain(const struct tt_net_set *set, const struct tt_net *net, int nranks, struct sentence *passed)
 {
   const struct tt_net_report *report = &net->library->report;
+  tt_net_list_lock();
   TT_INFO(TT_INIT | TT_NET, "NET/Plugin: using %s (ABI v%d, %d device%s) from %s: %s%s%s, usable on all %d ranks",
           report->name, report->version, report->ndev, report->ndev == 1 ? "" : "s", report->path,
           set->wanted[0] ? "named by " : "", set->wanted[0] ? set->wanted_by : "",
@@ -257,27 +258,26 @@ static void explain(const struct tt_net_set *set, const struct tt_net *net, int 
           : report->named ? "first of NCCL_NET_PLUGIN"
                           : "first of the search order",
           nranks);
-  tt_net_list_lock();
   describe_all(passed, false, true);
-  tt_net_list_unlock();
   if (passed->bytes) TT_INFO(TT_INIT | TT_NET, "NET/Plugin: passed over: %s", passed->text);
   TT_INFO(TT_INIT | TT_NET, "Using network %s", report->name);
+  tt_net_list_unlock();
 }
 
 /* Starts the chosen network, unless tt_net_candidates did. */
 static ncclResult_t start_chosen(struct tt_net_set *set, int chosen, struct tt_net **net)
 {
   struct tt_net_library *library = set->library[chosen];
-  bool started = true;
+  ncclResult_t result = ncclSuccess;
   *net = set->net[chosen];
   set->net[chosen] = NULL;
   if (*net) return ncclSuccess;
   tt_net_list_lock();
-  started = tt_net_library_start(library, &set->request, net);
+  if (!tt_net_library_start(library, &set->request, net))
+    result = TT_FAIL(ncclSystemError, "network %s (%s), which worked before, cannot be used again: %s",
+                     set->offered.net[chosen].name, library->report.path, library->report.reason);
   tt_net_list_unlock();
-  if (started) return ncclSuccess;
-  return TT_FAIL(ncclSystemError, "network %s (%s), which worked before, cannot be used again: %s",
-                 set->offered.net[chosen].name, library->report.path, library->report.reason);
+  return result;
 }
 
 ncclResult_t tt_net_choose(struct tt_net_set *set, const uint8_t *offers, int nranks, int rank, struct tt_net **net)
