@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include "program/builder.h"
 
-/* Reports a ring that is no permutation of the ranks. */
+/* Reports a ring that this rank is not in exactly once, or that names a rank out of range. */
 ncclResult_t tt_emit_ring(struct tt_builder *builder, const struct tt_emit_request *request);
-/* Reports a tree that links ranks out of range. */
+/* Reports a tree that links this rank to itself, twice to one rank, out of range, or to no one. */
 ncclResult_t tt_emit_tree(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_one_shot(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_two_shot(struct tt_builder *builder, const struct tt_emit_request *request);

@@ -32,6 +32,8 @@ static ncclResult_t add_links(struct tt_builder *builder, const struct tt_emit_r
     else
       links->children[links->nchildren++] = peer;
   }
+  if (request->nranks > 1 && !builder->head.npeers)
+    return TT_FAIL(ncclInvalidArgument, "the tree links rank %d of %d to no one", request->rank, request->nranks);
   return ncclSuccess;
 }
 

@@ -1,5 +1,5 @@
-/* The double binary tree: two binary trees over the same ranks, such that a leaf of one is an inner rank of the other
- * (but for at most one rank). With half the data on each, every rank sends and receives about as much.
+/* The double binary tree: two binary trees over the same ranks, such that a leaf of one is an inner rank of the other.
+ * With half the data on each, every rank sends and receives about as much.
  *
  * In the first tree, rank r sits at the height of its lowest set bit: odd ranks are leaves, and rank 0 is above all.
  * The second tree is the first one mirrored if the number of ranks is even, else shifted by one. */

@@ -1,0 +1,101 @@
+/* Prints programs; see dump.h for the notation. */
+#include <inttypes.h>
+#include <stdbool.h>
+#include "program/dump.h"
+#include "program/emit.h"
+
+static void print_chunk(const struct tt_operand *operand, uint32_t repeat, FILE *out)
+{
+  if (operand->buffer >= TT_SCRATCH)
+    fprintf(out, "scratch%d", operand->buffer - TT_SCRATCH);
+  else
+    fputs(operand->buffer == TT_INPUT ? "input" : "output", out);
+  if (repeat == 1 || !operand->stride) {
+    fprintf(out, "[%" PRIu32 "]", tt_operand_chunk(operand, 0));
+    return;
+  }
+  fprintf(out, "[%" PRId32 "%c", operand->start, operand->stride < 0 ? '-' : '+');
+  int64_t step = operand->stride < 0 ? -(int64_t)operand->stride : operand->stride;
+  if (step != 1) fprintf(out, "%" PRId64, step);
+  fprintf(out, "i mod %" PRId32 "]", operand->modulo);
+}
+
+static void print_peer(const struct tt_program *program, const struct tt_operand *operand, FILE *out)
+{
+  fprintf(out, "%s %" PRId32, operand->kind == TT_SEND ? "send" : "recv", program->peers[operand->peer]);
+}
+
+static bool is_move(const struct tt_operand *operand)
+{
+  return (operand->kind == TT_SEND || operand->kind == TT_RECV) && operand->buffer != TT_RESULT;
+}
+
+/* One side of the reduction. Returns whether there was anything. */
+static bool print_side(const struct tt_program *program, const struct tt_instruction *instruction, bool inputs,
+                       FILE *out)
+{
+  const char *between = "";
+  for (uint32_t i = 0; i < instruction->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
+    bool is_input = operand->kind == TT_SRC || operand->kind == TT_RECV;
+    if (is_move(operand) || is_input != inputs) continue;
+    fputs(between, out);
+    between = inputs ? " + " : ", ";
+    if (operand->buffer == TT_RESULT)
+      print_peer(program, operand, out);
+    else
+      print_chunk(operand, instruction->repeat, out);
+  }
+  return *between != '\0';
+}
+
+static void print_moves(const struct tt_program *program, const struct tt_instruction *instruction,
+                        const char *between, FILE *out)
+{
+  for (uint32_t i = 0; i < instruction->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
+    if (!is_move(operand)) continue;
+    fputs(between, out);
+    between = ", ";
+    if (operand->kind == TT_SEND) print_peer(program, operand, out);
+    if (operand->kind == TT_RECV) print_chunk(operand, instruction->repeat, out);
+    fputs(" <- ", out);
+    if (operand->kind == TT_SEND) print_chunk(operand, instruction->repeat, out);
+    if (operand->kind == TT_RECV) print_peer(program, operand, out);
+  }
+}
+
+static void print_instruction(const struct tt_program *program, uint32_t index, FILE *out)
+{
+  const struct tt_instruction *instruction = &program->instructions[index];
+  char repeat[16] = "";
+  if (instruction->repeat > 1) snprintf(repeat, sizeof(repeat), "x%" PRIu32, instruction->repeat);
+  fprintf(out, "  %-3" PRIu32 "%-5s", index, repeat);
+  if (instruction->opcode == TT_OP_DATA) {
+    bool reduces = print_side(program, instruction, true, out);
+    if (reduces) {
+      fputs(" -> ", out);
+      print_side(program, instruction, false, out);
+    }
+    print_moves(program, instruction, reduces ? "; " : "", out);
+    if (instruction->flags & TT_FLAG_FINAL) fputs("  final", out);
+  } else {
+    fprintf(out, "%s %d", instruction->opcode == TT_OP_SIGNAL ? "signal" : "wait", instruction->semaphore);
+  }
+  fputc('\n', out);
+}
+
+void tt_program_print(const struct tt_program *program, FILE *out)
+{
+  fprintf(out, "%s %s: rank %" PRId32 " of %" PRId32, tt_collective_name(program->collective),
+          tt_algorithm_name(program->algorithm), program->rank, program->nranks);
+  if (program->collective == TT_FUNC_BROADCAST || program->collective == TT_FUNC_REDUCE)
+    fprintf(out, ", root %" PRId32, program->root);
+  fprintf(out, ", parts %" PRIu32 ", input %" PRIu32 ", output %" PRIu32 "\n", program->parts, program->input_blocks,
+          program->output_blocks);
+  for (uint32_t strand = 0; strand < program->nstrands; strand++) {
+    fprintf(out, "strand %" PRIu32 "\n", strand);
+    for (uint32_t i = 0; i < program->strands[strand].ninstructions; i++)
+      print_instruction(program, program->strands[strand].first_instruction + i, out);
+  }
+}

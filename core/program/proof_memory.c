@@ -1,0 +1,165 @@
+/* A rank's buffers during one step: which chunk is which memory, what it holds, and who may touch it when. */
+#include <stdlib.h>
+#include "program/proof.h"
+
+/* Memory is counted in areas of a block each: those of the larger user buffer first, the smaller one inside it when in
+ * place, else behind it, then scratch. */
+bool tt_proof_memory_start(struct tt_proof *proof, int32_t rank)
+{
+  struct tt_proof_rank *state = &proof->ranks[rank];
+  const struct tt_program *program = state->program;
+  const struct tt_validate_step *step = &proof->steps[state->step];
+  struct tt_memory *memory = &state->memory;
+  bool inside_output = false;
+  uint32_t block = tt_definition_in_place_block(program, &inside_output);
+  *memory = (struct tt_memory){.output_base = program->input_blocks,
+                               .scratch_base = program->input_blocks + program->output_blocks};
+  if (step->in_place && program->input_blocks && program->output_blocks) {
+    memory->input_base = inside_output ? block : 0;
+    memory->output_base = inside_output ? 0 : block;
+    memory->scratch_base = inside_output ? program->output_blocks : program->input_blocks;
+  }
+  size_t ncells = ((size_t)memory->scratch_base * step->loops + (size_t)program->nscratch * program->scratch_blocks) *
+                  program->parts;
+  memory->cells = calloc(ncells + 1, sizeof(*memory->cells));
+  if (!memory->cells) return tt_proof_out_of_memory(proof);
+  if (state->watch < 0) return true;
+  memory->accesses = calloc((ncells + 1) * (2 + program->nstrands), sizeof(*memory->accesses));
+  return memory->accesses ? true : tt_proof_out_of_memory(proof);
+}
+
+void tt_proof_memory_end(struct tt_memory *memory)
+{
+  free(memory->cells);
+  free(memory->accesses);
+  *memory = (struct tt_memory){0};
+}
+
+static size_t find_cell(const struct tt_proof *proof, int32_t rank, uint8_t buffer, uint32_t chunk, uint64_t loop)
+{
+  const struct tt_proof_rank *state = &proof->ranks[rank];
+  const struct tt_program *program = state->program;
+  const struct tt_memory *memory = &state->memory;
+  size_t parts = program->parts, loops = proof->steps[state->step].loops;
+  if (buffer >= TT_SCRATCH) {
+    size_t scratch = (size_t)(buffer - TT_SCRATCH) * program->scratch_blocks * parts;
+    return memory->scratch_base * loops * parts + scratch + chunk;
+  }
+  size_t base = buffer == TT_INPUT ? memory->input_base : memory->output_base;
+  return (base * parts + chunk) * loops + loop;
+}
+
+/* What a cell holds that nothing was written to: the user's input, if it lies there. */
+static bool initial_value(const struct tt_proof *proof, int32_t rank, uint8_t buffer, uint32_t chunk, uint64_t loop,
+                          struct tt_value *value)
+{
+  const struct tt_proof_rank *state = &proof->ranks[rank];
+  const struct tt_memory *memory = &state->memory;
+  if (buffer >= TT_SCRATCH) return false;
+  uint32_t part = chunk % state->program->parts;
+  uint32_t area = chunk / state->program->parts + (buffer == TT_INPUT ? memory->input_base : memory->output_base);
+  if (area < memory->input_base || area >= memory->input_base + state->program->input_blocks) return false;
+  *value = tt_proof_leaf(state->step, rank, area - memory->input_base, part, (uint32_t)loop);
+  return true;
+}
+
+static bool holds(const struct tt_proof *proof, int32_t rank, uint8_t buffer, uint32_t chunk, uint64_t loop,
+                  struct tt_value *value)
+{
+  const struct tt_cell *cell =
+      &proof->ranks[rank].memory.cells[find_cell(proof, rank, buffer, chunk, loop)];
+  if (!cell->value.count) return initial_value(proof, rank, buffer, chunk, loop, value);
+  *value = cell->value;
+  return true;
+}
+
+bool tt_proof_output(const struct tt_proof *proof, int32_t rank, uint32_t chunk, uint64_t loop, struct tt_value *value)
+{
+  return holds(proof, rank, TT_OUTPUT, chunk, loop, value);
+}
+
+static const char *buffer_name(uint8_t buffer)
+{
+  return buffer == TT_INPUT ? "input" : buffer == TT_OUTPUT ? "output" : "scratch";
+}
+
+/* Whether another strand's last write, and for a write its last reads, come before what `clock` follows. */
+static bool check_race(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                       uint32_t chunk, const uint32_t *clock, bool writes, uint32_t time)
+{
+  const struct tt_proof_rank *state = &proof->ranks[strand->rank];
+  if (state->watch < 0) return true;
+  uint32_t nstrands = state->program->nstrands;
+  size_t cell = find_cell(proof, strand->rank, operand->buffer, chunk, strand->loop);
+  uint32_t *access = state->memory.accesses + cell * (2 + nstrands);
+  uint32_t *writer = &access[0], *written = &access[1], *read = &access[2];
+  const uint32_t *known = clock + state->watch;
+  if (*writer && *writer - 1 != strand->index && *written > known[*writer - 1]) {
+    return tt_proof_fail(proof, strand, "%s %s chunk %u, which strand %u may be writing",
+                         writes ? "writes" : "reads", buffer_name(operand->buffer), chunk, *writer - 1);
+  }
+  if (!writes) {
+    read[strand->index] = time;
+    return true;
+  }
+  for (uint32_t other = 0; other < nstrands; other++) {
+    if (other == strand->index || read[other] <= known[other]) continue;
+    return tt_proof_fail(proof, strand, "writes %s chunk %u, which strand %u may still have to read",
+                         buffer_name(operand->buffer), chunk, other);
+  }
+  *writer = strand->index + 1;
+  *written = time;
+  return true;
+}
+
+static struct tt_cell *cell_of(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                               const struct tt_operand *operand, uint32_t chunk)
+{
+  return &proof->ranks[strand->rank].memory.cells[find_cell(proof, strand->rank, operand->buffer, chunk,
+                                                            strand->loop)];
+}
+
+bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                         const struct tt_operand *operand, uint32_t chunk)
+{
+  struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
+  if (cell->written >> 1 == proof->event) {
+    return tt_proof_fail(proof, strand, "writes %s chunk %u twice in one instruction", buffer_name(operand->buffer),
+                         chunk);
+  }
+  cell->written = proof->event << 1 | (operand->kind == TT_DST);
+  return true;
+}
+
+bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                   uint32_t chunk, const uint32_t *clock, struct tt_value *value)
+{
+  const struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
+  const struct tt_program *program = proof->ranks[strand->rank].program;
+  bool in_reduction = operand->kind == TT_SRC;
+  /* A reduction may overwrite its own source, element by element; a move knows no order with the rest. */
+  if (cell->written >> 1 == proof->event && !(in_reduction && cell->written & 1)) {
+    return tt_proof_fail(proof, strand, "reads and writes %s chunk %u in one instruction",
+                         buffer_name(operand->buffer), chunk);
+  }
+  uint32_t time = 2 * strand->time + (in_reduction ? 0 : 1);
+  if (!check_race(proof, strand, operand, chunk, clock, false, time)) return false;
+  if (!holds(proof, strand->rank, operand->buffer, chunk, strand->loop, value)) {
+    return tt_proof_fail(proof, strand, "reads %s chunk %u, which nothing was written to",
+                         buffer_name(operand->buffer), chunk);
+  }
+  if (value->part != chunk % program->parts || value->loop != strand->loop) {
+    return tt_proof_fail(proof, strand, "reads %s chunk %u, which holds part %u of loop %u",
+                         buffer_name(operand->buffer), chunk, value->part, value->loop);
+  }
+  if (operand->buffer == TT_INPUT && tt_definition_reduces(program->collective)) value->scaled++;
+  return true;
+}
+
+bool tt_proof_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                    uint32_t chunk, const uint32_t *clock, const struct tt_value *value)
+{
+  if (!check_race(proof, strand, operand, chunk, clock, true, 2 * strand->time + 1)) return false;
+  cell_of(proof, strand, operand, chunk)->value = *value;
+  return true;
+}
