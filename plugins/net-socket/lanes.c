@@ -162,13 +162,14 @@ ncclResult_t tt_netsocket_lanes_start(struct tt_netsocket_link *link, const int 
   TT_TRY(TT_CALLOC(&link->helper, (size_t)threads));
   /* All lanes' division among threads must be known before the first helper runs. */
   link->threads = threads;
-  for (int i = 0; i < threads; i++) link->helper[i] = (struct tt_netsocket_helper){.link = link, .first = i, .wake = -1};
+  for (int i = 0; i < threads; i++)
+    link->helper[i] = (struct tt_netsocket_helper){.link = link, .first = i, .wake = -1};
   for (int i = 0; i < threads && result == ncclSuccess; i++) {
     struct tt_netsocket_helper *helper = &link->helper[i];
     helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (helper->wake < 0)
-      result = TT_FAIL(ncclSystemError, "net socket: no eventfd for a helper thread: %s; check ulimit -n",
-                       strerror(errno));
+      result =
+          TT_FAIL(ncclSystemError, "net socket: no eventfd for a helper thread: %s; check ulimit -n", strerror(errno));
     else
       result = tt_thread_start(&helper->thread, "tutti-net-sock", helper_run, helper);
     if (result != ncclSuccess) tt_socket_close(&helper->wake);

@@ -78,8 +78,9 @@ ncclResult_t tt_netsocket_link_fail(struct tt_netsocket_link *link, ncclResult_t
 ncclResult_t tt_netsocket_link_lost(struct tt_netsocket_link *link, int error, const char *doing)
 {
   const char *cause = error ? strerror(error) : "the connection was closed";
-  return tt_netsocket_link_fail(
-      link, TT_FAIL(ncclRemoteError, "net socket: lost the peer %s while %s: %s; its process ended or the network "
-                                     "between failed, see its log",
-                    link->peer, doing, cause));
+  return tt_netsocket_link_fail(link,
+                                TT_FAIL(ncclRemoteError,
+                                        "net socket: lost the peer %s while %s: %s; its process ended or the network "
+                                        "between failed, see its log",
+                                        link->peer, doing, cause));
 }

@@ -95,8 +95,8 @@ static void send_notes(struct tt_netsocket_recv_comm *comm)
     struct tt_netsocket_pause *pause = &comm->pauses[i];
     if (pause->state == TT_NETSOCKET_PAUSED) continue;
     bool resume = pause->state == TT_NETSOCKET_TO_RESUME;
-    comm->note = (struct tt_netsocket_header){.kind = resume ? TT_NETSOCKET_RESUME : TT_NETSOCKET_PAUSE,
-                                              .tag = pause->tag};
+    comm->note =
+        (struct tt_netsocket_header){.kind = resume ? TT_NETSOCKET_RESUME : TT_NETSOCKET_PAUSE, .tag = pause->tag};
     comm->note_left = sizeof comm->note;
     if (resume)
       comm->pauses[i--] = comm->pauses[--comm->pause_count];
@@ -215,9 +215,10 @@ ncclResult_t tt_netsocket_match_message(struct tt_netsocket_recv_comm *comm, con
   struct tt_netsocket_recv_request **at;
   *stalled = true;
   if (header->kind != TT_NETSOCKET_MESSAGE || header->bytes > NCCL_MAX_NET_SIZE_BYTES)
-    return tt_netsocket_link_fail(
-        &comm->link, TT_FAIL(ncclRemoteError, "net socket: %s sent a header of unknown kind 0x%x; the stream is corrupt",
-                             comm->link.peer, header->kind));
+    return tt_netsocket_link_fail(&comm->link,
+                                  TT_FAIL(ncclRemoteError,
+                                          "net socket: %s sent a header of unknown kind 0x%x; the stream is corrupt",
+                                          comm->link.peer, header->kind));
   if (!comm->open) return ncclSuccess;
   struct tt_netsocket_stripes stripes = tt_netsocket_stripes(&comm->link, header->bytes);
   if (stripes.count && !tt_netsocket_lanes_have_room(&comm->link, stripes.count)) return ncclSuccess;

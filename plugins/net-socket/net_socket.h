@@ -1,9 +1,9 @@
 /* The TCP net plugin, inside. A connection is one-way: a send comm here and a receive comm at the peer.
  *
  * A connection has one main socket, which carries all headers and the payload of small messages in order, and 0 to 64
- * lanes, further sockets over which large messages are striped. Both sides compute the same stripes, so lanes carry bare
- * bytes. Lanes are driven by helper threads if there are any (NCCL_SOCKET_NTHREADS), else, like the main socket, by the
- * thread that calls isend, irecv and test. Nothing here ever blocks but closing, which joins the helpers.
+ * lanes, further sockets over which large messages are striped. Both sides compute the same stripes, so lanes carry
+ * bare bytes. Lanes are driven by helper threads if there are any (NCCL_SOCKET_NTHREADS), else, like the main socket,
+ * by the thread that calls isend, irecv and test. Nothing here ever blocks but closing, which joins the helpers.
  *
  * Grouped receives: a message goes to the oldest receive that has a free slot of its tag. If none has, but receives of
  * other tags wait, what they wait for may be behind this message in the stream, so it is kept aside (match.c), and a
@@ -30,8 +30,8 @@
 #define TT_NETSOCKET_LANES 64 /* NCCL's limit for threads x sockets */
 #define TT_NETSOCKET_RECVS 8  /* receives in a group */
 #define TT_NETSOCKET_RECV_REQUESTS NCCL_NET_MAX_REQUESTS
-#define TT_NETSOCKET_SEND_REQUESTS (NCCL_NET_MAX_REQUESTS * TT_NETSOCKET_RECVS)
-#define TT_NETSOCKET_STRIPE ((size_t)64 << 10) /* least bytes of a stripe; messages up to this go over the main socket */
+#define TT_NETSOCKET_STRIPE                                                                                            \
+  ((size_t)64 << 10) /* least bytes of a stripe; messages up to this go over the main socket */
 
 /* ---- devices.c: the process-wide state ---- */
 
@@ -94,8 +94,8 @@ struct tt_netsocket_link {
   _Atomic uint32_t stop;
 };
 
-/* How a message is cut: stripe i is `bytes` long but the last, and goes over lane (next_lane + i) mod lanes. count 0: not
- * striped. */
+/* How a message is cut: stripe i is `bytes` long but the last, and goes over lane (next_lane + i) mod lanes. count 0:
+ * not striped. */
 struct tt_netsocket_stripes {
   int count;
   size_t bytes;

@@ -1,5 +1,5 @@
-/* The exported structs, v8 to v12, and the thin functions in which their signatures differ. The newest version's are the
- * real ones. Members that only device memory or device offload need are NULL. */
+/* The exported structs, v8 to v12, and the thin functions in which their signatures differ. The newest version's are
+ * the real ones. Members that only device memory or device offload need are NULL. */
 #include "net_socket.h"
 
 #include <string.h>

@@ -11,8 +11,6 @@
 #define READ_BYTES ((size_t)1 << 20) /* payload in one system call */
 #define READS 8                      /* system calls in one round, so that other comms get their turn */
 
-
-
 ncclResult_t tt_netsocket_recv_make(const int *fds, int count, void **recv_comm)
 {
   struct tt_netsocket_recv_comm *comm = NULL;

@@ -1,5 +1,6 @@
 /* The sending side. Requests wait in the order of isend; headers and small payloads of several go out in one system
- * call. A tag that the receiver paused (see match.c) waits in a list of its own, so that others can pass. */
+ * call. Each tag has a pool of requests and, while the receiver has paused it (see match.c), a list of its own to wait
+ * in, so that no tag can keep the others from being posted or from passing. */
 #include "net_socket.h"
 
 #include <errno.h>
@@ -18,10 +19,13 @@
 #define NOTES_EVERY_BYTES ((size_t)1 << 20)
 #define NOTES_EVERY_MESSAGES 64
 #define LINGER_MS 1000
+#define TAGS 256 /* in flight at once; each takes some kilobytes */
 
+struct tag;
 struct send_request {
   struct tt_netsocket_request base;
   struct send_comm *comm;
+  struct tag *owner;
   struct send_request *next; /* in the list that it is in: free, ready or held */
   char *data;
   size_t bytes, inline_bytes, sent; /* `sent` counts the header too */
@@ -36,21 +40,27 @@ struct list {
   struct send_request *first, **end;
 };
 
+struct tag {
+  int32_t tag;
+  bool paused;
+  int in_flight;
+  struct list held; /* waits for the end of the pause */
+  struct send_request *free;
+  struct tag *next;
+  struct send_request requests[NCCL_NET_MAX_REQUESTS];
+};
+
 struct send_comm {
   struct tt_netsocket_link link;
-  struct list ready, held;
-  struct send_request *free;
-  struct send_request *striped[STRIPED];
-  int32_t *paused; /* tags */
-  int paused_count, paused_room;
+  struct list ready; /* of all tags, in the order of the wire */
+  struct tag *tags, *last;
+  int tag_count, held_count;
   bool several_tags; /* only then can notes come */
-  bool any_tag;
-  int32_t first_tag;
-  size_t since_bytes;
+  struct send_request *striped[STRIPED];
+  size_t since_bytes; /* since notes were looked for */
   int since_messages;
   struct tt_netsocket_header note; /* being received */
   size_t note_got;
-  struct send_request requests[TT_NETSOCKET_SEND_REQUESTS];
 };
 
 static void append(struct list *list, struct send_request *request)
@@ -78,11 +88,6 @@ ncclResult_t tt_netsocket_send_make(const int *fds, int count, void **send_comm)
     return result;
   }
   clear(&comm->ready);
-  clear(&comm->held);
-  for (int i = 0; i < TT_NETSOCKET_SEND_REQUESTS; i++) {
-    comm->requests[i].next = comm->free;
-    comm->free = &comm->requests[i];
-  }
   result = tt_netsocket_link_init(&comm->link, true, fds, count);
   if (result != ncclSuccess) {
     free(comm);
@@ -92,53 +97,96 @@ ncclResult_t tt_netsocket_send_make(const int *fds, int count, void **send_comm)
   return ncclSuccess;
 }
 
-/* ---- Paused tags ---- */
+/* ---- Tags ---- */
 
-static bool is_paused(const struct send_comm *comm, int32_t tag)
+static struct tag *find_tag(struct send_comm *comm, int32_t number)
 {
-  for (int i = 0; i < comm->paused_count; i++)
-    if (comm->paused[i] == tag) return true;
-  return false;
+  if (comm->last && comm->last->tag == number) return comm->last;
+  struct tag *tag = comm->tags;
+  while (tag && tag->tag != number) tag = tag->next;
+  if (tag) comm->last = tag;
+  return tag;
 }
 
-/* Moves requests of `tag` from one list to the end of another, in order. Those on the wire stay. */
-static void move_tag(struct list *from, struct list *to, int32_t tag)
+/* The tag's entry; for a new one that of an idle tag is reused. *out = NULL if too many are in flight. */
+static ncclResult_t get_tag(struct send_comm *comm, int32_t number, struct tag **out)
 {
-  struct send_request *request = from->first;
-  clear(from);
+  *out = find_tag(comm, number);
+  if (*out) return ncclSuccess;
+  struct tag *tag = comm->tags;
+  while (tag && (tag->paused || tag->in_flight)) tag = tag->next;
+  if (!tag && comm->tag_count == TAGS) return ncclSuccess;
+  if (comm->tags) comm->several_tags = true;
+  if (!tag) {
+    TT_TRY(TT_CALLOC(&tag, 1));
+    clear(&tag->held);
+    for (int i = NCCL_NET_MAX_REQUESTS - 1; i >= 0; i--) {
+      struct send_request *request = &tag->requests[i];
+      request->comm = comm;
+      request->owner = tag;
+      request->next = tag->free;
+      tag->free = request;
+    }
+    tag->next = comm->tags;
+    comm->tags = tag;
+    comm->tag_count++;
+  }
+  tag->tag = number;
+  *out = comm->last = tag;
+  return ncclSuccess;
+}
+
+static void hold(struct send_comm *comm, struct send_request *request)
+{
+  append(&request->owner->held, request);
+  comm->held_count++;
+}
+
+/* What is partly on the wire stays there. */
+static void pause_tag(struct send_comm *comm, struct tag *tag)
+{
+  struct send_request *request = comm->ready.first;
+  tag->paused = true;
+  clear(&comm->ready);
   while (request) {
     struct send_request *next = request->next;
-    append(request->header.tag == tag && !request->committed ? to : from, request);
+    if (request->owner == tag && !request->committed)
+      hold(comm, request);
+    else
+      append(&comm->ready, request);
     request = next;
   }
 }
 
+static void resume_tag(struct send_comm *comm, struct tag *tag)
+{
+  struct send_request *request = tag->held.first;
+  tag->paused = false;
+  clear(&tag->held);
+  while (request) {
+    struct send_request *next = request->next;
+    append(&comm->ready, request);
+    comm->held_count--;
+    request = next;
+  }
+}
+
+/* A pause is kept also for a tag that has nothing in flight; a resume of an unknown one has nothing to do. */
 static ncclResult_t obey_note(struct send_comm *comm)
 {
   const struct tt_netsocket_header *note = &comm->note;
-  if (note->kind == TT_NETSOCKET_PAUSE) {
-    if (is_paused(comm, note->tag)) return ncclSuccess;
-    if (comm->paused_count == comm->paused_room) {
-      int room = comm->paused_room ? 2 * comm->paused_room : 8;
-      int32_t *more = realloc(comm->paused, (size_t)room * sizeof *more);
-      if (!more)
-        return tt_netsocket_link_fail(&comm->link, TT_FAIL(ncclSystemError, "net socket: no memory for %d tags", room));
-      comm->paused = more;
-      comm->paused_room = room;
-    }
-    comm->paused[comm->paused_count++] = note->tag;
-    move_tag(&comm->ready, &comm->held, note->tag);
-    return ncclSuccess;
-  }
-  if (note->kind == TT_NETSOCKET_RESUME) {
-    for (int i = 0; i < comm->paused_count; i++)
-      if (comm->paused[i] == note->tag) comm->paused[i--] = comm->paused[--comm->paused_count];
-    move_tag(&comm->held, &comm->ready, note->tag);
-    return ncclSuccess;
-  }
-  return tt_netsocket_link_fail(
-      &comm->link, TT_FAIL(ncclRemoteError, "net socket: %s sent a note of unknown kind 0x%x; the stream is corrupt",
-                           comm->link.peer, note->kind));
+  if (note->kind != TT_NETSOCKET_PAUSE && note->kind != TT_NETSOCKET_RESUME)
+    return tt_netsocket_link_fail(
+        &comm->link, TT_FAIL(ncclRemoteError, "net socket: %s sent a note of unknown kind 0x%x; the stream is corrupt",
+                             comm->link.peer, note->kind));
+  struct tag *tag = find_tag(comm, note->tag);
+  if (note->kind == TT_NETSOCKET_PAUSE && !tag) TT_TRY(get_tag(comm, note->tag, &tag));
+  if (!tag) return ncclSuccess;
+  if (note->kind == TT_NETSOCKET_PAUSE)
+    pause_tag(comm, tag);
+  else
+    resume_tag(comm, tag);
+  return ncclSuccess;
 }
 
 /* Reads what the receiver says. Also how a sender that waits learns that the receiver is gone. */
@@ -147,8 +195,8 @@ static ncclResult_t read_notes(struct send_comm *comm)
   comm->since_bytes = 0;
   comm->since_messages = 0;
   for (;;) {
-    ssize_t n = recv(comm->link.fd, (char *)&comm->note + comm->note_got, sizeof comm->note - comm->note_got,
-                     MSG_DONTWAIT);
+    ssize_t n =
+        recv(comm->link.fd, (char *)&comm->note + comm->note_got, sizeof comm->note - comm->note_got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ncclSuccess;
     if (n <= 0) return tt_netsocket_link_lost(&comm->link, n < 0 ? errno : 0, "sending");
@@ -179,8 +227,8 @@ static int gather(struct send_comm *comm, struct iovec *iov, size_t *total)
 {
   int count = 0;
   *total = 0;
-  for (struct send_request *request = comm->ready.first;
-       request && count <= 2 * (BATCH - 1) && *total < BATCH_BYTES; request = request->next) {
+  for (struct send_request *request = comm->ready.first; request && count <= 2 * (BATCH - 1) && *total < BATCH_BYTES;
+       request = request->next) {
     if (!request->committed && request->stripes.count && !commit_striped(comm, request)) break;
     request->committed = true;
     size_t sent = request->sent, header = sizeof request->header;
@@ -229,7 +277,7 @@ static ncclResult_t write_ready(struct send_comm *comm)
     full = n < (ssize_t)total;
   }
   bool due = comm->since_bytes >= NOTES_EVERY_BYTES || comm->since_messages >= NOTES_EVERY_MESSAGES;
-  if (full || comm->held.first || due) TT_TRY(read_notes(comm));
+  if (full || comm->held_count || due) TT_TRY(read_notes(comm));
   return ncclSuccess;
 }
 
@@ -243,21 +291,20 @@ static ncclResult_t progress(struct send_comm *comm)
 
 /* ---- The ABI's calls ---- */
 
-ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int tag, void **out)
+ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int number, void **out)
 {
   struct send_comm *comm = send_comm;
+  struct tag *tag;
   *out = NULL;
   if (!comm || (bytes && !data)) return TT_FAIL(ncclInternalError, "net socket: isend of %zu bytes from NULL", bytes);
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
-  struct send_request *request = comm->free;
+  TT_TRY(get_tag(comm, number, &tag));
+  struct send_request *request = tag ? tag->free : NULL;
   if (!request) return ncclSuccess;
-  comm->free = request->next;
-  if (!comm->any_tag) comm->first_tag = tag;
-  comm->any_tag = true;
-  comm->several_tags |= tag != comm->first_tag;
+  tag->free = request->next;
+  tag->in_flight++;
 
   request->base = (struct tt_netsocket_request){.sends = true, .live = true};
-  request->comm = comm;
   request->data = data;
   request->bytes = bytes;
   request->sent = 0;
@@ -265,8 +312,11 @@ ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int t
   request->stripes = tt_netsocket_stripes(&comm->link, bytes);
   request->inline_bytes = request->stripes.count ? 0 : bytes;
   atomic_store_explicit(&request->left, (uint32_t)request->stripes.count, memory_order_relaxed);
-  request->header = (struct tt_netsocket_header){.kind = TT_NETSOCKET_MESSAGE, .tag = tag, .bytes = bytes};
-  append(is_paused(comm, tag) ? &comm->held : &comm->ready, request);
+  request->header = (struct tt_netsocket_header){.kind = TT_NETSOCKET_MESSAGE, .tag = number, .bytes = bytes};
+  if (tag->paused)
+    hold(comm, request);
+  else
+    append(&comm->ready, request);
 
   ncclResult_t result = progress(comm);
   if (result == ncclSuccess) *out = request;
@@ -292,8 +342,9 @@ ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *base, int *done
   for (int i = 0; i < STRIPED; i++)
     if (comm->striped[i] == request) comm->striped[i] = NULL;
   request->base.live = false;
-  request->next = comm->free;
-  comm->free = request;
+  request->next = request->owner->free;
+  request->owner->free = request;
+  request->owner->in_flight--;
   return ncclSuccess;
 }
 
@@ -322,7 +373,11 @@ ncclResult_t tt_netsocket_close_send(void *send_comm)
   if (!comm) return ncclSuccess;
   if (comm->several_tags && comm->link.failed == ncclSuccess) linger(comm);
   tt_netsocket_link_close(&comm->link);
-  free(comm->paused);
+  while (comm->tags) {
+    struct tag *tag = comm->tags;
+    comm->tags = tag->next;
+    free(tag);
+  }
   free(comm);
   return ncclSuccess;
 }

@@ -1,5 +1,5 @@
-/* What travels: the handle of a listener (through the caller's bootstrap), the greeting of a connection, and the headers
- * of messages and notes. All in the host's byte order; the magic numbers reveal a peer of the other order. */
+/* What travels: the handle of a listener (through the caller's bootstrap), the greeting of a connection, and the
+ * headers of messages and notes. All in the host's byte order; the magic numbers reveal a peer of the other order. */
 #ifndef TT_NET_SOCKET_WIRE_H
 #define TT_NET_SOCKET_WIRE_H
 

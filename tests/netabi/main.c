@@ -1,0 +1,179 @@
+/* netabi: tests a net plugin against the rules of tutti/net.h.
+ *
+ *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--list]
+ *
+ * One line a clause: PASS, FAIL or SKIP, its name, and the reason. Exit status 1 if a clause failed, 2 for wrong use.
+ * Each clause runs in two new processes, so that whatever it breaks ends with it. */
+#include "netabi.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *plugin_path;
+static int deadline_s = 20;
+
+struct outcome {
+  int status; /* of wait() */
+  char reason[600];
+};
+
+static _Noreturn void run_side(const struct clause *clause, int abi, int index, int peer, int reports)
+{
+  side_begin(index, peer, reports, deadline_s);
+  load_plugin(abi);
+  if (!clause->bare) init_plugin();
+  clause->run();
+  if (!clause->bare) final_plugin();
+  exit(0); /* runs leak checkers; _exit is for failures */
+}
+
+static void read_all(int fd, char *text, size_t size)
+{
+  size_t got = 0;
+  ssize_t n;
+  while (got + 1 < size && (n = read(fd, text + got, size - 1 - got)) > 0) got += (size_t)n;
+  text[got] = 0;
+}
+
+/* Waits for both; the watchdog inside ends them, and this ends those in which it does not work. */
+static void wait_both(const pid_t pids[2], struct outcome outcomes[2])
+{
+  time_t end = time(NULL) + deadline_s + 5;
+  bool gone[2] = {false, false};
+  while (!gone[0] || !gone[1]) {
+    struct timespec nap = {.tv_nsec = 2000000};
+    for (int i = 0; i < 2; i++)
+      if (!gone[i] && waitpid(pids[i], &outcomes[i].status, WNOHANG) == pids[i]) gone[i] = true;
+    for (int i = 0; i < 2; i++)
+      if (!gone[i] && time(NULL) > end) kill(pids[i], SIGKILL);
+    nanosleep(&nap, NULL);
+  }
+}
+
+enum verdict { PASS, FAIL, SKIP };
+
+/* The more telling of the two sides: a reason of its own comes before "the other side is gone". */
+static enum verdict judge(const struct clause *clause, struct outcome outcomes[2], char *text, size_t size)
+{
+  bool dies = strncmp(clause->name, "killed", 6) == 0;
+  int bad = -1;
+  for (int i = 0; i < 2; i++) {
+    int status = outcomes[i].status;
+    bool ended = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77);
+    if (ended || (dies && i == 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) continue;
+    if (WIFSIGNALED(status))
+      snprintf(outcomes[i].reason, sizeof outcomes[i].reason, "died of signal %d (%s)", WTERMSIG(status),
+               strsignal(WTERMSIG(status)));
+    else if (!outcomes[i].reason[0])
+      snprintf(outcomes[i].reason, sizeof outcomes[i].reason, "ended with status %d", WEXITSTATUS(status));
+    if (bad < 0 || strncmp(outcomes[bad].reason, "the other side", 14) == 0) bad = i;
+  }
+  if (bad >= 0) {
+    snprintf(text, size, "side %d: %s", bad, outcomes[bad].reason);
+    return FAIL;
+  }
+  for (int i = 0; i < 2; i++)
+    if (WIFEXITED(outcomes[i].status) && WEXITSTATUS(outcomes[i].status) == 77) {
+      snprintf(text, size, "%s", outcomes[i].reason);
+      return SKIP;
+    }
+  snprintf(text, size, "%s", clause->rule);
+  return PASS;
+}
+
+static enum verdict run_clause(const struct clause *clause, int abi)
+{
+  static const char *const words[] = {"PASS", "FAIL", "SKIP"};
+  int between[2], reports[2][2];
+  pid_t pids[2];
+  struct outcome outcomes[2];
+  memset(outcomes, 0, sizeof outcomes);
+  fflush(stdout);
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, between) || pipe(reports[0]) || pipe(reports[1])) {
+    perror("netabi: cannot start a clause");
+    exit(2);
+  }
+  for (int i = 0; i < 2; i++) {
+    pids[i] = fork();
+    if (pids[i] < 0) {
+      perror("netabi: fork");
+      exit(2);
+    }
+    if (pids[i] == 0) {
+      close(between[!i]);
+      for (int k = 0; k < 2; k++) close(reports[k][0]);
+      close(reports[!i][1]);
+      run_side(clause, abi, i, between[i], reports[i][1]);
+    }
+  }
+  for (int i = 0; i < 2; i++) {
+    close(between[i]);
+    close(reports[i][1]);
+  }
+  wait_both(pids, outcomes);
+  for (int i = 0; i < 2; i++) {
+    read_all(reports[i][0], outcomes[i].reason, sizeof outcomes[i].reason);
+    close(reports[i][0]);
+  }
+  char text[700];
+  enum verdict verdict = judge(clause, outcomes, text, sizeof text);
+  printf("%s %-20s %s\n", words[verdict], clause->name, text);
+  return verdict;
+}
+
+static const struct clause *const all_clauses[] = {setup_clauses, data_clauses,    group_clauses,
+                                                   flow_clauses,  failure_clauses, life_clauses};
+#define LISTS (sizeof all_clauses / sizeof all_clauses[0])
+
+static int usage(void)
+{
+  fprintf(stderr, "usage: netabi PLUGIN.so [--abi %d..%d] [--only CLAUSE] [--deadline SECONDS] | netabi --list\n",
+          OLDEST_ABI, NEWEST_ABI);
+  return 2;
+}
+
+int main(int argc, char **argv)
+{
+  const char *only = NULL;
+  int abi = NEWEST_ABI, count[3] = {0};
+  for (int i = 1; i < argc; i++) {
+    if (!strcmp(argv[i], "--list")) {
+      for (size_t l = 0; l < LISTS; l++)
+        for (const struct clause *c = all_clauses[l]; c->name; c++) printf("%-20s %s\n", c->name, c->rule);
+      return 0;
+    }
+    if (argv[i][0] != '-') {
+      plugin_path = argv[i];
+      continue;
+    }
+    if (i + 1 == argc) return usage();
+    if (!strcmp(argv[i], "--abi"))
+      abi = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--only"))
+      only = argv[++i];
+    else if (!strcmp(argv[i], "--deadline"))
+      deadline_s = atoi(argv[++i]);
+    else
+      return usage();
+  }
+  if (!plugin_path || deadline_s < 1 || abi < OLDEST_ABI || abi > NEWEST_ABI) return usage();
+  printf("netabi: %s, ncclNetPlugin_v%d\n", plugin_path, abi);
+  for (size_t l = 0; l < LISTS; l++)
+    for (const struct clause *c = all_clauses[l]; c->name; c++)
+      if (!only || !strcmp(only, c->name)) count[run_clause(c, abi)]++;
+  if (count[PASS] + count[FAIL] + count[SKIP] == 0) {
+    fprintf(stderr, "netabi: there is no clause \"%s\"; see --list\n", only);
+    return 2;
+  }
+  printf("netabi: %d passed, %d failed, %d skipped\n", count[PASS], count[FAIL], count[SKIP]);
+  /* A plugin that passes nothing was not tested. */
+  return count[FAIL] || !count[PASS];
+}
