@@ -1,0 +1,122 @@
+/* See watch.h.
+ *
+ * Why the maps, and not a word from the drop-in itself: that it was loaded proves little, since a program may map a
+ * second NCCL later, by its path, and call that one. The maps show both, in every process that the command starts, at
+ * any time, and the library needs nothing for it. What they cannot show is an NCCL that is linked into the program. */
+#include "watch.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include "maps.h"
+
+/* First looks come fast, since programs may be short; then a look costs little beside what runs a long time. */
+enum { FIRST_LOOK_MS = 5, LAST_LOOK_MS = 2000, MOST_REPORTS = 8, SETTLED_MS = 300 };
+
+struct family {
+  pid_t root;
+  const char *ours, *command;
+  pid_t reported[MOST_REPORTS];
+  int reports;
+  long elapsed_ms;
+};
+
+static sigset_t signals(void)
+{
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGQUIT);
+  return set;
+}
+
+void run_watch_block(void)
+{
+  sigset_t set = signals();
+  sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+void run_watch_unblock(void)
+{
+  sigset_t set = signals();
+  sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static pid_t parent_of(pid_t pid)
+{
+  char path[64], line[512];
+  int parent = 0;
+  snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "re");
+  if (!file) return 0;
+  if (fgets(line, sizeof(line), file)) {
+    char *end = strrchr(line, ')'); /* the name before it may hold anything */
+    if (!end || sscanf(end + 1, " %*c %d", &parent) != 1) parent = 0;
+  }
+  fclose(file);
+  return parent;
+}
+
+static bool descends(pid_t pid, pid_t root)
+{
+  for (int depth = 0; pid > 1 && depth < 64; depth++, pid = parent_of(pid))
+    if (pid == root) return true;
+  return false;
+}
+
+static void look_at(struct family *family, pid_t pid)
+{
+  struct run_maps maps;
+  for (int i = 0; i < family->reports; i++)
+    if (family->reported[i] == pid) return;
+  if (family->reports == MOST_REPORTS) return;
+  run_maps_look(pid, family->ours, &maps);
+  if (!maps.readable || !maps.loaded) return;
+  if (maps.other[0])
+    fprintf(stderr, "tutti-run: process %d of %s has another NCCL mapped: %s; calls may go there and not to Tutti (%s). "
+                    "Find who loads it by its path (LD_DEBUG=files), and remove it\n", (int)pid, family->command,
+            maps.other, family->ours);
+  else if (!maps.ours && pid == family->root && family->elapsed_ms >= SETTLED_MS)
+    fprintf(stderr, "tutti-run: process %d of %s runs without Tutti's drop-in: LD_PRELOAD was removed or ignored\n",
+            (int)pid, family->command);
+  else return;
+  family->reported[family->reports++] = pid;
+}
+
+static void look_at_all(struct family *family)
+{
+  DIR *processes = opendir("/proc");
+  struct dirent *entry;
+  if (!processes) return;
+  while ((entry = readdir(processes))) {
+    pid_t pid = (pid_t)atoi(entry->d_name);
+    if (pid > 1 && descends(pid, family->root)) look_at(family, pid);
+  }
+  closedir(processes);
+}
+
+int run_watch(pid_t child, const char *ours, const char *command)
+{
+  struct family family = {.root = child, .ours = ours, .command = command};
+  sigset_t set = signals();
+  for (long pause = FIRST_LOOK_MS;;) {
+    struct timespec limit = {pause / 1000, pause % 1000 * 1000000};
+    int status, number = sigtimedwait(&set, NULL, &limit);
+    /* Ctrl-C reaches the command by itself, as it is in the same process group. */
+    if (number == SIGTERM || number == SIGHUP) kill(child, number);
+    if (waitpid(child, &status, WNOHANG) == child)
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (number > 0) continue; /* a look is due at its own time */
+    family.elapsed_ms += pause;
+    look_at_all(&family);
+    pause = pause * 2 < LAST_LOOK_MS ? pause * 2 : LAST_LOOK_MS;
+  }
+}
