@@ -251,12 +251,14 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     if (tt_deadline_passed(round->deadline)) {
       char missing[1024];
       describe_missing(connect, round, missing, sizeof(missing));
-      return TT_FAIL(ncclSystemError,
-                     "rank %d waited %lld s for connections with %s: check that these processes live and are not stopped, "
-                     "or raise NCCL_BOOTSTRAP_TIMEOUT",
-                     connect->env->rank, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT), missing);
+      return TT_FAIL(
+          ncclSystemError,
+          "rank %d waited %lld s for connections with %s: check that these processes live and are not stopped, "
+          "or raise NCCL_BOOTSTRAP_TIMEOUT",
+          connect->env->rank, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT), missing);
     }
-    struct timespec until = point_in_time(now + (uint64_t)tt_deadline_poll_ms(round->deadline, ABORT_POLL_MS) * 1000000u);
+    struct timespec until =
+        point_in_time(now + (uint64_t)tt_deadline_poll_ms(round->deadline, ABORT_POLL_MS) * 1000000u);
     pthread_cond_timedwait(&connect->changed, &connect->lock, &until);
   }
 }

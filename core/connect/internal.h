@@ -21,7 +21,7 @@ enum tt_entry_state {
 struct tt_entry {
   _Atomic int state; /* written under the lock; read without it to see that an entry is UP */
   struct tt_connector connector;
-  bool wanted; /* on the list of what the user waits for; the user thread's */
+  bool wanted;           /* on the list of what the user waits for; the user thread's */
   struct tt_entry *next; /* of `fresh`, then of the worker's list */
   ncclResult_t result;   /* of FAILED */
   char why[256];
@@ -48,7 +48,7 @@ struct tt_letter {
 struct tt_connect {
   struct tt_transport_env *env;
   struct tt_bootstrap *bootstrap;
-  pthread_mutex_t lock; /* held for short times only: the bootstrap's service thread takes it */
+  pthread_mutex_t lock;   /* held for short times only: the bootstrap's service thread takes it */
   pthread_cond_t changed; /* an entry is UP or FAILED: for the user */
   pthread_cond_t work;    /* for the worker */
   struct tt_letter *letters, **letters_end;

@@ -39,8 +39,8 @@ struct tt_connect_parsed {
   int nrecords;
   struct tt_connect_record *records; /* free() */
 };
-/* False for bytes that no rank of this version wrote; *why then says what is wrong, and nothing is allocated. On lack of
- * memory too. */
+/* False for bytes that no rank of this version wrote; *why then says what is wrong, and nothing is allocated. On lack
+ * of memory too. */
 bool tt_connect_message_parse(const void *data, size_t bytes, struct tt_connect_parsed *parsed, const char **why);
 
 #endif

@@ -54,9 +54,8 @@ static ncclResult_t tell(struct worker *worker, struct tt_entry *first, enum tt_
   TT_TRY_GOTO(tt_connect_message_begin(&message, kind, index, text), result, out);
   for (struct tt_entry *entry = first; entry; entry = due ? entry->next : NULL) {
     if (entry->connector.peer != peer || entry->connector.index != index || (due && !due(entry))) continue;
-    struct tt_connect_record record = {.channel = entry->connector.channel,
-                                       .send = entry->connector.send,
-                                       .transport = entry->connector.transport};
+    struct tt_connect_record record = {
+        .channel = entry->connector.channel, .send = entry->connector.send, .transport = entry->connector.transport};
     if (kind == TT_CONNECT_HALVES) record.handshake = entry->mine;
     TT_TRY_GOTO(tt_connect_message_add(&message, &record), result, out);
   }
@@ -75,8 +74,7 @@ static void fail(struct worker *worker, struct tt_entry *entry, ncclResult_t res
   snprintf(text, sizeof(text), "%s", why);
   if (inform) tell(worker, entry, TT_CONNECT_FAILED, text, NULL);
   if (entry->set_up) atomic_fetch_sub(&connect->bytes, entry->connector.bytes);
-  if (entry->connector.resources)
-    tt_transport_get(entry->connector.transport)->close(connect->env, &entry->connector);
+  if (entry->connector.resources) tt_transport_get(entry->connector.transport)->close(connect->env, &entry->connector);
   pthread_mutex_lock(&connect->lock);
   entry->result = result;
   memcpy(entry->why, text, sizeof(text));
@@ -129,8 +127,10 @@ static void hear(struct worker *worker, int peer, const struct tt_connect_parsed
     bool active = entry && entry->state == TT_ENTRY_ACTIVE;
     pthread_mutex_unlock(&connect->lock);
     if (!active) continue;
-    if (parsed->kind == TT_CONNECT_READY) entry->peer_ready = true;
-    else fail(worker, entry, ncclRemoteError, parsed->text, false);
+    if (parsed->kind == TT_CONNECT_READY)
+      entry->peer_ready = true;
+    else
+      fail(worker, entry, ncclRemoteError, parsed->text, false);
   }
 }
 
@@ -149,7 +149,8 @@ static void open_letter(struct worker *worker, const struct tt_letter *letter)
   if (peer == connect->env->rank || letter->tag != (TT_TAG_CONNECT | distance << 1 | (uint32_t)parsed.index))
     TT_WARN("rank %d ignores a message about connections from rank %d: its tag %08x belongs to another pair",
             connect->env->rank, peer, letter->tag);
-  else hear(worker, peer, &parsed);
+  else
+    hear(worker, peer, &parsed);
   free(parsed.records);
   worker->moved = true;
 }
@@ -184,7 +185,8 @@ static ncclResult_t set_up(struct worker *worker, struct tt_entry *entry)
   TT_TRY(tt_transport_choose(env, from, to, &mine));
   connector->transport = mine;
   if (entry->heard && theirs != mine)
-    return TT_FAIL(ncclInvalidUsage, "rank %d wants %s for channel %d with rank %d, which chose %s: set the same "
+    return TT_FAIL(ncclInvalidUsage,
+                   "rank %d wants %s for channel %d with rank %d, which chose %s: set the same "
                    "NCCL_* variables on all ranks",
                    connector->peer, tt_transport_get(theirs)->name, connector->channel, env->rank,
                    tt_transport_get(mine)->name);
@@ -268,8 +270,10 @@ static void tell_due(struct worker *worker, struct tt_entry *first, enum tt_conn
       fail_reported(worker, entry, result, false);
       continue;
     }
-    if (kind == TT_CONNECT_READY) entry->told_ready = true;
-    else entry->sent = true;
+    if (kind == TT_CONNECT_READY)
+      entry->told_ready = true;
+    else
+      entry->sent = true;
     if (kind == TT_CONNECT_HALVES) set_progress(worker, entry, "asked, no answer");
   }
 }
@@ -290,12 +294,16 @@ static void pass(struct worker *worker)
   for (struct tt_entry *entry = worker->entries; entry; entry = entry->next)
     tell_due(worker, entry, TT_CONNECT_READY, ready_is_due);
   for (struct tt_entry *entry = worker->entries; entry; entry = entry->next) {
-    if (active(entry) && entry->told_ready && entry->peer_ready) finish(worker, entry);
-    else if (active(entry) && tt_deadline_passed(entry->deadline)) time_out(worker, entry);
+    if (active(entry) && entry->told_ready && entry->peer_ready)
+      finish(worker, entry);
+    else if (active(entry) && tt_deadline_passed(entry->deadline))
+      time_out(worker, entry);
   }
   for (struct tt_entry **link = &worker->entries; *link;) {
-    if (active(*link)) link = &(*link)->next;
-    else *link = (*link)->next;
+    if (active(*link))
+      link = &(*link)->next;
+    else
+      *link = (*link)->next;
   }
 }
 

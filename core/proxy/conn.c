@@ -13,9 +13,10 @@ static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
     if (!device->slots[p]) continue;
     if (device->slot_bytes[p] > conn->config.max_bytes)
-      return TT_FAIL(ncclInvalidUsage,
-                     "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
-                     device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
+      return TT_FAIL(
+          ncclInvalidUsage,
+          "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
+          device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
     size_t bytes = device->slot_bytes[p] * TT_SLOTS;
     ncclResult_t result =
         tt_net_reg_mr(net, conn->config.comm, device->slots[p], bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
@@ -70,8 +71,10 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   if (conn->next) conn->next->link = conn->link;
   if (conn->active) proxy->nactive--;
   deregister(conn);
-  if (conn->config.send) tt_net_close_send(proxy->net, conn->config.comm);
-  else tt_net_close_recv(proxy->net, conn->config.comm);
+  if (conn->config.send)
+    tt_net_close_send(proxy->net, conn->config.comm);
+  else
+    tt_net_close_recv(proxy->net, conn->config.comm);
   pthread_mutex_unlock(&proxy->lock);
   free(conn->operations);
   free(conn);

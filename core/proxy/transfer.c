@@ -1,7 +1,7 @@
 /* Slots on their way: from the FIFO to the plugin and back.
  *
- * Sending: a slot that the device filled (step < tail) is handed to the plugin; when its request is complete the slot is
- * the device's again (head). Receiving: as many receives as the FIFO has free slots are posted ahead; when one is
+ * Sending: a slot that the device filled (step < tail) is handed to the plugin; when its request is complete the slot
+ * is the device's again (head). Receiving: as many receives as the FIFO has free slots are posted ahead; when one is
  * complete its slot is published (tail). Requests are tested in the order of their steps, since the FIFO moves in
  * order; one that completed early stays valid until it is tested. */
 #include "proxy/internal.h"
@@ -79,8 +79,7 @@ static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t
   }
   if (result != ncclSuccess)
     return TT_FAIL(result, "rank %d: %s rank %d via %s failed (error %d)", conn->proxy->rank,
-                   conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label,
-                   result);
+                   conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label, result);
   return ncclSuccess;
 }
 
@@ -89,8 +88,10 @@ static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
   uint64_t limit;
-  if (conn->config.send) limit = atomic_load_explicit(device->tail, memory_order_acquire);
-  else limit = atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
+  if (conn->config.send)
+    limit = atomic_load_explicit(device->tail, memory_order_acquire);
+  else
+    limit = atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
   while (conn->posted != conn->expected && before(conn->posted, limit) && conn->posted - conn->done < TT_SLOTS) {
     struct tt_proxy_transfer *transfer = &conn->transfers[conn->posted % TT_SLOTS];
     struct tt_proxy_operation *operation = &conn->operations[0];
@@ -98,8 +99,7 @@ static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
     TT_TRY(post(conn, transfer));
     if (!transfer->request) break;
     *moved = true;
-    if (++conn->posted == operation->end)
-      memmove(operation, operation + 1, --conn->noperations * sizeof(*operation));
+    if (++conn->posted == operation->end) memmove(operation, operation + 1, --conn->noperations * sizeof(*operation));
   }
   return ncclSuccess;
 }
@@ -127,8 +127,7 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     ncclResult_t result = tt_net_test(conn->proxy->net, transfer->request, &done, &size);
     if (result != ncclSuccess)
       return TT_FAIL(result, "rank %d: %s rank %d via %s failed (error %d)", conn->proxy->rank,
-                     conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label,
-                     result);
+                     conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label, result);
     if (!done) break;
     if (!conn->config.send) {
       TT_TRY(check_message(conn, transfer, size));

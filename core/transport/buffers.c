@@ -14,8 +14,9 @@ size_t tt_transport_slot_bytes(const struct tt_transport_env *env, int protocol)
 
 ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, struct tt_buffers *buffers)
 {
-  static const char *const variables[TT_NUM_PROTOCOLS] = {
-      [TT_PROTO_LL] = "NCCL_LL_BUFFSIZE", [TT_PROTO_LL128] = "NCCL_LL128_BUFFSIZE", [TT_PROTO_SIMPLE] = "NCCL_BUFFSIZE"};
+  static const char *const variables[TT_NUM_PROTOCOLS] = {[TT_PROTO_LL] = "NCCL_LL_BUFFSIZE",
+                                                          [TT_PROTO_LL128] = "NCCL_LL128_BUFFSIZE",
+                                                          [TT_PROTO_SIMPLE] = "NCCL_BUFFSIZE"};
   memset(buffers, 0, sizeof(*buffers));
   buffers->tail = 0;
   buffers->head = LINE;

@@ -29,10 +29,14 @@ struct net_resources {
 
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
-  if (from == to) snprintf(reason, size, "a rank does not connect to itself");
-  else if (tt_param_int(TT_PARAM_NCCL_NET_DISABLE)) snprintf(reason, size, "NCCL_NET_DISABLE is set");
-  else if (!env->net) snprintf(reason, size, "no network plugin is in use; tutti-info lists those found");
-  else return true;
+  if (from == to)
+    snprintf(reason, size, "a rank does not connect to itself");
+  else if (tt_param_int(TT_PARAM_NCCL_NET_DISABLE))
+    snprintf(reason, size, "NCCL_NET_DISABLE is set");
+  else if (!env->net)
+    snprintf(reason, size, "no network plugin is in use; tutti-info lists those found");
+  else
+    return true;
   return false;
 }
 
@@ -56,8 +60,9 @@ static ncclResult_t make_block(struct tt_connector *connector, struct net_resour
   size_t bytes = resources->buffers.bytes + TT_SLOTS * sizeof(struct tt_conn_fifo);
   void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED)
-    return TT_FAIL(ncclSystemError, "%zu bytes for a connection to rank %d: %m; lower NCCL_BUFFSIZE or use less channels",
-                   bytes, connector->peer);
+    return TT_FAIL(ncclSystemError,
+                   "%zu bytes for a connection to rank %d: %m; lower NCCL_BUFFSIZE or use less channels", bytes,
+                   connector->peer);
   resources->block = block;
   resources->block_bytes = connector->bytes = bytes;
   tt_buffers_apply(&resources->buffers, block, &connector->conn);
@@ -107,10 +112,11 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
                    handshake->bytes);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     if (slot_bytes[p] != resources->buffers.slot_bytes[p])
-      return TT_FAIL(ncclInvalidUsage,
-                     "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
-                     "ranks",
-                     connector->peer, (unsigned long long)slot_bytes[p], p, resources->buffers.slot_bytes[p]);
+      return TT_FAIL(
+          ncclInvalidUsage,
+          "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
+          "ranks",
+          connector->peer, (unsigned long long)slot_bytes[p], p, resources->buffers.slot_bytes[p]);
   if (handle) memcpy(resources->handle, handle, sizeof(resources->handle));
   resources->parsed = true;
   return ncclSuccess;

@@ -31,7 +31,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
     if (a->host_hash == b->host_hash)
       snprintf(reason, size, "ranks %d and %d are both on %s, but no socket leads from one to the other (containers?)",
                from, to, a->host);
-    else snprintf(reason, size, "rank %d is on %s, rank %d on %s", from, a->host, to, b->host);
+    else
+      snprintf(reason, size, "rank %d is on %s, rank %d on %s", from, a->host, to, b->host);
   } else {
     return true;
   }
@@ -89,10 +90,11 @@ static ncclResult_t map_block(struct tt_transport_env *env, struct tt_connector 
   struct peer_resources *resources = connector->resources;
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     if (theirs->slot_bytes[p] != resources->buffers.slot_bytes[p])
-      return TT_FAIL(ncclInvalidUsage,
-                     "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
-                     "ranks",
-                     connector->peer, (unsigned long long)theirs->slot_bytes[p], p, resources->buffers.slot_bytes[p]);
+      return TT_FAIL(
+          ncclInvalidUsage,
+          "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
+          "ranks",
+          connector->peer, (unsigned long long)theirs->slot_bytes[p], p, resources->buffers.slot_bytes[p]);
   if (theirs->block % 64 != 0)
     return TT_FAIL(ncclRemoteError, "rank %d named a block at %llu, which is not aligned", connector->peer,
                    (unsigned long long)theirs->block);
@@ -119,7 +121,8 @@ static void close_peer(struct tt_transport_env *env, struct tt_connector *connec
   if (!resources) return;
   if (connector->send)
     tt_peer_memory_unmap(env->memory, connector->peer, resources->block, resources->buffers.bytes);
-  else if (resources->block) tt_shm_free(env->shm, resources->block, resources->buffers.bytes);
+  else if (resources->block)
+    tt_shm_free(env->shm, resources->block, resources->buffers.bytes);
   free(resources);
   connector->resources = NULL;
   connector->bytes = 0;

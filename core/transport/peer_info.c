@@ -40,10 +40,11 @@ ncclResult_t tt_peer_info_unpack(const unsigned char bytes[TT_PEER_INFO_BYTES], 
   struct tt_wire_reader r = {.data = bytes, .size = TT_PEER_INFO_BYTES};
   uint32_t magic = (uint32_t)tt_wire_get_int(&r, 4), version = (uint32_t)tt_wire_get_int(&r, 4);
   if (magic != INFO_MAGIC || version != INFO_VERSION)
-    return TT_FAIL(ncclRemoteError,
-                   "a rank described itself in format %08x version %u, not %08x version %u: all ranks must use the same "
-                   "version of the library",
-                   magic, version, INFO_MAGIC, INFO_VERSION);
+    return TT_FAIL(
+        ncclRemoteError,
+        "a rank described itself in format %08x version %u, not %08x version %u: all ranks must use the same "
+        "version of the library",
+        magic, version, INFO_MAGIC, INFO_VERSION);
   info->rank = (int32_t)tt_wire_get_int(&r, 4);
   info->device = (int32_t)tt_wire_get_int(&r, 4);
   info->pid = (int32_t)tt_wire_get_int(&r, 4);

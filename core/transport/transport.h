@@ -28,17 +28,17 @@ struct tt_transport_env {
   const struct tt_device *device;
   struct tt_net *net; /* NULL: none */
   struct tt_proxy *proxy;
-  struct tt_shm *shm; /* this rank's memory */
+  struct tt_shm *shm;       /* this rank's memory */
   struct tt_doorbell *bell; /* in shm */
   uint64_t bell_offset;
-  struct tt_peer_memory *memory; /* mappings of other ranks' memory */
+  struct tt_peer_memory *memory;         /* mappings of other ranks' memory */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
   const _Atomic uint32_t *abort;
 };
 
 struct tt_transport_config {
   int rank, nranks;
-  int device_index;                      /* shown in brackets in the log */
+  int device_index; /* shown in brackets in the log */
   const struct tt_device *device;
   struct tt_net *net;                    /* NULL: none; outlives the env */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection's 8 slots, equal on all ranks; 0: no such protocol */
@@ -66,13 +66,13 @@ struct tt_handshake {
 
 /* One end of a connection while it is made and used. */
 struct tt_connector {
-  struct tt_conn conn; /* what the executor gets */
+  struct tt_conn conn;      /* what the executor gets */
   int peer, channel, index; /* index: 0 collectives, 1 point to point */
   bool send;
   enum tt_transport_id transport;
   bool connected;
-  size_t bytes;    /* of memory held by this end */
-  void *resources; /* the transport's */
+  size_t bytes;                  /* of memory held by this end */
+  void *resources;               /* the transport's */
   struct tt_proxy_conn *proxied; /* the net transport's engine side, else NULL */
 };
 
@@ -82,7 +82,8 @@ struct tt_transport {
   bool (*can)(const struct tt_transport_env *env, int from, int to, char *reason, size_t reason_size);
   /* Makes this end and writes its handshake. */
   ncclResult_t (*setup)(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine);
-  /* Goes on with the other end's handshake; *done when the connection can carry data. Never blocks; called until done. */
+  /* Goes on with the other end's handshake; *done when the connection can carry data. Never blocks; called until done.
+   */
   ncclResult_t (*connect)(struct tt_transport_env *env, struct tt_connector *connector,
                           const struct tt_handshake *theirs, bool *done);
   /* Frees this end, complete or not. */

@@ -1,0 +1,22 @@
+/* Tests of core/transport. */
+#include <check.h>
+#include <stdlib.h>
+
+void add_formats(Suite *suite);
+void add_memory(Suite *suite);
+void add_peer(Suite *suite);
+void add_choose(Suite *suite);
+
+int main(void)
+{
+  Suite *suite = suite_create("transport");
+  add_formats(suite);
+  add_memory(suite);
+  add_peer(suite);
+  add_choose(suite);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
