@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "base/param.h"
 #include "helper.h"
@@ -234,6 +237,32 @@ START_TEST(test_secure)
 }
 END_TEST
 
+/* The same with a real program: this one, copied and made to run as another user. Needs root and a file system that
+ * honours the set-user-id bit; elsewhere the kernel raises nothing and there is nothing to see. */
+START_TEST(test_setuid_program)
+{
+  char copy[] = "./test_plugin.XXXXXX", command[512], first[300] = "";
+  int fd = mkstemp(copy);
+  ck_assert_int_ge(fd, 0);
+  close(fd);
+  snprintf(command, sizeof(command), "cp /proc/%d/exe %s", (int)getpid(), copy);
+  ck_assert_int_eq(system(command), 0);
+  start(STUB("stub12"));
+  unsetenv("STUB_RECORD"); /* an address of this process */
+  bool raised = chown(copy, 65534, 65534) == 0 && chmod(copy, 04755) == 0;
+  snprintf(command, sizeof(command), "%s --first-plugin", copy);
+  FILE *pipe = popen(command, "r");
+  ck_assert_ptr_nonnull(pipe);
+  ck_assert_ptr_nonnull(fgets(first, sizeof(first), pipe));
+  int status = pclose(pipe);
+  struct statvfs where;
+  raised = raised && geteuid() == 0 && statvfs(copy, &where) == 0 && !(where.f_flag & ST_NOSUID);
+  unlink(copy);
+  ck_assert_int_eq(status, 0);
+  ck_assert_str_eq(first, raised ? "libnccl-net.so\n" : STUB("stub12") "\n");
+}
+END_TEST
+
 START_TEST(test_suffix_names)
 {
   static const struct {
@@ -270,6 +299,7 @@ void add_loader_tests(Suite *suite)
   tcase_add_loop_test(tcase, test_static_plugin, 0, 2);
   tcase_add_test(tcase, test_reset_refused);
   tcase_add_test(tcase, test_secure);
+  tcase_add_test(tcase, test_setuid_program);
   tcase_add_test(tcase, test_suffix_names);
   suite_add_tcase(suite, tcase);
 }

@@ -1,4 +1,5 @@
 /* Tests of core/plugin: layouts, shims, loader, choice. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,15 @@ __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
   return "detect_odr_violation=0";
+}
+
+/* What loader.c runs with raised privileges: which plugin would be tried first? */
+static int print_first_plugin(void)
+{
+  struct tt_net_report report;
+  if (!tt_net_report(0, &report)) return EXIT_FAILURE;
+  puts(report.asked);
+  return EXIT_SUCCESS;
 }
 
 /* Bare names are looked up where the dynamic linker looks, and it reads LD_LIBRARY_PATH only when a program starts. */
@@ -23,7 +33,7 @@ static void search_stubs(char **argv)
 
 int main(int argc, char **argv)
 {
-  (void)argc;
+  if (argc > 1 && strcmp(argv[1], "--first-plugin") == 0) return print_first_plugin();
   search_stubs(argv);
   Suite *suite = suite_create("plugin");
   add_abi_tests(suite);
