@@ -11,7 +11,7 @@
 #include "base/timer.h"
 #include "graph/order.h"
 #include "kernels/host/host.h"
-#include "program/emit.h"
+#include "program/signature.h"
 
 /* A slot must hold its header, the LL signature line and some data. */
 #define SMALLEST_SLOT 512
@@ -73,6 +73,7 @@ static ncclResult_t make_env(struct ncclComm *comm, int device_index)
   TT_TRY(buffer_bytes(comm->device, TT_PROTO_LL, TT_PARAM_NCCL_LL_BUFFSIZE, &config.buffer_bytes[TT_PROTO_LL]));
   TT_TRY(buffer_bytes(comm->device, TT_PROTO_SIMPLE, TT_PARAM_NCCL_BUFFSIZE, &config.buffer_bytes[TT_PROTO_SIMPLE]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
+  TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, &comm->health));
   return tt_connect_create(comm->env, comm->bootstrap, &comm->connect);
 }
 
@@ -197,6 +198,7 @@ void tt_comm_destroy(struct ncclComm *comm)
   if (comm == NULL) return;
   comm->magic = 0;
   tt_connect_destroy(comm->connect);
+  tt_health_destroy(comm->health);
   tt_bootstrap_destroy(comm->bootstrap);
   tt_transport_env_destroy(comm->env);
   tt_net_close(comm->net);

@@ -8,6 +8,7 @@
 #include "nccl.h"
 #include "bootstrap/bootstrap.h"
 #include "connect/connect.h"
+#include "health/health.h"
 #include "plan/programs.h"
 #include "transport/transport.h"
 #include "tuning/tuning.h"
@@ -39,6 +40,7 @@ struct ncclComm {
   struct tt_peer_info *peers;
   struct tt_transport_env *env;
   struct tt_connect *connect;
+  struct tt_health *health;
   struct tt_tuning *tuning;
   struct tt_programs *programs;
   int nnodes;
@@ -59,7 +61,8 @@ struct ncclComm {
   char error_text[1024];
 };
 
-/* Keeps the first failure of a communicator, with the calling thread's last error sentence. Returns `result`. */
+/* Keeps the first failure of a communicator, with the calling thread's last error sentence, and tells the other ranks.
+ * Returns `result`. */
 ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result);
 
 #endif

@@ -4,11 +4,15 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "base/doorbell.h"
+#include "base/timer.h"
 
 /* Longest sleeps in microseconds. With network requests open the sleep is short, since the net plugins' ABI has nothing
  * to wait on; else it only bounds how late an abort is seen. */
 #define SLEEP_NET_USEC 50
 #define SLEEP_USEC 1000
+/* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
+#define LOOK_NS 5000000ull
+#define STALL_NS 1000000000ull
 
 struct run {
   struct tt_plan *plans;
@@ -58,20 +62,63 @@ static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *netw
   return ncclSuccess;
 }
 
+/* What other ranks reported, and the abort word, of all communicators of the run. */
+static ncclResult_t check_others(const struct run *run, bool idle)
+{
+  for (int p = 0; p < run->nplans; p++) {
+    struct tt_health *health = run->plans[p].comm->health;
+    if (health != NULL && run->plans[p].nworks > 0) TT_TRY(tt_health_check(health, idle));
+  }
+  return ncclSuccess;
+}
+
+/* Nothing has moved for a while: tell the others what this rank is at. */
+static void tell_stalled(const struct run *run)
+{
+  for (int p = 0; p < run->nplans; p++) {
+    struct ncclComm *comm = run->plans[p].comm;
+    if (comm->health != NULL && run->plans[p].nworks > 0) tt_health_stalled(comm->health);
+  }
+}
+
+/* Collectives that begin now. */
+static void note_begin(const struct run *run)
+{
+  for (int p = 0; p < run->nplans; p++) {
+    struct tt_plan *plan = &run->plans[p];
+    for (int w = 0; plan->comm->health != NULL && w < plan->nworks; w++)
+      if (plan->works[w]->signature.collective != TT_FUNC_SEND_RECV)
+        tt_health_begin(plan->comm->health, &plan->works[w]->signature);
+  }
+}
+
 static ncclResult_t drive(struct run *run)
 {
   struct tt_waiter waiter;
   ncclResult_t result;
   bool moved, done, network;
+  uint64_t idle_since = 0;
+  bool told = false;
+  note_begin(run);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells);
   for (;;) {
     result = advance(run, &moved, &done, &network);
     if (result != ncclSuccess || done) break;
-    if (moved)
+    if (moved) {
       tt_waiter_progress(&waiter);
-    else
-      tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
+      idle_since = 0;
+      continue;
+    }
+    uint64_t now = tt_timer_ns();
+    if (idle_since == 0) idle_since = now;
+    result = check_others(run, now - idle_since > LOOK_NS);
+    if (result != ncclSuccess) break;
+    if (!told && now - idle_since > STALL_NS) {
+      tell_stalled(run);
+      told = true;
+    }
+    tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
   }
   tt_waiter_done(&waiter);
   return result;

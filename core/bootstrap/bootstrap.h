@@ -1,0 +1,78 @@
+/* The bootstrap: how ranks that share nothing but a unique id find and talk to each other, before and beside the data.
+ *
+ * A unique id carries the root's address and a secret key. The root is a thread in the process that made the id; ranks
+ * check in with it, proving the key, and learn their neighbours; from then on they talk directly. Every message is
+ * authenticated by the key; a client that is wrong, silent or slow is dropped, counted, and disturbs nobody.
+ *
+ * Threads: one object may be used by one user thread; a service thread of its own receives messages and keeps what
+ * comes early. Everything ends at a deadline (NCCL_BOOTSTRAP_TIMEOUT) with the ranks that never came, or when *abort
+ * becomes non-zero. */
+#ifndef TT_BOOTSTRAP_BOOTSTRAP_H
+#define TT_BOOTSTRAP_BOOTSTRAP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "base/socket.h"
+#include "base/timer.h"
+
+struct tt_bootstrap;
+struct tt_net; /* plugin/net.h */
+
+/* Makes an id and starts its root, which ends by itself when all ranks have their answer, or long after the deadline;
+ * or the address of NCCL_COMM_ID, whose root rank 0 starts in tt_bootstrap_create. */
+ncclResult_t tt_bootstrap_unique_id(ncclUniqueId *id);
+/* What names the communicator in logs: equal on all ranks. */
+uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
+
+/* Joins. nranks == 1 needs no socket and no thread. Using an id a second time is ncclInvalidUsage. `abort` must live as
+ * long as the object. */
+ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
+                                 struct tt_bootstrap **out);
+void tt_bootstrap_destroy(struct tt_bootstrap *bootstrap); /* NULL is allowed */
+
+/* data holds nranks blocks of `bytes`; the caller has filled its own. O(log n) rounds. */
+ncclResult_t tt_bootstrap_all_gather(struct tt_bootstrap *bootstrap, void *data, size_t bytes);
+/* The same among the `nranks` ranks listed in `ranks` (ascending, the caller's at index `me`); each of them calls it
+ * with the same list. */
+ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *bootstrap, const int *ranks, int me, int nranks,
+                                           void *data, size_t bytes);
+ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *bootstrap);
+
+/* Tagged messages of any size. A receive takes the oldest message of that peer and tag; *data is malloc'ed and becomes
+ * the caller's. Tags below TT_TAG_USER are the bootstrap's own. */
+#define TT_TAG_USER 0x10000u
+ncclResult_t tt_bootstrap_send(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data, size_t bytes);
+ncclResult_t tt_bootstrap_recv(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, void **data, size_t *bytes,
+                               tt_deadline deadline);
+/* As recv, but *data is NULL when nothing is there. */
+ncclResult_t tt_bootstrap_try_recv(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, void **data, size_t *bytes);
+
+/* Messages whose tag has `tag_mask` bits equal to `tag` are given to `handler` on the service thread, in order of
+ * arrival a peer, instead of being kept. The handler owns nothing of `data`, may send, must not block or receive. At most
+ * four different tags and masks; set before the first barrier so that no message is missed. NULL removes; when that
+ * returns, the handler is not running any more. */
+typedef void tt_bootstrap_handler(void *context, int peer, uint32_t tag, const void *data, size_t bytes);
+ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *bootstrap, uint32_t tag, uint32_t tag_mask,
+                                      tt_bootstrap_handler *handler, void *context);
+
+/* A message that may be lost without harm: queued if the peer can be reached, dropped without a word if not. */
+void tt_bootstrap_notify(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data, size_t bytes);
+
+/* Whether a rank is known to be gone without a goodbye: its number and what happened. */
+bool tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t why_size);
+
+/* Moves the all-gather onto a ring of net connections (NCCL_OOB_NET_ENABLE). `net` outlives the object. All ranks. */
+ncclResult_t tt_bootstrap_use_net(struct tt_bootstrap *bootstrap, struct tt_net *net, int device);
+
+/* This rank's address, and counters for logs and tests. */
+const union tt_address *tt_bootstrap_address(const struct tt_bootstrap *bootstrap);
+struct tt_bootstrap_stats {
+  uint64_t dropped; /* clients dropped: no or wrong proof, silent, malformed */
+  uint64_t early;   /* messages kept because nobody asked yet */
+};
+void tt_bootstrap_stats(const struct tt_bootstrap *bootstrap, struct tt_bootstrap_stats *stats);
+
+#endif

@@ -1,0 +1,139 @@
+/* The bootstrap object, shared by the files of this folder.
+ *
+ * One mutex guards everything below `mutex`. The service thread owns the links: it alone frees them; a user thread may
+ * add one (dialling) and write to one, under the mutex. */
+#ifndef TT_BOOTSTRAP_INTERNAL_H
+#define TT_BOOTSTRAP_INTERNAL_H
+
+#include <pthread.h>
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/link.h"
+#include "bootstrap/listen.h"
+
+/* Tags of the bootstrap's own messages. Those of a round add its number. */
+enum {
+  TT_TAG_LEAVE = 3,   /* the sender is being destroyed; the last message of a link */
+  TT_TAG_CLOSE = 4,   /* the sender wants to close an idle link */
+  TT_TAG_CLOSED = 5,  /* its answer: the last message in the other direction */
+  TT_TAG_DEAD = 6,    /* u32 rank, text: somebody's connection broke */
+  TT_TAG_EXCHANGE = 0x100,
+  TT_TAG_GATHER = 0x200,
+  TT_TAG_BARRIER = 0x300
+};
+
+/* A service's connection to a peer. */
+struct tt_service_link {
+  struct tt_link *link;
+  int peer;     /* -1: a client that has not proved who it is */
+  bool ready;   /* the handshake is over and the peer knows of the link */
+  bool closing; /* no more data will be sent here, and its end is expected */
+  bool said;    /* TT_TAG_LEAVE was sent */
+  bool gone;    /* to be freed at the end of the pass */
+};
+
+struct tt_peer {
+  struct tt_endpoint endpoint; /* count 0: not known yet */
+  struct tt_service_link *out; /* the link used for sending; stays the same while it lives, which keeps the order */
+  struct tt_message *waiting, *waiting_tail; /* to be sent when there is a link */
+  struct tt_message *inbox, *inbox_tail;     /* received and not asked for yet, oldest first */
+  size_t waiting_bytes;
+  int links;     /* ready ones */
+  int wanted;    /* threads that wait for a message of this peer */
+  bool dialling; /* a link is being dialled */
+  bool closing;  /* an idle link is being closed: its messages come before those of a new one */
+  bool left;     /* said goodbye */
+  bool dead;     /* its connection broke, it cannot be reached, or another rank says so */
+};
+
+/* A user of incoming messages; call NULL: free. */
+#define TT_HANDLERS 4
+struct tt_handler {
+  tt_bootstrap_handler *call;
+  void *context;
+  uint32_t tag, mask;
+};
+
+struct tt_net_ring; /* net_ring.c */
+
+struct tt_bootstrap {
+  int rank, nranks;
+  const _Atomic uint32_t *abort;
+  uint64_t id_nonce; /* of the id: whose root is held */
+  bool holds_root;
+  struct tt_key key; /* of this communicator */
+  uint64_t nonce;    /* of this communicator */
+  struct tt_listener listener;
+  pthread_t thread;
+  bool started;
+  int wake; /* eventfd */
+  struct tt_net_ring *ring;
+
+  pthread_mutex_t mutex;
+  pthread_cond_t changed; /* a message came, a peer's state changed, output drained */
+  struct tt_peer *peers;
+  struct tt_service_link **links;
+  int nlinks, links_room;
+  bool leaving;
+  tt_deadline leave_by;
+  tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
+  int first_dead;           /* -1: none */
+  char dead_why[240];
+  struct tt_handler handlers[TT_HANDLERS];
+  bool handler_new; /* messages kept before one was set are to be looked through */
+  bool handling;    /* the service thread is inside a handler, without the mutex */
+  struct tt_bootstrap_stats stats;
+};
+
+/* ---- checkin.c ---- */
+struct tt_checkin_times {
+  uint64_t start, reached, listening, answered;
+};
+/* Reaches the root, opens the listener, checks in, and takes the answer: neighbours, key and nonce. */
+ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *id, struct tt_checkin_times *times);
+
+/* ---- service.c ---- */
+ncclResult_t tt_service_start(struct tt_bootstrap *b);
+/* Says goodbye, in bounded time, and ends the thread. */
+void tt_service_stop(struct tt_bootstrap *b);
+void tt_service_wake(struct tt_bootstrap *b);
+bool tt_service_is_me(const struct tt_bootstrap *b); /* is the caller the service thread? */
+/* Starts to dial a peer unless there is a link or one is coming. With the mutex held. */
+ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer);
+bool tt_service_log_step(const struct tt_bootstrap *b, int peer);
+
+/* ---- peers.c: what the service does with a peer's messages and states. With the mutex held. ---- */
+void tt_peer_ready(struct tt_bootstrap *b, struct tt_service_link *l);
+void tt_peer_ended(struct tt_bootstrap *b, struct tt_service_link *l);
+void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell);
+/* Takes the message. May release the mutex while it calls the handler. */
+void tt_peer_message(struct tt_bootstrap *b, struct tt_service_link *l, struct tt_message *message);
+void tt_peer_rehandle(struct tt_bootstrap *b);
+
+/* ---- mail.c ---- */
+/* Whose death ends a wait: the peer's only (count 0), anybody's (-1), or the listed ranks'. */
+struct tt_mail_scope {
+  const int *ranks;
+  int count;
+};
+/* `dial` false: the peer will connect to us. */
+ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes, bool dial);
+ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, struct tt_mail_scope scope,
+                             tt_deadline deadline, struct tt_message **message);
+void tt_mail_append(struct tt_message **head, struct tt_message **tail, struct tt_message *message);
+void tt_mail_free(struct tt_message *head);
+
+/* ---- gather.c ---- */
+/* Spreads the endpoints, starting from the two neighbours'. */
+ncclResult_t tt_gather_endpoints(struct tt_bootstrap *b);
+tt_deadline tt_gather_deadline(void);
+
+/* ---- net_ring.c ---- */
+ncclResult_t tt_net_ring_all_gather(struct tt_bootstrap *b, void *data, size_t bytes);
+void tt_net_ring_destroy(struct tt_bootstrap *b);
+
+static inline bool tt_bootstrap_aborted(const struct tt_bootstrap *b)
+{
+  return b->abort && atomic_load_explicit(b->abort, memory_order_relaxed) != 0;
+}
+
+#endif

@@ -1,0 +1,194 @@
+/* Failure messages and the comparison of stalled operations. */
+#include "health/health.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+
+#define TAG_FAILED (TT_TAG_USER + 0x1000u)
+#define TAG_STALLED (TT_TAG_USER + 0x1001u)
+#define TAG_MASK 0xfffffff0u
+
+/* Operations remembered: a stalled rank is behind by at most what the FIFOs of its neighbours hold. */
+#define HISTORY 64
+#define TEXT_BYTES 900
+
+struct failed_message {
+  int32_t result;
+  char text[TEXT_BYTES];
+};
+
+struct tt_health {
+  struct tt_bootstrap *bootstrap;
+  int rank, nranks;
+  tt_health_describe *describe;
+  pthread_mutex_t lock; /* for what follows */
+  struct tt_signature mine[HISTORY];
+  uint64_t begun;              /* collectives begun: sequence numbers below it are in the history */
+  struct tt_signature *theirs; /* [nranks]: the latest said, ahead of this rank */
+  bool *ahead;
+  bool told, reported;
+  ncclResult_t result;
+  char text[TEXT_BYTES + 300];
+  _Atomic int trouble; /* `result` is set */
+};
+
+static void set_trouble(struct tt_health *health, ncclResult_t result, const char *text)
+{
+  if (health->result != ncclSuccess) return;
+  health->result = result;
+  snprintf(health->text, sizeof health->text, "%s", text);
+  atomic_store(&health->trouble, 1);
+}
+
+/* Compares what `peer` says of an operation with what this rank did under the same number. Locked. */
+static void compare(struct tt_health *health, int peer, const struct tt_signature *theirs)
+{
+  const struct tt_signature *mine = &health->mine[theirs->sequence % HISTORY];
+  char a[300], b[300], text[TEXT_BYTES];
+  if (mine->sequence != theirs->sequence || memcmp(mine, theirs, sizeof *mine) == 0) return;
+  health->describe(mine, a, sizeof a);
+  health->describe(theirs, b, sizeof b);
+  snprintf(
+      text, sizeof text,
+      "ranks disagree on collective %llu of the communicator: rank %d called %s, rank %d called %s; all ranks must "
+      "call the same collectives in the same order",
+      (unsigned long long)theirs->sequence, health->rank, a, peer, b);
+  set_trouble(health, ncclInvalidUsage, text);
+}
+
+static void on_stalled(struct tt_health *health, int peer, const void *data, size_t bytes)
+{
+  struct tt_signature theirs;
+  if (bytes != sizeof theirs) return;
+  memcpy(&theirs, data, sizeof theirs);
+  if (theirs.sequence >= health->begun) {
+    health->theirs[peer] = theirs;
+    health->ahead[peer] = true;
+  } else if (health->begun - theirs.sequence <= HISTORY) {
+    compare(health, peer, &theirs);
+  }
+}
+
+static void on_failed(struct tt_health *health, int peer, const void *data, size_t bytes)
+{
+  struct failed_message message;
+  char text[TEXT_BYTES + 100];
+  if (bytes != sizeof message) return;
+  memcpy(&message, data, sizeof message);
+  message.text[sizeof message.text - 1] = 0;
+  snprintf(text, sizeof text, "rank %d failed: %s", peer, message.text);
+  /* A mistake in usage is one on all ranks; everything else is the other rank's trouble. */
+  set_trouble(health, message.result == ncclInvalidUsage ? ncclInvalidUsage : ncclRemoteError, text);
+}
+
+static void on_message(void *context, int peer, uint32_t tag, const void *data, size_t bytes)
+{
+  struct tt_health *health = context;
+  if (peer < 0 || peer >= health->nranks) return;
+  pthread_mutex_lock(&health->lock);
+  if (tag == TAG_FAILED) on_failed(health, peer, data, bytes);
+  if (tag == TAG_STALLED) on_stalled(health, peer, data, bytes);
+  pthread_mutex_unlock(&health->lock);
+}
+
+ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nranks, tt_health_describe *describe,
+                              struct tt_health **out)
+{
+  struct tt_health *health;
+  ncclResult_t result;
+  TT_TRY(TT_CALLOC(&health, 1));
+  health->bootstrap = bootstrap;
+  health->rank = rank;
+  health->nranks = nranks;
+  health->describe = describe;
+  pthread_mutex_init(&health->lock, NULL);
+  TT_TRY_GOTO(TT_CALLOC(&health->theirs, (size_t)nranks), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&health->ahead, (size_t)nranks), result, out);
+  for (int i = 0; i < HISTORY; i++) health->mine[i].sequence = UINT64_MAX;
+  TT_TRY_GOTO(tt_bootstrap_set_handler(bootstrap, TAG_FAILED, TAG_MASK, on_message, health), result, out);
+  *out = health;
+  return ncclSuccess;
+out:
+  tt_health_destroy(health);
+  return result;
+}
+
+void tt_health_destroy(struct tt_health *health)
+{
+  if (health == NULL) return;
+  tt_bootstrap_set_handler(health->bootstrap, TAG_FAILED, TAG_MASK, NULL, NULL);
+  pthread_mutex_destroy(&health->lock);
+  free(health->theirs);
+  free(health->ahead);
+  free(health);
+}
+
+void tt_health_begin(struct tt_health *health, const struct tt_signature *signature)
+{
+  pthread_mutex_lock(&health->lock);
+  health->mine[signature->sequence % HISTORY] = *signature;
+  health->begun = signature->sequence + 1;
+  for (int peer = 0; peer < health->nranks; peer++) {
+    if (!health->ahead[peer] || health->theirs[peer].sequence >= health->begun) continue;
+    health->ahead[peer] = false;
+    compare(health, peer, &health->theirs[peer]);
+  }
+  pthread_mutex_unlock(&health->lock);
+}
+
+/* Best effort: a rank that cannot be told finds out by itself. */
+static void tell_all(struct tt_health *health, uint32_t tag, const void *data, size_t bytes)
+{
+  for (int i = 1; i < health->nranks; i++)
+    tt_bootstrap_notify(health->bootstrap, (health->rank + i) % health->nranks, tag, data, bytes);
+}
+
+void tt_health_stalled(struct tt_health *health)
+{
+  struct tt_signature mine;
+  pthread_mutex_lock(&health->lock);
+  bool any = health->begun > 0;
+  if (any) mine = health->mine[(health->begun - 1) % HISTORY];
+  pthread_mutex_unlock(&health->lock);
+  if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
+}
+
+void tt_health_failed(struct tt_health *health, ncclResult_t result, const char *text)
+{
+  struct failed_message message = {.result = result};
+  pthread_mutex_lock(&health->lock);
+  bool told = health->told || health->result != ncclSuccess; /* others know already what this rank heard from them */
+  health->told = true;
+  pthread_mutex_unlock(&health->lock);
+  if (told) return;
+  snprintf(message.text, sizeof message.text, "%s", text);
+  tell_all(health, TAG_FAILED, &message, sizeof message);
+}
+
+/* Also notices a rank that is gone without having said anything. */
+static void look_for_dead(struct tt_health *health)
+{
+  int rank;
+  char why[300], text[TEXT_BYTES];
+  if (!tt_bootstrap_dead(health->bootstrap, &rank, why, sizeof why)) return;
+  snprintf(text, sizeof text, "rank %d is gone: it %s", rank, why);
+  pthread_mutex_lock(&health->lock);
+  set_trouble(health, ncclRemoteError, text);
+  pthread_mutex_unlock(&health->lock);
+}
+
+ncclResult_t tt_health_check(struct tt_health *health, bool idle)
+{
+  if (idle) look_for_dead(health);
+  if (!atomic_load_explicit(&health->trouble, memory_order_acquire)) return ncclSuccess;
+  pthread_mutex_lock(&health->lock);
+  bool first = !health->reported;
+  health->reported = true;
+  pthread_mutex_unlock(&health->lock);
+  /* Written once before `trouble` was set, so it can be read now. */
+  return first ? TT_FAIL(health->result, "%s", health->text) : health->result;
+}

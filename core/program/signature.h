@@ -1,0 +1,11 @@
+/* An operation's signature in words, for errors. */
+#ifndef TT_PROGRAM_SIGNATURE_H
+#define TT_PROGRAM_SIGNATURE_H
+
+#include <stddef.h>
+#include "tutti/device.h"
+
+/* "AllReduce of 1000 x float32, sum, root 0, RING/SIMPLE, 2 channels, operation 7" */
+void tt_signature_describe(const struct tt_signature *signature, char *text, size_t size);
+
+#endif
