@@ -1,0 +1,139 @@
+/* A rank's way to the root: connect, listen, check in, be told the neighbours. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "base/check.h"
+#include "base/host.h"
+#include "base/param.h"
+#include "bootstrap/internal.h"
+#include "bootstrap/root.h"
+
+/* The root's own deadline comes first, since it knows who is missing. */
+#define GRACE_MS 5000
+/* A root listens before its id can be known: refused for so long means that it is gone. */
+#define REFUSED_MS 3000
+/* Loopback addresses from another host lead nowhere, or to somebody else. */
+#define STRAY_MS 3000
+/* Every rank has at most so many listening sockets. */
+#define RANK_ADDRESSES 2
+
+/* Waits for the next event of the link; an error if aborted. */
+static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline)
+{
+  struct pollfd set = {.fd = link->fd, .events = tt_link_events(link)};
+  if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was checking in", b->rank);
+  poll(&set, 1, tt_deadline_poll_ms(TT_MIN(link->timer, deadline), 20));
+  tt_link_progress(link);
+  return ncclSuccess;
+}
+
+static bool only_loopback(const struct tt_endpoint *endpoint)
+{
+  for (int i = 0; i < endpoint->count; i++)
+    if (!tt_address_is_loopback(&endpoint->addresses[i])) return false;
+  return true;
+}
+
+static ncclResult_t cannot_reach(const struct tt_bootstrap *b, const struct tt_id *id, const struct tt_link *link)
+{
+  const char *hint = "";
+  if (id->fixed) hint = "; rank 0 must be running and listen there (NCCL_COMM_ID)";
+  else if (only_loopback(&id->root) && id->host != tt_host_hash())
+    hint = "; the unique id holds only loopback addresses, because the host that made it found no other interface or "
+           "NCCL_SOCKET_IFNAME names lo, but this rank is on another host";
+  else if (link->refused_since)
+    hint = "; the process that made the unique id has ended, the id was used before, or it is too old";
+  else hint = "; check NCCL_SOCKET_IFNAME and firewalls, or raise NCCL_BOOTSTRAP_TIMEOUT";
+  return TT_FAIL(ncclRemoteError, "rank %d of %d cannot reach the bootstrap root: %s%s", b->rank, b->nranks, link->why,
+                 hint);
+}
+
+static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, tt_deadline deadline, struct tt_link **out)
+{
+  struct tt_link_patience patience = {.deadline = deadline, .refused_ms = REFUSED_MS};
+  if (id->fixed) patience = (struct tt_link_patience){.deadline = deadline, .forever = true};
+  else if (only_loopback(&id->root) && id->host != tt_host_hash())
+    patience.deadline = TT_MIN(deadline, tt_deadline_in_ms(STRAY_MS));
+  TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, b->rank, &patience, out));
+  while ((*out)->state != TT_LINK_READY) {
+    if ((*out)->state == TT_LINK_CLOSED) return cannot_reach(b, id, *out);
+    TT_TRY(turn(b, *out, deadline));
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t open_listener(struct tt_bootstrap *b, const struct tt_link *link)
+{
+  union tt_address local;
+  char text[TT_ADDRESS_TEXT];
+  socklen_t length = sizeof(local);
+  memset(&local, 0, sizeof(local));
+  if (getsockname(link->fd, &local.sa, &length) != 0)
+    return TT_FAIL(ncclSystemError, "getsockname() on the connection to the bootstrap root failed: %s", strerror(errno));
+  TT_TRY(tt_listener_open(&local, RANK_ADDRESSES, b->nranks, &b->listener));
+  TT_INFO(TT_INIT | TT_BOOTSTRAP, "Bootstrap: Using %s:%s", b->listener.ifname,
+          tt_address_print(&b->listener.endpoint.addresses[0], text));
+  return ncclSuccess;
+}
+
+static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline,
+                                 struct tt_answer *answer)
+{
+  struct tt_message *message;
+  while (!(message = tt_link_receive(link))) {
+    if (link->state == TT_LINK_CLOSED)
+      return TT_FAIL(ncclRemoteError, "the bootstrap root went away while rank %d of %d was waiting for the other ranks: "
+                                      "%s; the process that made the unique id has ended or was killed",
+                     b->rank, b->nranks, link->why);
+    if (tt_deadline_passed(deadline))
+      return TT_FAIL(ncclRemoteError, "the bootstrap root did not answer rank %d of %d within %lld s "
+                                      "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
+                     b->rank, b->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+    TT_TRY(turn(b, link, deadline));
+  }
+  bool good = message->tag == TT_TAG_ANSWER && tt_wire_get_answer(message->data, message->bytes, answer);
+  free(message);
+  if (!good) return TT_FAIL(ncclInternalError, "the bootstrap root's answer to rank %d makes no sense", b->rank);
+  if (answer->result == ncclSuccess) return ncclSuccess;
+  return TT_FAIL(answer->result, "rank %d of %d could not join: %s", b->rank, b->nranks, answer->text);
+}
+
+/* The communicator's own key and nonce, so that a fixed root's key serves many communicators apart. */
+static void derive(struct tt_bootstrap *b, const struct tt_id *id, const unsigned char salt[16])
+{
+  unsigned char text[17];
+  memcpy(text + 1, salt, 16);
+  uint64_t *values[3] = {&b->key.k0, &b->key.k1, &b->nonce};
+  for (unsigned char i = 0; i < 3; i++) {
+    text[0] = i;
+    *values[i] = tt_hash_keyed(&id->key, text, sizeof(text));
+  }
+}
+
+ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *id, struct tt_checkin_times *times)
+{
+  struct tt_link *link = NULL;
+  struct tt_answer answer;
+  unsigned char bytes[TT_CHECKIN_BYTES];
+  ncclResult_t result = ncclSuccess;
+  tt_deadline deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000 + GRACE_MS);
+  times->start = tt_timer_ns();
+  TT_TRY_GOTO(reach(b, id, deadline, &link), result, out);
+  times->reached = tt_timer_ns();
+  TT_TRY_GOTO(open_listener(b, link), result, out);
+  times->listening = tt_timer_ns();
+  struct tt_checkin checkin = {.rank = b->rank, .nranks = b->nranks, .endpoint = b->listener.endpoint};
+  tt_wire_put_checkin(bytes, &checkin);
+  TT_TRY_GOTO(tt_link_send(link, TT_TAG_CHECKIN, bytes, sizeof(bytes)), result, out);
+  TT_TRY_GOTO(await_answer(b, link, deadline, &answer), result, out);
+  times->answered = tt_timer_ns();
+  derive(b, id, answer.salt);
+  b->peers[b->rank].endpoint = b->listener.endpoint;
+  b->peers[(b->rank + b->nranks - 1) % b->nranks].endpoint = answer.previous;
+  b->peers[(b->rank + 1) % b->nranks].endpoint = answer.next;
+out:
+  tt_link_free(link);
+  return result;
+}

@@ -1,0 +1,28 @@
+/* The roots of this process's unique ids: one service thread with its listeners answers for all ids made here. It starts
+ * with the first id and ends when there is nothing left to answer. */
+#ifndef TT_BOOTSTRAP_ROOT_H
+#define TT_BOOTSTRAP_ROOT_H
+
+#include "bootstrap/wire.h"
+
+/* Tags of the two messages between a rank and the root. */
+enum { TT_TAG_CHECKIN = 1, TT_TAG_ANSWER = 2 };
+
+/* Starts a root for an id whose key and nonce are set; fills id->root with the addresses to reach it. */
+ncclResult_t tt_root_add(struct tt_id *id);
+/* The same at the fixed address in id->root (NCCL_COMM_ID). */
+ncclResult_t tt_root_add_fixed(const struct tt_id *id, int nranks);
+/* While held, the root goes on telling latecomers that the id is used. Nothing happens if the id was not made here. */
+void tt_root_hold(uint64_t nonce);
+void tt_root_release(uint64_t nonce);
+/* The id will not be needed any more (one rank only). */
+void tt_root_drop(uint64_t nonce);
+
+/* Ids used by this process. ncclInvalidUsage if the creation of a communicator with it has already ended here. */
+ncclResult_t tt_root_claim(uint64_t nonce);
+void tt_root_claim_done(uint64_t nonce);
+
+/* For tests: number of ids whose root waits. */
+int tt_root_count(void);
+
+#endif

@@ -1,0 +1,326 @@
+/* What works: gathers, barriers, messages, handlers, interfaces, resources given back. */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TAG(n) (TT_TAG_USER + (n))
+
+/* The byte that rank r contributes at position i of gather g. */
+static unsigned char pattern(int g, int r, size_t i)
+{
+  return (unsigned char)(g * 31 + r * 7 + (int)(i % 251));
+}
+
+static ncclResult_t body_gather(struct rank *me)
+{
+  uint64_t seed = *(uint64_t *)me->arg;
+  for (int g = 0; g < 6; g++) {
+    size_t bytes = random_next(&seed) % (g == 5 ? 20000 : 300);
+    unsigned char *data = malloc((size_t)me->nranks * bytes + 1);
+    for (size_t i = 0; i < bytes; i++) data[(size_t)me->rank * bytes + i] = pattern(g, me->rank, i);
+    ncclResult_t result = tt_bootstrap_all_gather(me->b, data, bytes);
+    for (int r = 0; r < me->nranks && result == ncclSuccess; r++)
+      for (size_t i = 0; i < bytes; i++)
+        if (data[(size_t)r * bytes + i] != pattern(g, r, i)) result = ncclInternalError;
+    free(data);
+    if (result != ncclSuccess) return result;
+  }
+  return ncclSuccess;
+}
+
+START_TEST(gather_random_sizes)
+{
+  static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31, 64};
+  uint64_t seed = 88172645463325252ull + (uint64_t)_i;
+  environment(NULL);
+  ranks_succeed(sizes[_i], body_gather, &seed);
+}
+END_TEST
+
+static ncclResult_t body_barrier(struct rank *me)
+{
+  _Atomic int *arrived = me->arg;
+  for (int round = 1; round <= 20; round++) {
+    if ((me->rank + round) % 5 == 0) usleep(500);
+    atomic_fetch_add(arrived, 1);
+    ncclResult_t result = tt_bootstrap_barrier(me->b);
+    if (result != ncclSuccess) return result;
+    if (atomic_load(arrived) < round * me->nranks) return ncclInternalError; /* somebody passed too early */
+  }
+  return ncclSuccess;
+}
+
+START_TEST(barrier_separates)
+{
+  static const int sizes[] = {1, 2, 3, 5, 8, 13};
+  _Atomic int arrived = 0;
+  environment(NULL);
+  ranks_succeed(sizes[_i], body_barrier, &arrived);
+}
+END_TEST
+
+/* Groups of even and of odd ranks, and of all but the first. */
+static ncclResult_t body_group(struct rank *me)
+{
+  int ranks[16];
+  for (int turn = 0; turn < 6; turn++) {
+    int n = 0, at = -1, data[16];
+    for (int r = 0; r < me->nranks; r++) {
+      if (turn % 2 ? r == 0 : r % 2 != me->rank % 2) continue;
+      if (r == me->rank) at = n;
+      ranks[n++] = r;
+    }
+    if (at < 0) continue;
+    data[at] = turn * 100 + me->rank;
+    ncclResult_t result = tt_bootstrap_group_all_gather(me->b, ranks, at, n, data, sizeof(int));
+    if (result != ncclSuccess) return result;
+    for (int i = 0; i < n; i++)
+      if (data[i] != turn * 100 + ranks[i]) return ncclInternalError;
+  }
+  return ncclSuccess;
+}
+
+START_TEST(group_gather)
+{
+  environment(NULL);
+  ranks_succeed(7, body_group, NULL);
+}
+END_TEST
+
+static ncclResult_t expect_text(struct tt_bootstrap *b, int peer, uint32_t tag, const char *text)
+{
+  void *data;
+  size_t bytes;
+  ncclResult_t result = tt_bootstrap_recv(b, peer, tag, &data, &bytes, tt_deadline_in_ms(20000));
+  if (result != ncclSuccess) return result;
+  if (bytes != strlen(text) || memcmp(data, text, bytes) != 0) result = ncclInternalError;
+  free(data);
+  return result;
+}
+
+/* All to all in an order that fits nobody: tags descending, peers ascending; also to oneself. */
+static ncclResult_t body_messages(struct rank *me)
+{
+  char text[64];
+  ncclResult_t result = ncclSuccess;
+  for (int p = 0; p < me->nranks && result == ncclSuccess; p++)
+    for (int t = 0; t < 3 && result == ncclSuccess; t++) {
+      snprintf(text, sizeof(text), "%d to %d, tag %d", me->rank, p, t);
+      result = tt_bootstrap_send(me->b, p, TAG((unsigned)t), text, strlen(text));
+      snprintf(text, sizeof(text), "%d to %d, tag %d, second", me->rank, p, t);
+      if (result == ncclSuccess) result = tt_bootstrap_send(me->b, p, TAG((unsigned)t), text, strlen(text));
+    }
+  if (me->rank == 0) usleep(20000); /* some messages come early */
+  for (int p = 0; p < me->nranks && result == ncclSuccess; p++)
+    for (int t = 2; t >= 0 && result == ncclSuccess; t--) {
+      snprintf(text, sizeof(text), "%d to %d, tag %d", p, me->rank, t);
+      result = expect_text(me->b, p, TAG((unsigned)t), text);
+      snprintf(text, sizeof(text), "%d to %d, tag %d, second", p, me->rank, t);
+      if (result == ncclSuccess) result = expect_text(me->b, p, TAG((unsigned)t), text);
+    }
+  void *data = me;
+  size_t bytes = 1;
+  if (result == ncclSuccess) result = tt_bootstrap_try_recv(me->b, 0, TAG(99), &data, &bytes);
+  if (data || bytes) return ncclInternalError;
+  struct tt_bootstrap_stats stats;
+  tt_bootstrap_stats(me->b, &stats);
+  if (me->nranks > 1 && me->rank == 0 && stats.early == 0) return ncclInternalError;
+  return result == ncclSuccess ? tt_bootstrap_barrier(me->b) : result;
+}
+
+START_TEST(messages_any_order)
+{
+  static const int sizes[] = {1, 2, 5, 11};
+  environment(NULL);
+  ranks_succeed(sizes[_i], body_messages, NULL);
+}
+END_TEST
+
+/* Both send 100 MB before they receive: nobody may block for ever, and contents must arrive whole. */
+static ncclResult_t body_large(struct rank *me)
+{
+  size_t bytes = 100u << 20;
+  unsigned char *data = malloc(bytes);
+  for (size_t i = 0; i < bytes; i++) data[i] = pattern(1, me->rank, i);
+  ncclResult_t result = tt_bootstrap_send(me->b, 1 - me->rank, TAG(1), data, bytes);
+  free(data);
+  void *got = NULL;
+  size_t size = 0;
+  if (result == ncclSuccess) result = tt_bootstrap_recv(me->b, 1 - me->rank, TAG(1), &got, &size, tt_deadline_in_ms(60000));
+  for (size_t i = 0; i < size && result == ncclSuccess; i++)
+    if (((unsigned char *)got)[i] != pattern(1, 1 - me->rank, i)) result = ncclInternalError;
+  free(got);
+  return size == bytes ? result : ncclInternalError;
+}
+
+START_TEST(messages_large)
+{
+  environment(NULL);
+  ranks_succeed(2, body_large, NULL);
+}
+END_TEST
+
+/* The handler answers each number below 50 with the next one, to the sender: a game of ping-pong on service threads. */
+struct game {
+  struct tt_bootstrap *b;
+  _Atomic int highest;
+};
+
+static void on_ball(void *context, int peer, uint32_t tag, const void *data, size_t bytes)
+{
+  struct game *game = context;
+  int number;
+  if (bytes != sizeof(number)) abort();
+  memcpy(&number, data, sizeof(number));
+  atomic_store(&game->highest, number);
+  number++;
+  if (number <= 50 && tt_bootstrap_send(game->b, peer, tag, &number, sizeof(number)) != ncclSuccess) abort();
+}
+
+static ncclResult_t body_handler(struct rank *me)
+{
+  struct game game = {me->b, -1};
+  int number = 0;
+  /* Rank 0's ball comes before rank 1 has its handler: it must be handed over all the same. */
+  if (me->rank == 0) {
+    ncclResult_t result = tt_bootstrap_set_handler(me->b, TAG(0x500), ~0xffu, on_ball, &game);
+    if (result == ncclSuccess) result = tt_bootstrap_send(me->b, 1, TAG(0x507), &number, sizeof(number));
+    if (result == ncclSuccess) result = tt_bootstrap_send(me->b, 1, TAG(0x600), "rest", 4);
+    if (result != ncclSuccess) return result;
+  } else {
+    usleep(50000);
+    ncclResult_t result = tt_bootstrap_set_handler(me->b, TAG(0x500), ~0xffu, on_ball, &game);
+    if (result == ncclSuccess) result = expect_text(me->b, 0, TAG(0x600), "rest");
+    if (result != ncclSuccess) return result;
+  }
+  for (int i = 0; i < 2000 && atomic_load(&game.highest) < 49; i++) usleep(5000);
+  ncclResult_t result = tt_bootstrap_barrier(me->b);
+  if (result == ncclSuccess) result = tt_bootstrap_set_handler(me->b, 0, 0, NULL, NULL);
+  if (result == ncclSuccess) result = tt_bootstrap_barrier(me->b);
+  if (atomic_load(&game.highest) < 49) return ncclInternalError;
+  return result;
+}
+
+START_TEST(handler_on_service_thread)
+{
+  environment(NULL);
+  ranks_succeed(2, body_handler, NULL);
+}
+END_TEST
+
+static ncclResult_t body_address(struct rank *me)
+{
+  const char *wanted = me->arg;
+  char text[TT_ADDRESS_TEXT];
+  tt_address_print(tt_bootstrap_address(me->b), text);
+  if (strncmp(text, wanted, strlen(wanted)) != 0) {
+    fprintf(stderr, "address %s, wanted %s\n", text, wanted);
+    return ncclInternalError;
+  }
+  return tt_bootstrap_barrier(me->b);
+}
+
+START_TEST(loopback_by_name)
+{
+  environment((const char *[]){"NCCL_SOCKET_IFNAME==lo", "NCCL_SOCKET_FAMILY=AF_INET", NULL});
+  ranks_succeed(5, body_address, (void *)"127.");
+}
+END_TEST
+
+START_TEST(loopback_ipv6)
+{
+  if (access("/proc/net/if_inet6", R_OK) != 0) return; /* a machine without IPv6 has nothing to test */
+  environment((const char *[]){"NCCL_SOCKET_IFNAME==lo", "NCCL_SOCKET_FAMILY=AF_INET6", NULL});
+  ranks_succeed(3, body_address, (void *)"[::1]");
+}
+END_TEST
+
+START_TEST(fixed_root_serves_one_after_the_other)
+{
+  char value[64];
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
+  uint64_t seed = 4242;
+  for (int i = 0; i < 5; i++) ranks_succeed(4, body_gather, &seed);
+}
+END_TEST
+
+START_TEST(many_unused_ids)
+{
+  environment(NULL);
+  int threads = count_threads(), descriptors = count_descriptors();
+  ncclUniqueId id, other;
+  for (int i = 0; i < 1000; i++) {
+    ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+    if (i) ck_assert_int_ne(memcmp(&id, &other, sizeof(id)), 0);
+    other = id;
+  }
+  ck_assert_int_le(count_threads(), threads + 1);
+  ck_assert_int_le(count_descriptors(), descriptors + 4);
+  /* One of them still works. */
+  struct rank ranks[3] = {0};
+  ranks_run(&id, 3, NULL, NULL, ranks);
+  for (int r = 0; r < 3; r++) ck_assert_int_eq(ranks[r].result, ncclSuccess);
+}
+END_TEST
+
+START_TEST(unused_ids_expire)
+{
+  /* Runs before many_unused_ids: with a timeout of 1 s an unused id is forgotten after 4 s. */
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
+  int threads = count_threads(), descriptors = count_descriptors();
+  ncclUniqueId id;
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  expect_quiet(threads, descriptors);
+}
+END_TEST
+
+START_TEST(everything_is_given_back)
+{
+  environment(NULL);
+  int threads = count_threads(), descriptors = count_descriptors();
+  uint64_t seed = 99;
+  for (int i = 0; i < 10; i++) ranks_succeed(5, body_gather, &seed);
+  expect_quiet(threads, descriptors);
+}
+END_TEST
+
+static ncclResult_t body_count(struct rank *me)
+{
+  (void)me;
+  return count_threads() <= *(int *)me->arg ? ncclSuccess : ncclInternalError;
+}
+
+START_TEST(one_rank_needs_nothing)
+{
+  environment(NULL);
+  int threads = count_threads() + 1, descriptors = count_descriptors(); /* the rank itself is a thread */
+  ranks_succeed(1, body_count, &threads);
+  expect_quiet(threads - 1, descriptors);
+}
+END_TEST
+
+Suite *suite_basic(void)
+{
+  Suite *suite = suite_create("bootstrap");
+  TCase *tests = tcase_create("basic");
+  tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, unused_ids_expire);
+  tcase_add_test(tests, everything_is_given_back);
+  tcase_add_test(tests, one_rank_needs_nothing);
+  tcase_add_loop_test(tests, gather_random_sizes, 0, 14);
+  tcase_add_loop_test(tests, barrier_separates, 0, 6);
+  tcase_add_test(tests, group_gather);
+  tcase_add_loop_test(tests, messages_any_order, 0, 4);
+  tcase_add_test(tests, messages_large);
+  tcase_add_test(tests, handler_on_service_thread);
+  tcase_add_test(tests, loopback_by_name);
+  tcase_add_test(tests, loopback_ipv6);
+  tcase_add_test(tests, fixed_root_serves_one_after_the_other);
+  tcase_add_test(tests, many_unused_ids);
+  suite_add_tcase(suite, tests);
+  return suite;
+}

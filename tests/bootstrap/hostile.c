@@ -1,0 +1,2 @@
+#include "ranks.h"
+Suite *suite_hostile(void) { return suite_create("hostile"); }

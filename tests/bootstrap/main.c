@@ -1,0 +1,21 @@
+/* Runs the suites; with "rank" as first argument it is a rank of another run. */
+#include "ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+  if (argc > 1 && strcmp(argv[1], "rank") == 0) return process_main(argc, argv);
+  SRunner *runner = srunner_create(suite_wire());
+  srunner_add_suite(runner, suite_basic());
+  srunner_add_suite(runner, suite_errors());
+  srunner_add_suite(runner, suite_hostile());
+  srunner_add_suite(runner, suite_processes());
+  /* Threads and forks do not mix under sanitizers, and no test needs a process of its own. */
+  srunner_set_fork_status(runner, CK_NOFORK);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,2 @@
+#include "ranks.h"
+Suite *suite_wire(void) { return suite_create("wire"); }
