@@ -93,6 +93,7 @@ START_TEST(test_cannot_load)
   check_logged("NET/Plugin: Could not find: nowhere [libnccl-net-nowhere.so]\n");
   cannot_load("libnowhere.so", "libnowhere.so (no such file)");
   cannot_load(STUBS "/libtext.so", "libtext.so is not a shared library");
+  cannot_load("text", "libnccl-net-text.so is not a shared library");
   cannot_load(STUB("needy"), "it needs libgone.so, which was not found");
   cannot_load(STUB("empty"), "it exports no ncclNetPlugin_v6 to v12");
   check_logged("External network plugin " STUB("empty") " is unsupported");
