@@ -21,7 +21,8 @@ const char *plugin_path;
 static int deadline_s = 20;
 
 struct outcome {
-  int status; /* of wait() */
+  int status;    /* of wait() */
+  uint64_t time; /* of its report; 0 if it died without one */
   char reason[600];
 };
 
@@ -35,12 +36,15 @@ static _Noreturn void run_side(const struct clause *clause, int abi, int index, 
   exit(0); /* runs leak checkers; _exit is for failures */
 }
 
-static void read_all(int fd, char *text, size_t size)
+static void read_outcome(int fd, struct outcome *outcome)
 {
+  char text[sizeof outcome->time + sizeof outcome->reason] = "";
   size_t got = 0;
   ssize_t n;
-  while (got + 1 < size && (n = read(fd, text + got, size - 1 - got)) > 0) got += (size_t)n;
-  text[got] = 0;
+  while (got + 1 < sizeof text && (n = read(fd, text + got, sizeof text - 1 - got)) > 0) got += (size_t)n;
+  if (got < sizeof outcome->time) return;
+  memcpy(&outcome->time, text, sizeof outcome->time);
+  memcpy(outcome->reason, text + sizeof outcome->time, got - sizeof outcome->time);
 }
 
 /* Waits for both; the watchdog inside ends them, and this ends those in which it does not work. */
@@ -60,7 +64,13 @@ static void wait_both(const pid_t pids[2], struct outcome outcomes[2])
 
 enum verdict { PASS, FAIL, SKIP };
 
-/* The more telling of the two sides: a reason of its own comes before "the other side is gone". */
+/* If both sides failed, the first is the cause, unless both ran out of time and only the other knows in what. */
+static bool tells_more(const struct outcome *new, const struct outcome *old)
+{
+  bool blocked = strncmp(new->reason, "blocked", 7) == 0, late = strncmp(old->reason, "did not end", 11) == 0;
+  return (blocked && late) || new->time < old->time;
+}
+
 static enum verdict judge(const struct clause *clause, struct outcome outcomes[2], char *text, size_t size)
 {
   bool dies = strncmp(clause->name, "killed", 6) == 0;
@@ -74,7 +84,7 @@ static enum verdict judge(const struct clause *clause, struct outcome outcomes[2
                strsignal(WTERMSIG(status)));
     else if (!outcomes[i].reason[0])
       snprintf(outcomes[i].reason, sizeof outcomes[i].reason, "ended with status %d", WEXITSTATUS(status));
-    if (bad < 0 || strncmp(outcomes[bad].reason, "the other side", 14) == 0) bad = i;
+    if (bad < 0 || tells_more(&outcomes[i], &outcomes[bad])) bad = i;
   }
   if (bad >= 0) {
     snprintf(text, size, "side %d: %s", bad, outcomes[bad].reason);
@@ -120,7 +130,7 @@ static enum verdict run_clause(const struct clause *clause, int abi)
   }
   wait_both(pids, outcomes);
   for (int i = 0; i < 2; i++) {
-    read_all(reports[i][0], outcomes[i].reason, sizeof outcomes[i].reason);
+    read_outcome(reports[i][0], &outcomes[i]);
     close(reports[i][0]);
   }
   char text[700];

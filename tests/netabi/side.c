@@ -33,10 +33,20 @@ uint64_t now_ms(void)
   return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
+/* The time comes first, so that of two reports the earlier one is known. Safe in a signal handler. */
+static void report_time(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+  if (write(report_fd, &time, sizeof time) < 0) _exit(1);
+}
+
 static _Noreturn void report(int status, const char *format, va_list args)
 {
   char text[512];
   vsnprintf(text, sizeof text, format, args);
+  report_time();
   if (write(report_fd, text, strlen(text)) < 0) status = 1;
   _exit(status);
 }
@@ -60,6 +70,7 @@ static void on_alarm(int signal)
 {
   (void)signal;
   const char *prefix = *calling ? "blocked in " : "did not end in time", *what = calling;
+  report_time();
   ssize_t written = write(report_fd, prefix, strlen(prefix));
   written += write(report_fd, what, strlen(what));
   _exit(written < 0 ? 2 : 1);
