@@ -315,10 +315,11 @@ START_TEST(broken_logs)
   getrlimit(RLIMIT_FSIZE, &before);
   none = before;
   none.rlim_cur = 10;
-  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &none), 0);
+  int limited = setrlimit(RLIMIT_FSIZE, &none); /* no ck_ in here: it writes to a file of its own */
   TT_WARN("beyond the size limit");
   TT_WARN("again");
-  setrlimit(RLIMIT_FSIZE, &before); /* the test's own report needs room */
+  setrlimit(RLIMIT_FSIZE, &before);
+  ck_assert_int_eq(limited, 0);
   ck_assert_uint_eq(strlen(logged()), 10);
   ck_assert_str_eq(tt_log_thread_error(), "again");
 }

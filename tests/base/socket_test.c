@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -222,17 +223,22 @@ START_TEST(port_range)
 {
   int fds[3], files = open_files();
   union tt_address addresses[3];
-  set_variable("TUTTI_PORT_RANGE", "47110-47111");
+  char range[32], text[96];
+  /* Below the ports that the kernel hands out, and another pair for each process. */
+  int first = 10000 + getpid() * 2 % 20000;
+  snprintf(range, sizeof(range), "%d-%d", first, first + 1);
+  set_variable("TUTTI_PORT_RANGE", range);
   for (int i = 0; i < 2; i++) {
     loopback(&addresses[i]);
     ck_assert_int_eq(tt_socket_listen(&addresses[i], &fds[i]), ncclSuccess);
     int port = ntohs(addresses[i].v4.sin_port);
-    ck_assert(port == 47110 || port == 47111);
+    ck_assert(port == first || port == first + 1);
   }
   ck_assert_int_ne(addresses[0].v4.sin_port, addresses[1].v4.sin_port);
   loopback(&addresses[2]);
   ck_assert_int_eq(tt_socket_listen(&addresses[2], &fds[2]), ncclSystemError);
-  expect_error("all 2 ports of TUTTI_PORT_RANGE=47110-47111 are taken");
+  snprintf(text, sizeof(text), "all 2 ports of TUTTI_PORT_RANGE=%s are taken", range);
+  expect_error(text);
   tt_socket_close(&fds[0]);
   loopback(&addresses[2]);
   ck_assert_int_eq(tt_socket_listen(&addresses[2], &fds[2]), ncclSuccess);
@@ -265,14 +271,21 @@ START_TEST(files_run_out)
   loopback(&address);
   ck_assert_int_eq(tt_socket_listen(&address, &listener), ncclSuccess);
   ck_assert_int_eq(tt_socket_connect(&address, &a, LATER, NULL), ncclSuccess);
-  int highest = dup(0);
-  struct rlimit limit = {(rlim_t)highest, 4096};
+  struct rlimit before, limit;
+  getrlimit(RLIMIT_NOFILE, &before);
+  limit = before;
+  limit.rlim_cur = (rlim_t)a + 1; /* what is open below it is all there is */
+  int fillers[64], count = 0;
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  while ((fd = dup(0)) >= 0) continue;
+  while (count < 64 && (fd = dup(a)) >= 0) fillers[count++] = fd;
   ck_assert_int_eq(tt_socket_accept(listener, &fd, LATER, NULL), ncclSystemError);
   expect_error("ulimit -n");
   ck_assert_int_eq(tt_socket_connect(&address, &fd, LATER, NULL), ncclSystemError);
   expect_error("ulimit -n");
+  setrlimit(RLIMIT_NOFILE, &before);
+  while (count > 0) close(fillers[--count]);
+  tt_socket_close(&a);
+  tt_socket_close(&listener);
 }
 END_TEST
 
