@@ -41,8 +41,8 @@ uint16_t tt_builder_peer(struct tt_builder *builder, int32_t rank)
   uint32_t index = builder->head.npeers;
   if (builder->failed == ncclSuccess && index > UINT16_MAX) {
     builder->failed = TT_FAIL(ncclInvalidUsage, "%s with algorithm %s: rank %d would talk to more than %d peers",
-                              tt_collective_name(builder->head.collective),
-                              tt_algorithm_name(builder->head.algorithm), builder->head.rank, UINT16_MAX + 1);
+                              tt_collective_name(builder->head.collective), tt_algorithm_name(builder->head.algorithm),
+                              builder->head.rank, UINT16_MAX + 1);
   }
   int32_t *peers = grow(builder, builder->peers, index, &builder->peer_room, sizeof(*peers));
   if (!peers) return 0;

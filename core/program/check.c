@@ -75,10 +75,10 @@ static bool check_peers(const struct checker *checker)
 /* Chunks that a buffer has; 0 for a buffer that this rank has not. */
 static uint64_t chunks_of(const struct tt_program *program, uint8_t buffer)
 {
-  uint64_t blocks = buffer == TT_INPUT                                         ? program->input_blocks
-                    : buffer == TT_OUTPUT                                      ? program->output_blocks
+  uint64_t blocks = buffer == TT_INPUT                                    ? program->input_blocks
+                    : buffer == TT_OUTPUT                                 ? program->output_blocks
                     : (uint32_t)(buffer - TT_SCRATCH) < program->nscratch ? program->scratch_blocks
-                                                                               : 0;
+                                                                          : 0;
   return blocks * program->parts;
 }
 
@@ -140,8 +140,7 @@ static bool check_data(const struct checker *checker, const struct tt_instructio
     else if (!check_parts(checker, instruction, first, operand))
       return false;
   }
-  if (inputs != outputs)
-    return fail_at(checker, inputs ? "a result goes nowhere" : "a result comes from nowhere");
+  if (inputs != outputs) return fail_at(checker, inputs ? "a result goes nowhere" : "a result comes from nowhere");
   if (!(instruction->flags & TT_FLAG_FINAL)) return true;
   if (!inputs || !tt_definition_reduces(program->collective)) return fail_at(checker, "final, but nothing is reduced");
   return true;

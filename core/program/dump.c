@@ -49,8 +49,8 @@ static bool print_side(const struct tt_program *program, const struct tt_instruc
   return *between != '\0';
 }
 
-static void print_moves(const struct tt_program *program, const struct tt_instruction *instruction,
-                        const char *between, FILE *out)
+static void print_moves(const struct tt_program *program, const struct tt_instruction *instruction, const char *between,
+                        FILE *out)
 {
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];

@@ -14,8 +14,8 @@ struct tt_emit_request {
   int32_t collective; /* enum tt_collective */
   int32_t algorithm;  /* enum tt_algorithm */
   int32_t nranks, rank;
-  int32_t root; /* broadcast, reduce; else 0 */
-  int32_t peer; /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
+  int32_t root;               /* broadcast, reduce; else 0 */
+  int32_t peer;               /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
   const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
   int32_t tree_index;         /* 0 or 1 */

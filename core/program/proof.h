@@ -21,20 +21,20 @@
 struct tt_value {
   uint64_t order, sum;
   uint32_t count;
-  uint32_t part, loop; /* with the step they tell the length */
-  uint8_t scaled;      /* how often it was read from the input of a reducing collective */
-  uint8_t final;       /* instructions with TT_FLAG_FINAL that it went through */
+  uint32_t part, loop;
+  uint8_t scaled; /* how often it was read from the input of a reducing collective */
+  uint8_t final;  /* instructions with TT_FLAG_FINAL that it went through */
 };
 
 struct tt_message {
   struct tt_value value;
-  uint32_t step;
+  uint32_t step, parts; /* of the sender: together with the value's part and loop they tell the length */
 };
 
 /* One direction between two ranks, lasting for the whole sequence of steps. */
 struct tt_connection {
   int32_t from, to;
-  uint32_t first, count; /* slots filled */
+  uint32_t first, count;    /* slots filled */
   int64_t sender, receiver; /* the strand that waits for room, or for a message; -1: none */
   struct tt_message *messages;
   uint32_t *clocks;
@@ -129,16 +129,15 @@ bool tt_proof_fold(struct tt_proof *proof, const struct tt_proof_strand *strand,
 bool tt_proof_memory_start(struct tt_proof *proof, int32_t rank);
 void tt_proof_memory_end(struct tt_memory *memory);
 /* Marks the chunks that the instruction writes, so that reads can be held against them. */
-bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand,
-                         const struct tt_operand *operand, uint32_t chunk);
+bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                         uint32_t chunk);
 /* `clock` is what the access is known to follow. */
 bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                    uint32_t chunk, const uint32_t *clock, struct tt_value *value);
 bool tt_proof_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                     uint32_t chunk, const uint32_t *clock, const struct tt_value *value);
 /* What a chunk of the output holds; NULL if nothing was written and it is no input either. */
-bool tt_proof_output(const struct tt_proof *proof, int32_t rank, uint32_t chunk, uint64_t loop,
-                     struct tt_value *value);
+bool tt_proof_output(const struct tt_proof *proof, int32_t rank, uint32_t chunk, uint64_t loop, struct tt_value *value);
 
 /* proof_connection.c */
 /* The connection of a strand's operand; NULL if memory is short, which is reported. */

@@ -83,9 +83,9 @@ bool tt_proof_no_leftover(struct tt_proof *proof)
   for (size_t i = 0; i < proof->connections.capacity; i++) {
     const struct tt_connection *connection = proof->connections.table[i];
     if (!connection || !connection->count) continue;
-    return tt_proof_fail(proof, NULL, "%u messages from rank %d to rank %d were never received; the first is of step %u",
-                         connection->count, connection->from, connection->to,
-                         connection->messages[connection->first].step);
+    return tt_proof_fail(
+        proof, NULL, "%u messages from rank %d to rank %d were never received; the first is of step %u",
+        connection->count, connection->from, connection->to, connection->messages[connection->first].step);
   }
   return true;
 }

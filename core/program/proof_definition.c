@@ -100,13 +100,13 @@ static bool check_chunk(struct tt_proof *proof, int32_t rank, uint32_t chunk, ui
     return tt_proof_fail(proof, NULL, "step %d, rank %d, loop %u: output chunk %u %s", step, rank, loop, chunk, wrong);
   }
   if (!proof->same_everywhere || program->collective != TT_FUNC_ALL_REDUCE) return true;
-  struct tt_reference *reference =
-      &proof->references[step][(size_t)value.part * proof->steps[step].loops + loop];
+  struct tt_reference *reference = &proof->references[step][(size_t)value.part * proof->steps[step].loops + loop];
   if (!reference->ordered) reference->order = value.order;
   reference->ordered = true;
   if (reference->order == value.order) return true;
-  return tt_proof_fail(proof, NULL, "step %d, rank %d, loop %u: output chunk %u was reduced in another order than on "
-                                    "other ranks",
+  return tt_proof_fail(proof, NULL,
+                       "step %d, rank %d, loop %u: output chunk %u was reduced in another order than on "
+                       "other ranks",
                        step, rank, loop, chunk);
 }
 

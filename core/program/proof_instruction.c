@@ -15,11 +15,13 @@ static bool check_message(struct tt_proof *proof, const struct tt_proof_strand *
 {
   const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
   uint32_t part = chunk % rank->program->parts;
-  if (message->step == (uint32_t)rank->step && message->value.part == part && message->value.loop == strand->loop)
+  if (message->step == (uint32_t)rank->step && message->parts == rank->program->parts && message->value.part == part &&
+      message->value.loop == strand->loop)
     return true;
-  return tt_proof_fail(proof, strand, "receives part %u of loop %u of step %u from rank %d where it expects part %u",
-                       message->value.part, message->value.loop, message->step,
-                       rank->program->peers[operand->peer], part);
+  return tt_proof_fail(proof, strand,
+                       "receives part %u of %u in loop %u of step %u from rank %d where it expects part %u of %u",
+                       message->value.part, message->parts, message->value.loop, message->step,
+                       rank->program->peers[operand->peer], part, rank->program->parts);
 }
 
 /* Inputs of the reduction are folded, and moves are done. */
@@ -30,7 +32,7 @@ static bool do_inputs(struct tt_proof *proof, struct tt_proof_strand *strand, co
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
     uint32_t chunk = tt_operand_chunk(operand, strand->repetition);
-    struct tt_message message = {.step = (uint32_t)proof->ranks[strand->rank].step};
+    struct tt_message message = {.step = (uint32_t)proof->ranks[strand->rank].step, .parts = program->parts};
     const uint32_t *clock;
     if (operand->kind == TT_RECV) {
       message = tt_proof_pop(proof, tt_proof_link(proof, strand, operand), &clock);
@@ -54,11 +56,12 @@ static bool do_inputs(struct tt_proof *proof, struct tt_proof_strand *strand, co
   return true;
 }
 
-static bool do_outputs(struct tt_proof *proof, struct tt_proof_strand *strand,
-                       const struct tt_instruction *instruction, const struct tt_value *result)
+static bool do_outputs(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction,
+                       const struct tt_value *result)
 {
   const struct tt_program *program = proof->ranks[strand->rank].program;
-  const struct tt_message message = {.value = *result, .step = (uint32_t)proof->ranks[strand->rank].step};
+  const struct tt_message message = {
+      .value = *result, .step = (uint32_t)proof->ranks[strand->rank].step, .parts = program->parts};
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
     uint32_t chunk = tt_operand_chunk(operand, strand->repetition);
@@ -165,8 +168,7 @@ static enum tt_progress do_wait(struct tt_proof *proof, struct tt_proof_strand *
     return TT_BLOCKED;
   }
   semaphore->value--;
-  if (proof->width)
-    tt_proof_clock_join(proof, strand->clock, semaphore->clocks + semaphore->waits * proof->width);
+  if (proof->width) tt_proof_clock_join(proof, strand->clock, semaphore->clocks + semaphore->waits * proof->width);
   semaphore->waits++;
   return TT_MOVED;
 }

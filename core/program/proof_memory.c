@@ -66,8 +66,7 @@ static bool initial_value(const struct tt_proof *proof, int32_t rank, uint8_t bu
 static bool holds(const struct tt_proof *proof, int32_t rank, uint8_t buffer, uint32_t chunk, uint64_t loop,
                   struct tt_value *value)
 {
-  const struct tt_cell *cell =
-      &proof->ranks[rank].memory.cells[find_cell(proof, rank, buffer, chunk, loop)];
+  const struct tt_cell *cell = &proof->ranks[rank].memory.cells[find_cell(proof, rank, buffer, chunk, loop)];
   if (!cell->value.count) return initial_value(proof, rank, buffer, chunk, loop, value);
   *value = cell->value;
   return true;
@@ -95,8 +94,8 @@ static bool check_race(struct tt_proof *proof, const struct tt_proof_strand *str
   uint32_t *writer = &access[0], *written = &access[1], *read = &access[2];
   const uint32_t *known = clock + state->watch;
   if (*writer && *writer - 1 != strand->index && *written > known[*writer - 1]) {
-    return tt_proof_fail(proof, strand, "%s %s chunk %u, which strand %u may be writing",
-                         writes ? "writes" : "reads", buffer_name(operand->buffer), chunk, *writer - 1);
+    return tt_proof_fail(proof, strand, "%s %s chunk %u, which strand %u may be writing", writes ? "writes" : "reads",
+                         buffer_name(operand->buffer), chunk, *writer - 1);
   }
   if (!writes) {
     read[strand->index] = time;
@@ -115,12 +114,11 @@ static bool check_race(struct tt_proof *proof, const struct tt_proof_strand *str
 static struct tt_cell *cell_of(struct tt_proof *proof, const struct tt_proof_strand *strand,
                                const struct tt_operand *operand, uint32_t chunk)
 {
-  return &proof->ranks[strand->rank].memory.cells[find_cell(proof, strand->rank, operand->buffer, chunk,
-                                                            strand->loop)];
+  return &proof->ranks[strand->rank].memory.cells[find_cell(proof, strand->rank, operand->buffer, chunk, strand->loop)];
 }
 
-bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand,
-                         const struct tt_operand *operand, uint32_t chunk)
+bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                         uint32_t chunk)
 {
   struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
   if (cell->written >> 1 == proof->event) {
@@ -139,14 +137,14 @@ bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand,
   bool in_reduction = operand->kind == TT_SRC;
   /* A reduction may overwrite its own source, element by element; a move knows no order with the rest. */
   if (cell->written >> 1 == proof->event && !(in_reduction && cell->written & 1)) {
-    return tt_proof_fail(proof, strand, "reads and writes %s chunk %u in one instruction",
-                         buffer_name(operand->buffer), chunk);
+    return tt_proof_fail(proof, strand, "reads and writes %s chunk %u in one instruction", buffer_name(operand->buffer),
+                         chunk);
   }
   uint32_t time = 2 * strand->time + (in_reduction ? 0 : 1);
   if (!check_race(proof, strand, operand, chunk, clock, false, time)) return false;
   if (!holds(proof, strand->rank, operand->buffer, chunk, strand->loop, value)) {
-    return tt_proof_fail(proof, strand, "reads %s chunk %u, which nothing was written to",
-                         buffer_name(operand->buffer), chunk);
+    return tt_proof_fail(proof, strand, "reads %s chunk %u, which nothing was written to", buffer_name(operand->buffer),
+                         chunk);
   }
   if (value->part != chunk % program->parts || value->loop != strand->loop) {
     return tt_proof_fail(proof, strand, "reads %s chunk %u, which holds part %u of loop %u",

@@ -26,8 +26,8 @@ static ncclResult_t find_place(const struct tt_emit_request *request, struct rin
   int32_t found = 0;
   for (int32_t i = 0; i < ring->n; i++) {
     if (ring->order[i] < 0 || ring->order[i] >= ring->n) {
-      return TT_FAIL(ncclInvalidArgument, "the ring of rank %d names rank %d at place %d, outside 0..%d",
-                     request->rank, ring->order[i], i, ring->n - 1);
+      return TT_FAIL(ncclInvalidArgument, "the ring of rank %d names rank %d at place %d, outside 0..%d", request->rank,
+                     ring->order[i], i, ring->n - 1);
     }
     if (ring->order[i] != request->rank) continue;
     ring->place = i;
@@ -38,13 +38,13 @@ static ncclResult_t find_place(const struct tt_emit_request *request, struct rin
   return ncclSuccess;
 }
 
-/* Two ranks are each other's previous and next: then both are one peer. */
-static void add_neighbours(struct tt_builder *builder, struct ring *ring)
+/* The neighbours that are used: only those become peers, since peers get connected. Two ranks are each other's previous
+ * and next: then both are one peer. */
+static void add_neighbours(struct tt_builder *builder, struct ring *ring, bool receives, bool sends)
 {
   int32_t prev = rank_at(ring, ring->place - 1), next = rank_at(ring, ring->place + 1);
-  if (ring->n == 1) return;
-  ring->prev = tt_builder_peer(builder, prev);
-  ring->next = next == prev ? ring->prev : tt_builder_peer(builder, next);
+  if (receives) ring->prev = tt_builder_peer(builder, prev);
+  if (sends) ring->next = receives && next == prev ? ring->prev : tt_builder_peer(builder, next);
 }
 
 /* Blocks of the ranks at places first, first - 1, ... : as many as continue evenly, at most `limit`. */
@@ -142,9 +142,11 @@ static void emit_reduce_scatter(struct tt_builder *builder, const struct ring *r
 }
 
 /* A chain from the root round to the rank before it. */
-static void emit_broadcast(struct tt_builder *builder, const struct ring *ring, bool root, bool last)
+static void emit_broadcast(struct tt_builder *builder, struct ring *ring, int32_t root_rank)
 {
   struct tt_chunks all = tt_chunk_one(0, 1);
+  bool root = rank_at(ring, ring->place) == root_rank, last = rank_at(ring, ring->place + 1) == root_rank;
+  add_neighbours(builder, ring, !root, !last);
   builder->head.input_blocks = root ? 1 : 0;
   tt_builder_data(builder, 1, 0);
   if (last) {
@@ -160,9 +162,11 @@ static void emit_broadcast(struct tt_builder *builder, const struct ring *ring, 
 }
 
 /* A chain from the rank after the root round to the root. */
-static void emit_reduce(struct tt_builder *builder, const struct ring *ring, bool root, bool first)
+static void emit_reduce(struct tt_builder *builder, struct ring *ring, int32_t root_rank)
 {
   struct tt_chunks all = tt_chunk_one(0, 1);
+  bool root = rank_at(ring, ring->place) == root_rank, first = rank_at(ring, ring->place - 1) == root_rank;
+  add_neighbours(builder, ring, !first, !root);
   builder->head.output_blocks = root ? 1 : 0;
   tt_builder_data(builder, 1, root ? TT_FLAG_FINAL : 0);
   if (!first) tt_builder_receive(builder, ring->prev, TT_RESULT, all);
@@ -185,11 +189,12 @@ ncclResult_t tt_emit_ring(struct tt_builder *builder, const struct tt_emit_reque
 {
   struct ring ring;
   TT_TRY(find_place(request, &ring));
-  add_neighbours(builder, &ring);
-  tt_builder_strand(builder);
   bool gathers = request->collective == TT_FUNC_ALL_GATHER, scatters = request->collective == TT_FUNC_REDUCE_SCATTER;
+  bool chain = request->collective == TT_FUNC_BROADCAST || request->collective == TT_FUNC_REDUCE;
   if (gathers) builder->head.output_blocks = (uint32_t)ring.n;
   if (scatters) builder->head.input_blocks = (uint32_t)ring.n;
+  tt_builder_strand(builder);
+  if (ring.n > 1 && !chain) add_neighbours(builder, &ring, true, true);
   if (ring.n == 1)
     emit_copy(builder, request->collective != TT_FUNC_BROADCAST && !gathers);
   else if (gathers)
@@ -199,8 +204,8 @@ ncclResult_t tt_emit_ring(struct tt_builder *builder, const struct tt_emit_reque
   else if (request->collective == TT_FUNC_ALL_REDUCE)
     emit_all_reduce(builder, &ring);
   else if (request->collective == TT_FUNC_BROADCAST)
-    emit_broadcast(builder, &ring, request->rank == request->root, rank_at(&ring, ring.place + 1) == request->root);
+    emit_broadcast(builder, &ring, request->root);
   else
-    emit_reduce(builder, &ring, request->rank == request->root, rank_at(&ring, ring.place - 1) == request->root);
+    emit_reduce(builder, &ring, request->root);
   return ncclSuccess;
 }

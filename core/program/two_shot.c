@@ -14,8 +14,7 @@ static void reduce_own_part(struct tt_builder *builder, const struct tt_emit_req
       tt_builder_receive(builder, tt_emit_peer_index(request, from), TT_RESULT, own);
   }
   tt_builder_destination(builder, TT_OUTPUT, own);
-  for (uint32_t peer = 0; peer < builder->head.npeers; peer++)
-    tt_builder_send(builder, (uint16_t)peer, TT_RESULT, own);
+  for (uint32_t peer = 0; peer < builder->head.npeers; peer++) tt_builder_send(builder, (uint16_t)peer, TT_RESULT, own);
 }
 
 ncclResult_t tt_emit_two_shot(struct tt_builder *builder, const struct tt_emit_request *request)

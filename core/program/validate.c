@@ -17,11 +17,11 @@ bool tt_proof_fail(struct tt_proof *proof, const struct tt_proof_strand *strand,
   if (!proof->why_size) return false;
   if (strand) {
     const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
-    int printed = snprintf(proof->why, proof->why_size,
-                           "step %d, rank %d, strand %u, loop %llu, instruction %u, repetition %u: ", rank->step,
-                           strand->rank, strand->index, (unsigned long long)strand->loop,
-                           rank->program->strands[strand->index].first_instruction + strand->instruction,
-                           strand->repetition);
+    int printed =
+        snprintf(proof->why, proof->why_size,
+                 "step %d, rank %d, strand %u, loop %llu, instruction %u, repetition %u: ", rank->step, strand->rank,
+                 strand->index, (unsigned long long)strand->loop,
+                 rank->program->strands[strand->index].first_instruction + strand->instruction, strand->repetition);
     used = printed < 0 ? 0 : (size_t)printed;
     if (used >= proof->why_size) return false;
   }
@@ -130,8 +130,7 @@ static bool report_deadlock(struct tt_proof *proof)
     const struct tt_connection *connection = proof->connections.table[i];
     if (!connection || (connection->receiver < 0 && connection->sender < 0)) continue;
     bool receives = connection->receiver >= 0;
-    const struct tt_proof_strand *strand =
-        &proof->strands[receives ? connection->receiver : connection->sender];
+    const struct tt_proof_strand *strand = &proof->strands[receives ? connection->receiver : connection->sender];
     return tt_proof_fail(proof, strand, "deadlock: waits %s rank %d forever",
                          receives ? "for a message from" : "for room in the FIFO to",
                          receives ? connection->from : connection->to);
@@ -150,11 +149,13 @@ static bool check_agreement(struct tt_proof *proof, int index, int32_t rank)
   bool alone = (!program || program->algorithm == TT_ALGO_POINT_TO_POINT) &&
                (!first || first->algorithm == TT_ALGO_POINT_TO_POINT);
   if (alone) return true;
-  if (!program || !first) return tt_proof_fail(proof, NULL, "step %d: rank %d has no program", index, program ? 0 : rank);
+  if (!program || !first)
+    return tt_proof_fail(proof, NULL, "step %d: rank %d has no program", index, program ? 0 : rank);
   if (program->collective == first->collective && program->algorithm == first->algorithm &&
       program->root == first->root && program->parts == first->parts)
     return true;
-  return tt_proof_fail(proof, NULL, "step %d: the programs of ranks 0 and %d are for different operations", index, rank);
+  return tt_proof_fail(proof, NULL, "step %d: the programs of ranks 0 and %d are for different operations", index,
+                       rank);
 }
 
 static bool check_programs(struct tt_proof *proof)
@@ -189,8 +190,7 @@ static bool start(struct tt_proof *proof)
   for (int step = 0; step < proof->nsteps; step++) {
     const struct tt_program *program = proof->steps[step].programs[0];
     if (!program || program->collective != TT_FUNC_ALL_REDUCE) continue;
-    proof->references[step] =
-        calloc((size_t)program->parts * proof->steps[step].loops, sizeof(**proof->references));
+    proof->references[step] = calloc((size_t)program->parts * proof->steps[step].loops, sizeof(**proof->references));
     if (!proof->references[step]) return tt_proof_out_of_memory(proof);
   }
   if (!tt_proof_clocks_start(proof)) return false;

@@ -14,8 +14,8 @@ struct tt_validate_step {
 };
 
 struct tt_validate_options {
-  uint32_t slots;   /* of each connection's FIFO; 0: TT_SLOTS */
-  uint64_t seed;    /* order in which ranks and strands advance; several seeds show several skews */
+  uint32_t slots;       /* of each connection's FIFO; 0: TT_SLOTS */
+  uint64_t seed;        /* order in which ranks and strands advance; several seeds show several skews */
   bool same_everywhere; /* all ranks that get a result must have reduced in the same order */
 };
 

@@ -1,0 +1,44 @@
+/* Programs that can be changed, to show that wrong ones are found out. */
+#ifndef TESTS_PROGRAM_MUTANT_H
+#define TESTS_PROGRAM_MUTANT_H
+
+#include <stdbool.h>
+#include "tutti/program.h"
+
+/* `program` points to the arrays behind it, which have room for one more strand, one more instruction and a second copy
+ * of all operands. */
+struct mutant {
+  struct tt_program program;
+  struct tt_strand *strands;
+  struct tt_instruction *instructions;
+  struct tt_operand *operands;
+  int32_t *peers;
+};
+
+struct mutant *mutant_new(const struct tt_program *original);
+void mutant_free(struct mutant *mutant);
+
+void mutant_drop_instruction(struct mutant *mutant, uint32_t instruction);
+void mutant_double_instruction(struct mutant *mutant, uint32_t instruction);
+/* With the next one; false if that is in another strand. */
+bool mutant_swap_instructions(struct mutant *mutant, uint32_t instruction);
+/* Lets a new strand begin at the instruction; false if one does already. */
+bool mutant_split_strand(struct mutant *mutant, uint32_t instruction);
+void mutant_drop_operand(struct mutant *mutant, uint32_t instruction, uint32_t operand);
+void mutant_double_operand(struct mutant *mutant, uint32_t instruction, uint32_t operand);
+
+/* mutant_rules.c: when a changed program is as right as the original, for these reasons and no others.
+ *
+ * Same meaning: each instruction still takes the same inputs in the same order, and gives to the same outputs. The
+ * order of outputs and moves is not part of it, nor is the chunk of a TT_RESULT operand beyond its part, nor a stride
+ * that is never applied. Where an instruction only sends one source on, some of the sends may be moves of the same
+ * chunk, not of the result. Without `order_matters` the order of inputs is not part of it either: where a chunk is
+ * reduced on one rank only, any order is as good as another. */
+bool same_meaning(const struct tt_program *original, const struct tt_program *changed, bool order_matters);
+/* A copy from input to output that is not part of a reducing collective may be done twice. */
+bool may_repeat(const struct tt_program *program, uint32_t instruction);
+/* Two instructions that share no direction of a connection, no semaphore, and no memory that one of them writes, in
+ * place or not, may change places or run at the same time, as long as other ranks keep their order. */
+bool are_independent(const struct tt_program *program, uint32_t one, uint32_t other);
+
+#endif

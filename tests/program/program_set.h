@@ -1,0 +1,59 @@
+/* The programs of all ranks for one operation, and the ways in which a test runs them. */
+#ifndef TESTS_PROGRAM_SET_H
+#define TESTS_PROGRAM_SET_H
+
+#include <check.h>
+#include <stdbool.h>
+#include "program/emit.h"
+#include "program/validate.h"
+
+/* A collective with an algorithm; for point to point, `root` sends to `peer`. */
+struct operation {
+  int32_t collective, algorithm, tree_index;
+};
+
+struct program_set {
+  int n;
+  struct tt_program **programs; /* NULL entries: ranks that take no part */
+};
+
+/* All operations among all ranks that there are emitters for; `count` is set. */
+const struct operation *all_operations(int *count);
+const char *operation_name(const struct operation *operation);
+bool has_root(const struct operation *operation);
+
+struct program_set emit_set(const struct operation *operation, int n, int root, const int32_t *ring);
+/* from -> to among n ranks; from == to: a local copy. */
+struct program_set emit_pair(int n, int from, int to);
+void free_set(struct program_set *set);
+
+struct way {
+  uint32_t loops, slots;
+  bool in_place;
+  uint64_t seed;
+};
+
+/* tt_program_validate for one operation, same_everywhere. `why` may be NULL. */
+bool is_proved(const struct program_set *set, const struct way *way, char *why, size_t why_size);
+/* The same, failing the test with all details if it is not. */
+void must_prove(const struct operation *operation, const struct program_set *set, const struct way *way);
+
+/* Slots that the operation needs: where each rank of a cycle holds one message and wants to send another, two. */
+uint32_t least_slots(const struct operation *operation, int n);
+
+/* A permutation of 0..n-1; the caller frees it. */
+int32_t *shuffled_ring(int n, uint64_t seed);
+uint64_t next_random(uint64_t *state);
+
+Suite *emit_suite(void);
+Suite *dump_suite(void);
+Suite *check_suite(void);
+Suite *validate_suite(void);
+Suite *sequence_suite(void);
+Suite *large_suite(void);
+Suite *mutation_suite(void);
+
+/* A suite of one case without check's time limit of 4 seconds. */
+TCase *add_case(Suite *suite, const char *name);
+
+#endif

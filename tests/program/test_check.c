@@ -1,0 +1,125 @@
+/* tt_program_check: every static rule, each broken once. */
+#include <string.h>
+#include "mutant.h"
+#include "program_set.h"
+
+static struct mutant *new_ring(void)
+{
+  const struct operation ring = {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0};
+  struct program_set set = emit_set(&ring, 4, 0, NULL);
+  struct mutant *mutant = mutant_new(set.programs[1]);
+  free_set(&set);
+  return mutant;
+}
+
+static struct mutant *new_tree_root(void)
+{
+  const struct operation tree = {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0};
+  struct program_set set = emit_set(&tree, 4, 0, NULL);
+  struct mutant *mutant = mutant_new(set.programs[0]);
+  free_set(&set);
+  return mutant;
+}
+
+static void must_reject(struct mutant *mutant, const char *reason)
+{
+  char why[256];
+  ck_assert_int_eq(tt_program_check(&mutant->program, why, sizeof(why)), ncclInternalError);
+  ck_assert_msg(strstr(why, reason) != NULL, "expected \"%s\": %s", reason, why);
+  mutant_free(mutant);
+}
+
+#define REJECT(make, reason, change)                                                                                   \
+  do {                                                                                                                 \
+    struct mutant *m = make();                                                                                         \
+    change;                                                                                                            \
+    must_reject(m, reason);                                                                                            \
+  } while (0)
+
+START_TEST(good_programs)
+{
+  struct mutant *mutants[] = {new_ring(), new_tree_root()};
+  for (int i = 0; i < 2; i++) {
+    char why[64];
+    ck_assert_int_eq(tt_program_check(&mutants[i]->program, why, sizeof(why)), ncclSuccess);
+    ck_assert_str_eq(why, "");
+    mutant_free(mutants[i]);
+  }
+}
+END_TEST
+
+START_TEST(wrong_head)
+{
+  REJECT(new_ring, "another version", m->program.size = 8);
+  REJECT(new_ring, "another version", m->program.version++);
+  REJECT(new_ring, "algorithm 10", m->program.algorithm = TT_NUM_ALGORITHMS);
+  REJECT(new_ring, "collective 8", m->program.collective = TT_NUM_FUNCS);
+  REJECT(new_ring, "rank 4", m->program.rank = 4);
+  REJECT(new_ring, "root -1", m->program.root = -1);
+  REJECT(new_ring, "no parts", m->program.parts = 0);
+  REJECT(new_ring, "too many", m->program.npeers = 5);
+  REJECT(new_ring, "too many", m->program.nscratch = 300);
+  REJECT(new_ring, "blocks", m->program.input_blocks = 2);
+  REJECT(new_ring, "blocks", m->program.output_blocks = 0);
+  REJECT(new_ring, "peer 1", m->peers[1] = m->peers[0]);
+  REJECT(new_ring, "peer 0", m->peers[0] = 1);
+  REJECT(new_ring, "peer 0", m->peers[0] = 4);
+}
+END_TEST
+
+START_TEST(wrong_strands)
+{
+  REJECT(new_ring, "belong to no strand", m->strands[0].ninstructions--);
+  REJECT(new_ring, "should come next", m->strands[0].ninstructions++);
+  REJECT(new_ring, "should come next", m->strands[0].first_instruction = 1);
+  REJECT(new_ring, "belong to no strand", m->program.nstrands = 0);
+  REJECT(new_ring, "is used by strand 0 too", mutant_split_strand(m, 2));
+  REJECT(new_tree_root, "semaphore 0 is used by strand 0 too", m->instructions[2].opcode = TT_OP_SIGNAL);
+}
+END_TEST
+
+START_TEST(wrong_instructions)
+{
+  REJECT(new_ring, "opcode 3", m->instructions[0].opcode = 3);
+  REJECT(new_ring, "flags", m->instructions[0].flags = 2);
+  REJECT(new_ring, "zero times", m->instructions[1].repeat = 0);
+  REJECT(new_ring, "operands", m->instructions[1].first_operand = m->program.noperands);
+  REJECT(new_ring, "operands", m->instructions[1].first_operand = UINT32_MAX);
+  REJECT(new_ring, "operands", m->instructions[1].noperands = UINT32_MAX);
+  REJECT(new_ring, "operands", m->instructions[1].noperands = 0);
+  REJECT(new_ring, "nothing is reduced", m->instructions[4].flags = TT_FLAG_FINAL);
+  REJECT(new_tree_root, "semaphore 1 of 1", m->instructions[1].semaphore = 1);
+  REJECT(new_tree_root, "no operands", m->instructions[1].noperands = 1);
+  REJECT(new_tree_root, "no operands", m->instructions[1].flags = TT_FLAG_FINAL);
+}
+END_TEST
+
+START_TEST(wrong_operands)
+{
+  REJECT(new_ring, "kind 4", m->operands[0].kind = 4);
+  REJECT(new_ring, "peer index 2", m->operands[1].peer = 2);
+  REJECT(new_ring, "peer index 1", m->operands[0].peer = 1);
+  REJECT(new_ring, "modulo 0", m->operands[0].modulo = 0);
+  REJECT(new_ring, "chunks up to 4", m->operands[0].modulo = 5);
+  REJECT(new_ring, "chunks up to 3 of buffer 2", m->operands[0].buffer = TT_SCRATCH);
+  REJECT(new_ring, "names the result", m->operands[0].buffer = TT_RESULT);
+  REJECT(new_ring, "input would be written", m->operands[m->instructions[4].first_operand].buffer = TT_INPUT);
+  REJECT(new_ring, "different parts", m->operands[0].start++);
+  REJECT(new_ring, "repetition 1 reduces", m->operands[m->instructions[1].first_operand].stride = 1);
+  REJECT(new_ring, "goes nowhere", mutant_drop_operand(m, 0, 1));
+  REJECT(new_ring, "comes from nowhere", mutant_drop_operand(m, 0, 0));
+  REJECT(new_ring, "used twice in one instruction", mutant_double_operand(m, 0, 1));
+}
+END_TEST
+
+Suite *check_suite(void)
+{
+  Suite *suite = suite_create("check");
+  TCase *tests = add_case(suite, "check");
+  tcase_add_test(tests, good_programs);
+  tcase_add_test(tests, wrong_head);
+  tcase_add_test(tests, wrong_strands);
+  tcase_add_test(tests, wrong_instructions);
+  tcase_add_test(tests, wrong_operands);
+  return suite;
+}

@@ -1,0 +1,184 @@
+/* Programs as text. The expectations are derived by hand from what each algorithm is, so they test emitters too. */
+#include <stdlib.h>
+#include <string.h>
+#include "program/dump.h"
+#include "program_set.h"
+
+static void must_print(const struct tt_program *program, const char *expected)
+{
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  ck_assert_ptr_nonnull(out);
+  tt_program_print(program, out);
+  ck_assert_int_eq(fclose(out), 0);
+  ck_assert_str_eq(text, expected);
+  free(text);
+}
+
+static void must_print_rank(struct operation operation, int n, int root, const int32_t *ring, int rank,
+                            const char *expected)
+{
+  struct program_set set = emit_set(&operation, n, root, ring);
+  must_print(set.programs[rank], expected);
+  free_set(&set);
+}
+
+START_TEST(ring_all_reduce)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0}, 4, 0, NULL, 2,
+                  "AllReduce RING: rank 2 of 4, parts 4, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[1] -> send 3\n"
+                  "  1  x2   recv 1 + input[0-i mod 4] -> send 3\n"
+                  "  2       recv 1 + input[2] -> output[2], send 3  final\n"
+                  "  3  x2   recv 1 -> output[1-i mod 4], send 3\n"
+                  "  4       output[3] <- recv 1\n");
+}
+END_TEST
+
+/* Ring 0 3 1 2: rank 1 receives from 3 and sends to 2; blocks arrive in the order 3, 0, 2. */
+START_TEST(ring_all_gather)
+{
+  const int32_t ring[] = {0, 3, 1, 2};
+  must_print_rank((struct operation){TT_FUNC_ALL_GATHER, TT_ALGO_RING, 0}, 4, 0, ring, 1,
+                  "AllGather RING: rank 1 of 4, parts 1, input 1, output 4\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[1], send 2\n"
+                  "  1  x2   recv 3 -> output[3-3i mod 4], send 2\n"
+                  "  2       output[2] <- recv 3\n");
+}
+END_TEST
+
+START_TEST(ring_reduce_scatter)
+{
+  must_print_rank((struct operation){TT_FUNC_REDUCE_SCATTER, TT_ALGO_RING, 0}, 3, 0, NULL, 0,
+                  "ReduceScatter RING: rank 0 of 3, parts 1, input 3, output 1\n"
+                  "strand 0\n"
+                  "  0       input[2] -> send 1\n"
+                  "  1       recv 2 + input[1] -> send 1\n"
+                  "  2       recv 2 + input[0] -> output[0]  final\n");
+}
+END_TEST
+
+START_TEST(ring_chains)
+{
+  must_print_rank((struct operation){TT_FUNC_BROADCAST, TT_ALGO_RING, 0}, 3, 1, NULL, 2,
+                  "Broadcast RING: rank 2 of 3, root 1, parts 1, input 0, output 1\n"
+                  "strand 0\n"
+                  "  0       recv 1 -> output[0], send 0\n");
+  must_print_rank((struct operation){TT_FUNC_BROADCAST, TT_ALGO_RING, 0}, 3, 1, NULL, 0,
+                  "Broadcast RING: rank 0 of 3, root 1, parts 1, input 0, output 1\n"
+                  "strand 0\n"
+                  "  0       output[0] <- recv 2\n");
+  must_print_rank((struct operation){TT_FUNC_REDUCE, TT_ALGO_RING, 0}, 3, 1, NULL, 1,
+                  "Reduce RING: rank 1 of 3, root 1, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       recv 0 + input[0] -> output[0]  final\n");
+  must_print_rank((struct operation){TT_FUNC_REDUCE, TT_ALGO_RING, 0}, 3, 1, NULL, 2,
+                  "Reduce RING: rank 2 of 3, root 1, parts 1, input 1, output 0\n"
+                  "strand 0\n"
+                  "  0       input[0] -> send 0\n");
+}
+END_TEST
+
+START_TEST(tree_all_reduce)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0}, 8, 0, NULL, 0,
+                  "AllReduce TREE: rank 0 of 8, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] + recv 4 -> output[0]  final\n"
+                  "  1       signal 0\n"
+                  "strand 1\n"
+                  "  2       wait 0\n"
+                  "  3       output[0] -> send 4\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0}, 8, 0, NULL, 6,
+                  "AllReduce TREE: rank 6 of 8, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] + recv 5 + recv 7 -> send 4\n"
+                  "strand 1\n"
+                  "  1       recv 4 -> output[0], send 5, send 7\n");
+}
+END_TEST
+
+START_TEST(direct_all_reduce)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0}, 3, 0, NULL, 1,
+                  "AllReduce ONE_SHOT: rank 1 of 3, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] -> send 2, send 0\n"
+                  "  1       recv 0 + input[0] + recv 2 -> output[0]  final\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 0}, 3, 0, NULL, 1,
+                  "AllReduce TWO_SHOT: rank 1 of 3, parts 3, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       send 2 <- input[2], send 0 <- input[0]\n"
+                  "  1       recv 0 + input[1] + recv 2 -> output[1], send 2, send 0  final\n"
+                  "  2       output[2] <- recv 2, output[0] <- recv 0\n");
+}
+END_TEST
+
+START_TEST(point_to_point)
+{
+  struct program_set pair = emit_pair(5, 3, 1), self = emit_pair(5, 2, 2);
+  must_print(pair.programs[3], "Send P2P: rank 3 of 5, parts 1, input 1, output 0\n"
+                               "strand 0\n"
+                               "  0       input[0] -> send 1\n");
+  must_print(pair.programs[1], "Recv P2P: rank 1 of 5, parts 1, input 0, output 1\n"
+                               "strand 0\n"
+                               "  0       output[0] <- recv 3\n");
+  must_print(self.programs[2], "Send P2P: rank 2 of 5, parts 1, input 1, output 1\n"
+                               "strand 0\n"
+                               "  0       input[0] -> output[0]\n");
+  free_set(&pair);
+  free_set(&self);
+}
+END_TEST
+
+/* What no emitter uses yet: scratch, and a reduction with moves beside it. */
+START_TEST(everything_else)
+{
+  const int32_t peers[] = {1};
+  const struct tt_operand operands[] = {{TT_SRC, TT_SCRATCH + 1, 0, 1, 2, 8},
+                                        {TT_DST, TT_OUTPUT, 0, 0, 0, 1},
+                                        {TT_SEND, TT_SCRATCH, 0, 3, 0, 8},
+                                        {TT_RECV, TT_SCRATCH, 0, 2, -1, 8}};
+  const struct tt_instruction instructions[] = {{TT_OP_DATA, 0, 0, 3, 0, 4}};
+  const struct tt_strand strands[] = {{0, 1}};
+  const struct tt_program program = {.size = sizeof(program),
+                                     .nranks = 2,
+                                     .collective = TT_FUNC_ALL_REDUCE,
+                                     .algorithm = TT_ALGO_PAT,
+                                     .parts = 8,
+                                     .input_blocks = 1,
+                                     .output_blocks = 1,
+                                     .nscratch = 2,
+                                     .scratch_blocks = 1,
+                                     .npeers = 1,
+                                     .nstrands = 1,
+                                     .ninstructions = 1,
+                                     .noperands = 4,
+                                     .peers = peers,
+                                     .strands = strands,
+                                     .instructions = instructions,
+                                     .operands = operands};
+  must_print(&program, "AllReduce PAT: rank 0 of 2, parts 8, input 1, output 1\n"
+                       "strand 0\n"
+                       "  0  x3   scratch1[1+2i mod 8] -> output[0]; send 1 <- scratch0[3], "
+                       "scratch0[2-i mod 8] <- recv 1\n");
+}
+END_TEST
+
+Suite *dump_suite(void)
+{
+  Suite *suite = suite_create("dump");
+  TCase *tests = add_case(suite, "dump");
+  tcase_add_test(tests, ring_all_reduce);
+  tcase_add_test(tests, ring_all_gather);
+  tcase_add_test(tests, ring_reduce_scatter);
+  tcase_add_test(tests, ring_chains);
+  tcase_add_test(tests, tree_all_reduce);
+  tcase_add_test(tests, direct_all_reduce);
+  tcase_add_test(tests, point_to_point);
+  tcase_add_test(tests, everything_else);
+  return suite;
+}

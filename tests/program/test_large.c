@@ -1,0 +1,41 @@
+/* Sampled sizes up to thousands of ranks. What is proved follows the number of chunk events: rings of blocks or parts
+ * have n of them a rank and the direct algorithms n operands an instruction, so those stop earlier than chains and
+ * trees, which have a constant number. */
+#include <stdlib.h>
+#include "program_set.h"
+
+static int largest(const struct operation *operation)
+{
+  if (operation->algorithm == TT_ALGO_ONE_SHOT || operation->algorithm == TT_ALGO_TWO_SHOT) return 511;
+  return operation->algorithm == TT_ALGO_TREE || has_root(operation) ? 4096 : 1024;
+}
+
+START_TEST(samples)
+{
+  const int sizes[] = {65, 96, 127, 128, 129, 255, 256, 511, 1000, 1024, 4096};
+  int count;
+  const struct operation *operation = &all_operations(&count)[_i];
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    int n = sizes[i];
+    if (n > largest(operation)) continue;
+    int32_t *ring = i % 2 ? shuffled_ring(n, (uint64_t)n) : NULL;
+    struct program_set set = emit_set(operation, n, n / 3, ring);
+    for (int in_place = 0; in_place < 2; in_place++) {
+      struct way way = {.loops = n < 200 ? 2 : 1, .slots = in_place ? 2 : 8, .in_place = in_place, .seed = (uint64_t)n};
+      must_prove(operation, &set, &way);
+    }
+    free_set(&set);
+    free(ring);
+  }
+}
+END_TEST
+
+Suite *large_suite(void)
+{
+  int count;
+  all_operations(&count);
+  Suite *suite = suite_create("large");
+  TCase *tests = add_case(suite, "large");
+  tcase_add_loop_test(tests, samples, 0, count);
+  return suite;
+}
