@@ -1,6 +1,7 @@
 /* Helper threads: stack size and signal mask do not depend on what the application set. */
 #include "base/thread.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +14,22 @@
 #define STACK_LEAST ((size_t)1 << 20)
 #define STACK_MOST ((size_t)8 << 20)
 
+/* What of a stack is not for the thread's functions: its thread-local storage, of all libraries, lies there too. Only
+ * glibc knows how much; the function has no header, and language runtimes look it up the same way. */
+static size_t reserved_bytes(void)
+{
+  size_t (*least_stack)(const pthread_attr_t *) = NULL;
+  *(void **)&least_stack = dlsym(RTLD_DEFAULT, "__pthread_get_minstack");
+  pthread_attr_t attr;
+  if (least_stack && pthread_attr_init(&attr) == 0) {
+    size_t bytes = least_stack(&attr);
+    pthread_attr_destroy(&attr);
+    return bytes;
+  }
+  long least = sysconf(_SC_THREAD_STACK_MIN);
+  return least > 0 ? (size_t)least : 0;
+}
+
 /* The process's own limit where it is sane. A small one would overflow, and an unlimited one makes glibc fall back to
  * 2 MiB on some machines and reserve gigabytes on others. */
 static size_t stack_bytes(void)
@@ -22,9 +39,7 @@ static size_t stack_bytes(void)
   if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < STACK_MOST)
     bytes = (size_t)limit.rlim_cur;
   if (bytes < STACK_LEAST) bytes = STACK_LEAST;
-  /* Counts the thread-local storage of all loaded libraries, which lies in the stack too. */
-  long least = sysconf(_SC_THREAD_STACK_MIN);
-  if (least > 0) bytes += (size_t)least;
+  bytes += reserved_bytes();
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   return (bytes + page - 1) / page * page;
 }

@@ -386,6 +386,33 @@ START_TEST(reset_while_logging)
 }
 END_TEST
 
+static char sunk[3000];
+
+static void sink(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                 const char *text)
+{
+  ck_assert_int_gt(line, 0);
+  snprintf(sunk, sizeof(sunk), "%d %lx %s %s %s", level, subsystems, file, func, text);
+}
+
+/* What a plugin's copy of the log does: its loader decides what is printed, so all lines are handed on. */
+START_TEST(redirected)
+{
+  start_log("NONE", NULL);
+  tt_log_redirect(sink);
+  TT_INFO(TT_NET, "line %d", 5);
+  ck_assert_ptr_nonnull(strstr(sunk, "3 10 base/log_test.c "));
+  ck_assert_ptr_nonnull(strstr(sunk, " line 5"));
+  ck_assert_int_eq(TT_FAIL(ncclRemoteError, "gone"), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(sunk, " gone"));
+  tt_log_redirect(NULL);
+  sunk[0] = 0;
+  TT_WARN("printed again");
+  ck_assert_str_eq(sunk, "");
+  ck_assert_str_eq(logged(), "");
+}
+END_TEST
+
 Suite *log_suite(void)
 {
   Suite *suite = suite_create("log");
@@ -405,6 +432,7 @@ Suite *log_suite(void)
   tcase_add_test(one, stamps_and_raise);
   tcase_add_test(one, broken_logs);
   tcase_add_test(one, full_pipe);
+  tcase_add_test(one, redirected);
   tcase_add_test(one, threads_write_whole_lines);
   tcase_add_test(one, reset_while_logging);
   return suite;
