@@ -21,15 +21,15 @@
 /* More descriptors than ours: all that a peer may squeeze in are received, to be closed. */
 #define MANY_FDS 16
 
-static bool fill_address(const char *name, struct sockaddr_un *address, socklen_t *bytes)
+/* Returns the address's length, 0 if the name is none. */
+static socklen_t fill_address(const char *name, struct sockaddr_un *address)
 {
   size_t length = strnlen(name, TT_UDS_NAME_BYTES);
-  if (length == 0 || length >= TT_UDS_NAME_BYTES) return false;
   memset(address, 0, sizeof(*address));
+  if (length == 0 || length >= TT_UDS_NAME_BYTES) return 0;
   address->sun_family = AF_UNIX;
   memcpy(address->sun_path + 1, name, length);
-  *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-  return true;
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 
 static ncclResult_t open_socket(int *fd)
@@ -43,14 +43,13 @@ ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
 {
   uint64_t random[2];
   struct sockaddr_un address;
-  socklen_t bytes;
   *fd = -1;
   TT_TRY(tt_random(random, sizeof(random)));
   snprintf(name, TT_UDS_NAME_BYTES, "tutti-%016llx%016llx", (unsigned long long)random[0],
            (unsigned long long)random[1]);
   int made;
   TT_TRY(open_socket(&made));
-  fill_address(name, &address, &bytes);
+  socklen_t bytes = fill_address(name, &address);
   if (bind(made, (struct sockaddr *)&address, bytes) != 0 || listen(made, BACKLOG) != 0) {
     int error = errno;
     close(made);
@@ -63,10 +62,10 @@ ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
 ncclResult_t tt_uds_connect(const char *name, int *fd)
 {
   struct sockaddr_un address;
-  socklen_t bytes;
+  socklen_t bytes = fill_address(name, &address);
   int made;
   *fd = -1;
-  if (!fill_address(name, &address, &bytes))
+  if (!bytes)
     return TT_FAIL(ncclInvalidArgument, "a Unix socket name must have 1 to %d characters", TT_UDS_NAME_BYTES - 1);
   TT_TRY(open_socket(&made));
   tt_deadline deadline = tt_deadline_in_ms(BACKLOG_WAIT_MS);

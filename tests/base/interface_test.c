@@ -104,10 +104,11 @@ static const char *choose(const char *filter, int family)
     all[i].up = strcmp(machine[i].name, "down0") != 0;
   }
   int count = tt_interface_choose(all, (int)TT_COUNT(all), filter, family, chosen);
+  size_t used = 0;
   text[0] = 0;
-  for (int i = 0; i < count; i++)
-    sprintf(text + strlen(text), "%s%s/%d", i ? " " : "", chosen[i].name,
-            chosen[i].address.sa.sa_family == AF_INET ? 4 : 6);
+  for (int i = 0; i < count && used < sizeof(text); i++)
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s/%d", i ? " " : "", chosen[i].name,
+                             chosen[i].address.sa.sa_family == AF_INET ? 4 : 6);
   return text;
 }
 
