@@ -126,6 +126,8 @@ static void child_closes_early(int wire)
   struct tt_connector connector;
   side_open(&side, 1, wire, NULL);
   SIDE_CHECK(connect_side(&side, &connector, false) == ncclSuccess);
+  char connected;
+  side_get(wire, &connected, 1);
   tt_transport_peer.close(&side.env, &connector);
   side_close(&side);
   side_put(wire, "c", 1);
@@ -140,6 +142,7 @@ START_TEST(closed_by_the_other)
   pid_t pid = side_fork(&wire, child_closes_early);
   side_open(&side, 0, wire, NULL);
   ck_assert_int_eq(connect_side(&side, &connector, true), ncclSuccess);
+  side_put(wire, "c", 1);
   char closed;
   side_get(wire, &closed, 1);
   send_simple(&connector.conn, TT_SLOTS);

@@ -1,0 +1,23 @@
+/* Tests of core/connect. */
+#include <check.h>
+#include <stdlib.h>
+
+void add_message(Suite *suite);
+void add_rounds(Suite *suite);
+void add_failures(Suite *suite);
+void add_net(Suite *suite);
+
+int main(void)
+{
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  Suite *suite = suite_create("connect");
+  add_message(suite);
+  add_rounds(suite);
+  add_failures(suite);
+  add_net(suite);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,225 @@
+/* Set-up that cannot work ends, in bounded time, with the names of who and why. */
+#include "world.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/param.h"
+#include "connect/message.h"
+
+static void cannot(struct rank *rank)
+{
+  int peer = 1 - rank->rank;
+  RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSystemError);
+  const char *text = tt_log_thread_error();
+  RANK_CHECK(rank, strstr(text, "no transport") && strstr(text, "NCCL_SHM_DISABLE") && strstr(text, "NET: "));
+  RANK_CHECK(rank, !tt_connect_get(rank->connect, peer, 0, 0, true));
+  /* It stays so, at once. */
+  RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSystemError);
+}
+
+START_TEST(no_transport)
+{
+  set_env("NCCL_SHM_DISABLE", "1");
+  world_run(2, cannot);
+}
+END_TEST
+
+/* A rank that fails to make its half says so, and the rank that asked need not wait for a deadline. */
+static void peer_cannot(struct rank *rank)
+{
+  if (rank->rank == 1) rank->env->buffer_bytes[TT_PROTO_SIMPLE] = 100; /* too small */
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  if (rank->rank == 1) return;
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 5, 0, true) == ncclSuccess);
+  uint64_t start = tt_timer_ns();
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclRemoteError);
+  RANK_CHECK(rank, tt_timer_ns() - start < 60ull * 1000000000);
+  const char *text = tt_log_thread_error();
+  RANK_CHECK(rank, strstr(text, "rank 1") && strstr(text, "channel 5") && strstr(text, "NCCL_BUFFSIZE"));
+}
+
+START_TEST(peer_says_why)
+{
+  world_run(2, peer_cannot);
+}
+END_TEST
+
+/* Different buffers at both ends are found before any data moves. */
+static void unequal(struct rank *rank)
+{
+  if (rank->rank == 1) rank->env->buffer_bytes[TT_PROTO_SIMPLE] *= 2;
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  if (rank->rank == 1) return;
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclInvalidUsage);
+  RANK_CHECK(rank, strstr(tt_log_thread_error(), "equal on all ranks"));
+}
+
+START_TEST(unequal_buffers)
+{
+  world_run(2, unequal);
+}
+END_TEST
+
+/* Rank 2 stops; rank 0 names it, and is connected with the others. */
+static void stopped_peer(struct rank *rank)
+{
+  if (rank->rank == 2) kill(getpid(), SIGSTOP);
+  if (rank->rank != 0) {
+    /* Until rank 0 is done. */
+    void *data = NULL;
+    size_t bytes;
+    tt_bootstrap_recv(rank->bootstrap, 0, TT_TAG_USER, &data, &bytes, tt_deadline_in_ms(60000));
+    free(data);
+    _exit(0);
+  }
+  usleep(200000);
+  for (int peer = 1; peer < 4; peer++)
+    RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
+  ncclResult_t result = tt_connect_run(rank->connect);
+  const char *text = tt_log_thread_error();
+  bool named = strstr(text, "rank 2 on") && !strstr(text, "rank 1 on") && !strstr(text, "rank 3 on") &&
+               strstr(text, "no answer") && strstr(text, "NCCL_BOOTSTRAP_TIMEOUT");
+  bool others = tt_connect_get(rank->connect, 1, 0, 0, true) && tt_connect_get(rank->connect, 3, 0, 0, true);
+  for (int peer = 1; peer < 4; peer += 2) tt_bootstrap_send(rank->bootstrap, peer, TT_TAG_USER, "x", 1);
+  usleep(300000);
+  /* The stopped process goes when its parent does; end it now. */
+  if (rank->env->peers[2].pid > 0) kill(rank->env->peers[2].pid, SIGKILL);
+  RANK_CHECK(rank, result == ncclSystemError && named && others);
+  _exit(0);
+}
+
+START_TEST(stopped)
+{
+  int statuses[4];
+  set_env("NCCL_BOOTSTRAP_TIMEOUT", "3");
+  world_run_processes(4, stopped_peer, statuses);
+  ck_assert_int_eq(statuses[0], 0);
+  ck_assert_int_eq(statuses[2], -SIGKILL);
+}
+END_TEST
+
+static void killed_peer(struct rank *rank)
+{
+  if (rank->rank == 1) raise(SIGKILL);
+  usleep(300000);
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
+  ncclResult_t result = tt_connect_run(rank->connect);
+  RANK_CHECK(rank, result != ncclSuccess);
+  RANK_CHECK(rank, strstr(tt_log_thread_error(), "rank 1"));
+  _exit(0);
+}
+
+START_TEST(killed)
+{
+  int statuses[2];
+  set_env("NCCL_BOOTSTRAP_TIMEOUT", "5");
+  world_run_processes(2, killed_peer, statuses);
+  ck_assert_int_eq(statuses[0], 0);
+  ck_assert_int_eq(statuses[1], -SIGKILL);
+}
+END_TEST
+
+/* Asked to stop while it waits. */
+static void *abort_soon(void *arg)
+{
+  struct rank *rank = arg;
+  usleep(200000);
+  atomic_store(&rank->abort, 1);
+  return NULL;
+}
+
+static void aborted(struct rank *rank)
+{
+  if (rank->rank == 1) {
+    kill(getpid(), SIGSTOP);
+    _exit(0);
+  }
+  usleep(200000);
+  pthread_t thread;
+  RANK_CHECK(rank, pthread_create(&thread, NULL, abort_soon, rank) == 0);
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
+  ncclResult_t result = tt_connect_run(rank->connect);
+  bool said = strstr(tt_log_thread_error(), "aborted") != NULL;
+  pthread_join(thread, NULL);
+  kill(rank->env->peers[1].pid, SIGKILL);
+  RANK_CHECK(rank, result == ncclInternalError && said);
+}
+
+START_TEST(abort_ends_the_wait)
+{
+  int statuses[2];
+  world_run_processes(2, aborted, statuses);
+  ck_assert_int_eq(statuses[0], 0);
+}
+END_TEST
+
+/* Messages that no rank of this version sends change nothing. */
+static void heckled(struct rank *rank)
+{
+  int next = (rank->rank + 1) % rank->nranks;
+  unsigned seed = (unsigned)rank->rank;
+  for (int i = 0; i < 200; i++) {
+    struct tt_connect_message message = {0};
+    struct tt_connect_record record = {.channel = (int)(rand_r(&seed) % TT_MAX_CHANNELS), .send = i % 2};
+    record.handshake.bytes = (uint16_t)(rand_r(&seed) % 64);
+    RANK_CHECK(rank, tt_connect_message_begin(&message, 1 + i % 3, i % 2, "hello") == ncclSuccess);
+    RANK_CHECK(rank, tt_connect_message_add(&message, &record) == ncclSuccess);
+    uint32_t tag = 0x40000000u | 1u << 1 | (uint32_t)(i % 2);
+    if (i % 3 == 0) message.data[(size_t)rand_r(&seed) % message.bytes] ^= 0x80;
+    if (i % 3 == 1) tag ^= 4; /* another pair's */
+    if (i % 3 == 2 && i % 6 != 2) message.bytes /= 2;
+    RANK_CHECK(rank, tt_bootstrap_send(rank->bootstrap, next, tag, message.data, message.bytes) == ncclSuccess);
+    free(message.data);
+  }
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_need(rank->connect, (rank->rank + 2) % 4, 0, 0, true) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_need(rank->connect, (rank->rank + 2) % 4, 0, 0, false) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+}
+
+START_TEST(malformed_messages)
+{
+  world_run(4, heckled);
+}
+END_TEST
+
+/* Leaves while others still ask: they get an error, nobody hangs or crashes. */
+static void leave_early(struct rank *rank)
+{
+  if (rank->rank == 0) {
+    tt_connect_destroy(rank->connect);
+    rank->connect = NULL;
+    usleep(100000);
+    return;
+  }
+  if (tt_connect_need(rank->connect, 0, 0, 0, true) == ncclSuccess) (void)tt_connect_run(rank->connect);
+}
+
+START_TEST(closed_peer)
+{
+  set_env("NCCL_BOOTSTRAP_TIMEOUT", "2");
+  world_run(3, leave_early);
+}
+END_TEST
+
+void add_failures(Suite *suite)
+{
+  TCase *tc = tcase_create("failures");
+  tcase_set_timeout(tc, 120);
+  tcase_add_test(tc, no_transport);
+  tcase_add_test(tc, peer_says_why);
+  tcase_add_test(tc, unequal_buffers);
+  tcase_add_test(tc, stopped);
+  tcase_add_test(tc, killed);
+  tcase_add_test(tc, abort_ends_the_wait);
+  tcase_add_test(tc, malformed_messages);
+  tcase_add_test(tc, closed_peer);
+  suite_add_tcase(suite, tc);
+}

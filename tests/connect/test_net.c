@@ -1,0 +1,136 @@
+/* The same over a real net plugin, with shared memory forbidden. */
+#include "world.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+
+#ifdef NET_SOCKET
+
+static void ring(struct rank *rank)
+{
+  int next = (rank->rank + 1) % rank->nranks, previous = (rank->rank + rank->nranks - 1) % rank->nranks;
+  for (int c = 0; c < 2; c++) {
+    RANK_CHECK(rank, tt_connect_need(rank->connect, next, c, 0, true) == ncclSuccess);
+    RANK_CHECK(rank, tt_connect_need(rank->connect, previous, c, 0, false) == ncclSuccess);
+  }
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+  for (int c = 0; c < 2; c++) {
+    struct tt_connector *send = tt_connect_get(rank->connect, next, c, 0, true);
+    struct tt_connector *recv = tt_connect_get(rank->connect, previous, c, 0, false);
+    RANK_CHECK(rank, send && recv && send->proxied && recv->proxied);
+    RANK_CHECK(rank, send->conn.flags == TT_CONN_PROXIED && send->conn.fifo && !send->conn.peer_bell);
+    for (int i = 0; i < 20; i++) {
+      RANK_CHECK(rank, send_by_hand(rank, send, 5));
+      RANK_CHECK(rank, recv_by_hand(rank, recv, 5));
+    }
+  }
+}
+
+static void use_socket(void)
+{
+  world_use_net(true);
+  set_env("NCCL_SHM_DISABLE", "1");
+  set_env("NCCL_NET_PLUGIN", NET_SOCKET);
+}
+
+START_TEST(rings)
+{
+  use_socket();
+  world_run(2, ring);
+  world_run(5, ring);
+}
+END_TEST
+
+START_TEST(processes)
+{
+  use_socket();
+  world_run_processes(2, ring, NULL);
+  world_run_processes(3, ring, NULL);
+}
+END_TEST
+
+static void all_to_all(struct rank *rank)
+{
+  for (int peer = 0; peer < rank->nranks; peer++) {
+    if (peer == rank->rank) continue;
+    RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 1, true) == ncclSuccess);
+    RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 1, false) == ncclSuccess);
+  }
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+  for (int peer = 0; peer < rank->nranks; peer++)
+    if (peer != rank->rank) RANK_CHECK(rank, send_by_hand(rank, tt_connect_get(rank->connect, peer, 0, 1, true), 3));
+  for (int peer = 0; peer < rank->nranks; peer++)
+    if (peer != rank->rank) RANK_CHECK(rank, recv_by_hand(rank, tt_connect_get(rank->connect, peer, 0, 1, false), 3));
+}
+
+START_TEST(everybody)
+{
+  use_socket();
+  world_run(8, all_to_all);
+  set_env("NCCL_CONNECT_ROUND_MAX_PEERS", "2");
+  world_run(6, all_to_all);
+}
+END_TEST
+
+/* The passive side's user is elsewhere: accept is polled all the same. */
+static void one_side_asks(struct rank *rank)
+{
+  if (rank->rank == 0) {
+    RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
+    RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, false) == ncclSuccess);
+    RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+  }
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+}
+
+START_TEST(without_the_others_user)
+{
+  use_socket();
+  world_run(2, one_side_asks);
+}
+END_TEST
+
+START_TEST(log_lines)
+{
+  char file[] = "/tmp/tutti-connect-XXXXXX", text[1 << 18] = "";
+  int fd = mkstemp(file);
+  ck_assert_int_ge(fd, 0);
+  use_socket();
+  set_env("NCCL_DEBUG", "INFO");
+  set_env("NCCL_DEBUG_FILE", file);
+  tt_log_reset();
+  world_run(3, ring);
+  FILE *log = fopen(file, "r");
+  size_t bytes = fread(text, 1, sizeof(text) - 1, log);
+  fclose(log);
+  close(fd);
+  unlink(file);
+  ck_assert_uint_gt(bytes, 0);
+  ck_assert_ptr_nonnull(strstr(text, "Channel 01/0 : 1[1] -> 2[2] [send] via NET/Socket/0"));
+  ck_assert_ptr_nonnull(strstr(text, "Channel 01/0 : 1[1] -> 2[2] [receive] via NET/Socket/0"));
+}
+END_TEST
+
+void add_net(Suite *suite)
+{
+  TCase *tc = tcase_create("net");
+  tcase_set_timeout(tc, 300);
+  tcase_add_test(tc, rings);
+  tcase_add_test(tc, processes);
+  tcase_add_test(tc, everybody);
+  tcase_add_test(tc, without_the_others_user);
+  tcase_add_test(tc, log_lines);
+  suite_add_tcase(suite, tc);
+}
+
+#else
+
+void add_net(Suite *suite)
+{
+  (void)suite;
+  fprintf(stderr, "skipped: the socket plugin is not built\n");
+}
+
+#endif

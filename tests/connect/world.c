@@ -1,0 +1,190 @@
+/* Ranks for tests. */
+#include "world.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/param.h"
+
+static bool with_net;
+
+void world_use_net(bool use)
+{
+  with_net = use;
+}
+
+void set_env(const char *name, const char *value)
+{
+  if (value)
+    setenv(name, value, 1);
+  else
+    unsetenv(name);
+  tt_param_reset();
+}
+
+static bool open_net(struct rank *rank)
+{
+  if (!with_net) return true;
+  struct tt_net_request request = {.comm_id = 1, .traffic_class = -1};
+  struct tt_net_set *set = NULL;
+  uint8_t *offers = calloc((size_t)rank->nranks, TT_NET_OFFER_BYTES);
+  ncclResult_t result = tt_net_candidates(&request, &set);
+  tt_net_offer(set, offers + (size_t)rank->rank * TT_NET_OFFER_BYTES);
+  if (result == ncclSuccess) result = tt_bootstrap_all_gather(rank->bootstrap, offers, TT_NET_OFFER_BYTES);
+  if (result == ncclSuccess) result = tt_net_choose(set, offers, rank->nranks, rank->rank, &rank->net);
+  tt_net_set_free(set);
+  free(offers);
+  return result == ncclSuccess && rank->net;
+}
+
+static bool open_rank(struct rank *rank)
+{
+  if (tt_bootstrap_create(&rank->id, rank->rank, rank->nranks, &rank->abort, &rank->bootstrap) != ncclSuccess)
+    return false;
+  if (!open_net(rank)) return false;
+  struct tt_transport_config config = {.rank = rank->rank,
+                                       .nranks = rank->nranks,
+                                       .device_index = rank->rank,
+                                       .net = rank->net,
+                                       .buffer_bytes = {[TT_PROTO_LL] = 4096, [TT_PROTO_SIMPLE] = 8192},
+                                       .abort = &rank->abort};
+  return tt_transport_env_create(&config, rank->bootstrap, &rank->env) == ncclSuccess &&
+         tt_connect_create(rank->env, rank->bootstrap, &rank->connect) == ncclSuccess &&
+         tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess;
+}
+
+static void *run_rank(void *arg)
+{
+  struct rank *rank = arg;
+  if (open_rank(rank)) {
+    rank->body(rank);
+    /* A rank that failed leaves at once, and the others see it. */
+    if (!rank->failed && !rank->abort) tt_bootstrap_barrier(rank->bootstrap);
+  } else {
+    fprintf(stderr, "rank %d could not start\n", rank->rank);
+    rank->failed = true;
+  }
+  tt_connect_destroy(rank->connect);
+  tt_bootstrap_destroy(rank->bootstrap);
+  tt_transport_env_destroy(rank->env);
+  tt_net_close(rank->net);
+  return NULL;
+}
+
+static struct rank *make_ranks(int n, void (*body)(struct rank *rank))
+{
+  struct rank *ranks = calloc((size_t)n, sizeof(*ranks));
+  ncclUniqueId id;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  for (int r = 0; r < n; r++) {
+    ranks[r].rank = r;
+    ranks[r].nranks = n;
+    ranks[r].id = id;
+    ranks[r].body = body;
+  }
+  return ranks;
+}
+
+void world_run(int n, void (*body)(struct rank *rank))
+{
+  struct rank *ranks = make_ranks(n, body);
+  pthread_t *threads = calloc((size_t)n, sizeof(*threads));
+  for (int r = 0; r < n; r++) ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+  int failed = 0;
+  for (int r = 0; r < n; r++) {
+    pthread_join(threads[r], NULL);
+    failed += ranks[r].failed;
+  }
+  free(threads);
+  free(ranks);
+  ck_assert_int_eq(failed, 0);
+}
+
+void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses)
+{
+  struct rank *ranks = make_ranks(n, body);
+  pid_t *pids = calloc((size_t)n, sizeof(*pids));
+  for (int r = 0; r < n; r++) {
+    pids[r] = fork();
+    if (pids[r] != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    run_rank(&ranks[r]);
+    _exit(ranks[r].failed ? 1 : 0);
+  }
+  bool all_good = true;
+  for (int r = 0; r < n; r++) {
+    int status;
+    waitpid(pids[r], &status, 0);
+    status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    if (statuses) statuses[r] = status;
+    all_good = all_good && status == 0;
+  }
+  free(pids);
+  free(ranks);
+  ck_assert(statuses || all_good);
+}
+
+static bool drive(struct rank *rank)
+{
+  bool moved = false, idle;
+  if (rank->env->proxy && tt_proxy_progress(rank->env->proxy, &moved, &idle) != ncclSuccess) return false;
+  if (!moved) sched_yield();
+  return true;
+}
+
+static unsigned char byte_of(uint64_t step, size_t i)
+{
+  return (unsigned char)(step * 31 + i);
+}
+
+bool send_by_hand(struct rank *rank, struct tt_connector *connector, int count)
+{
+  struct tt_conn *conn = &connector->conn;
+  if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
+    return false;
+  for (int i = 0; i < count; i++, conn->step++) {
+    while (conn->step - atomic_load_explicit(conn->head, memory_order_acquire) >= TT_SLOTS)
+      if (!drive(rank)) return false;
+    unsigned slot = (unsigned)(conn->step % TT_SLOTS);
+    unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
+    size_t bytes = (conn->step * 37) % (conn->slot_bytes[TT_PROTO_SIMPLE] - TT_SLOT_HEADER + 1);
+    struct tt_slot_header header = {.bytes = bytes, .step = conn->step};
+    memcpy(data, &header, sizeof(header));
+    for (size_t k = 0; k < bytes; k++) data[TT_SLOT_HEADER + k] = byte_of(conn->step, k);
+    if (conn->fifo)
+      conn->fifo[slot] = (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL, .size = (int64_t)(TT_SLOT_HEADER + bytes)};
+    atomic_store_explicit(conn->tail, conn->step + 1, memory_order_release);
+    tt_doorbell_ring(conn->peer_bell);
+  }
+  while (connector->proxied && atomic_load(conn->head) != conn->step)
+    if (!drive(rank)) return false;
+  return true;
+}
+
+bool recv_by_hand(struct rank *rank, struct tt_connector *connector, int count)
+{
+  struct tt_conn *conn = &connector->conn;
+  bool good = true;
+  if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
+    return false;
+  for (int i = 0; i < count; i++, conn->step++) {
+    while (atomic_load_explicit(conn->tail, memory_order_acquire) <= conn->step)
+      if (!drive(rank)) return false;
+    unsigned slot = (unsigned)(conn->step % TT_SLOTS);
+    unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
+    struct tt_slot_header header;
+    memcpy(&header, data, sizeof(header));
+    size_t bytes = (conn->step * 37) % (conn->slot_bytes[TT_PROTO_SIMPLE] - TT_SLOT_HEADER + 1);
+    good = good && header.bytes == bytes && header.step == conn->step;
+    if (conn->fifo) good = good && conn->fifo[slot].size == (int64_t)(TT_SLOT_HEADER + bytes);
+    for (size_t k = 0; k < bytes && good; k++) good = data[TT_SLOT_HEADER + k] == byte_of(conn->step, k);
+    atomic_store_explicit(conn->head, conn->step + 1, memory_order_release);
+    tt_doorbell_ring(conn->peer_bell);
+  }
+  return good;
+}
