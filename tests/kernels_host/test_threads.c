@@ -1,0 +1,103 @@
+/* Two threads drive the two ends of connections: what a thread finds in a slot was written before it was published. Of
+ * most use under ThreadSanitizer. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "kernels/host/host.h"
+#include "world.h"
+
+#define RANKS 2
+#define COUNT 3000
+#define TIMES 40
+/* Progress calls that move nothing before a thread gives up; each of them yields the processor. */
+#define PATIENCE 20000000L
+
+struct rank {
+  struct tt_work **works;
+  ncclResult_t result;
+};
+
+static void *drive(void *arg)
+{
+  struct rank *rank = arg;
+  const struct tt_device *device = tt_host_device();
+  struct tt_launch *launch;
+  int moved, done = 0;
+  rank->result = device->launch(rank->works, TIMES, &launch);
+  for (long idle = 0; rank->result == ncclSuccess && !done && idle < PATIENCE; idle++) {
+    rank->result = device->progress(launch, &moved, &done);
+    if (moved)
+      idle = 0;
+    else
+      sched_yield();
+  }
+  if (rank->result == ncclSuccess && !done) rank->result = ncclSystemError;
+  device->finish(launch);
+  return NULL;
+}
+
+/* All-reduces of changing protocol and size, back to back, so that slots are used again and again. */
+START_TEST(test_two_threads)
+{
+  static const int algorithms[] = {TT_ALGO_RING, TT_ALGO_TREE, TT_ALGO_ONE_SHOT, TT_ALGO_TWO_SHOT};
+  struct world_options options = {.nranks = RANKS,
+                                  .slot_bytes = {[TT_PROTO_LL] = 2048, [TT_PROTO_SIMPLE] = 2048},
+                                  .first_step = _i % 2 ? UINT64_C(0xffffffe0) : 0,
+                                  .stale = 0x80,
+                                  .seed = 9};
+  struct world world;
+  struct tt_program *programs[RANKS];
+  struct tt_work *works[RANKS][TIMES];
+  struct rank ranks[RANKS];
+  static float input[RANKS][COUNT], output[RANKS][TIMES][COUNT];
+  pthread_t threads[RANKS];
+  world_open(&world, &options);
+  for (int r = 0; r < RANKS; r++) {
+    struct tt_emit_request request = {
+        .collective = TT_FUNC_ALL_REDUCE, .algorithm = algorithms[_i / 2], .nranks = RANKS, .rank = r};
+    ck_assert_int_eq(tt_program_emit(&request, &programs[r]), ncclSuccess);
+    const struct tt_program *both[] = {programs[r], programs[r]};
+    for (int i = 0; i < COUNT; i++) input[r][i] = (float)(i + r * 5);
+    for (int t = 0; t < TIMES; t++) {
+      struct tt_work *work = works[r][t] = world_work(&world, r, both, 2, t % 3 ? TT_PROTO_LL : TT_PROTO_SIMPLE);
+      work->input = input[r];
+      work->output = output[r][t];
+      work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclFloat32};
+      work->signature.sequence = (uint64_t)t;
+      work->signature.collective = TT_FUNC_ALL_REDUCE;
+      world_cut(work, t % 2 ? COUNT : 5, 200);
+    }
+    ranks[r] = (struct rank){.works = works[r]};
+  }
+  for (int r = 0; r < RANKS; r++) ck_assert_int_eq(pthread_create(&threads[r], NULL, drive, &ranks[r]), 0);
+  for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+  for (int r = 0; r < RANKS; r++) {
+    ck_assert_int_eq(ranks[r].result, ncclSuccess);
+    for (int t = 0; t < TIMES; t++) {
+      for (int i = 0; i < (t % 2 ? COUNT : 5); i++) {
+        if (output[r][t][i] != (float)(2 * i + 5))
+          ck_abort_msg("rank %d, operation %d, element %d: %g", r, t, i, (double)output[r][t][i]);
+      }
+      world_free_work(works[r][t]);
+    }
+    tt_program_free(programs[r]);
+  }
+  world_close(&world);
+}
+END_TEST
+
+int main(void)
+{
+  Suite *suite = suite_create("threads");
+  TCase *tcase = tcase_create("threads");
+  tcase_set_timeout(tcase, 0);
+  tcase_add_loop_test(tcase, test_two_threads, 0, 8);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
