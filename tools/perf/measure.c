@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "check.h"
+#include "verify.h"
 #include "sweep.h"
 #include "worker.h"
 

@@ -2,6 +2,7 @@
  * that is silently ignored makes measurements that are not what their command line says. */
 #include "options.h"
 
+#include <ctype.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
@@ -72,13 +73,13 @@ bool perf_size_parse(const char *text, uint64_t *bytes)
   if (!((*text >= '0' && *text <= '9') || *text == '.')) return false;
   double value = strtod(text, &end);
   if (end == text || (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))) return false;
-  const char *unit = *end ? strchr(units, *end & ~32) : NULL;
+  const char *unit = isalpha((unsigned char)*end) ? strchr(units, toupper((unsigned char)*end)) : NULL;
   if (unit) {
     value = ldexp(value, 10 * (int)(unit - units + 1));
     end++;
-    if (*end == 'i' && (end[1] & ~32) == 'B') end++;
+    if (*end == 'i' && toupper((unsigned char)end[1]) == 'B') end++;
   }
-  if ((*end & ~32) == 'B') end++;
+  if (toupper((unsigned char)*end) == 'B') end++;
   if (*end || !isfinite(value) || value < 0 || value >= 0x1p62 || value != floor(value)) return false;
   *bytes = (uint64_t)value;
   return true;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "program.h"
-#include "watch.h"
+#include "follow.h"
 
 enum { USAGE = 2 };
 
@@ -80,10 +80,10 @@ int main(int argc, char **argv)
     fprintf(stderr, "tutti-run: %s\n", error);
     return RUN_CANNOT;
   }
-  run_watch_block();
+  run_follow_block();
   pid_t child = fork();
   if (child == 0) {
-    run_watch_unblock();
+    run_follow_unblock();
     preload(drop_in);
     execv(path, command);
     fprintf(stderr, "tutti-run: %s: %s\n", path, strerror(errno));
@@ -93,5 +93,5 @@ int main(int argc, char **argv)
     fprintf(stderr, "tutti-run: cannot start a process: %s\n", strerror(errno));
     return RUN_CANNOT;
   }
-  return run_watch(child, drop_in, *command);
+  return run_follow(child, drop_in, *command);
 }

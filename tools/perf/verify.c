@@ -1,5 +1,5 @@
-/* See check.h. */
-#include "check.h"
+/* See verify.h. */
+#include "verify.h"
 
 #include <stdio.h>
 #include <string.h>

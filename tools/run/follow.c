@@ -1,9 +1,9 @@
-/* See watch.h.
+/* See follow.h.
  *
  * Why the maps, and not a word from the drop-in itself: that it was loaded proves little, since a program may map a
  * second NCCL later, by its path, and call that one. The maps show both, in every process that the command starts, at
  * any time, and the library needs nothing for it. What they cannot show is an NCCL that is linked into the program. */
-#include "watch.h"
+#include "follow.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -38,13 +38,13 @@ static sigset_t signals(void)
   return set;
 }
 
-void run_watch_block(void)
+void run_follow_block(void)
 {
   sigset_t set = signals();
   sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
-void run_watch_unblock(void)
+void run_follow_unblock(void)
 {
   sigset_t set = signals();
   sigprocmask(SIG_UNBLOCK, &set, NULL);
@@ -103,7 +103,7 @@ static void look_at_all(struct family *family)
   closedir(processes);
 }
 
-int run_watch(pid_t child, const char *ours, const char *command)
+int run_follow(pid_t child, const char *ours, const char *command)
 {
   struct family family = {.root = child, .ours = ours, .command = command};
   sigset_t set = signals();

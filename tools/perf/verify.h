@@ -1,7 +1,7 @@
 /* The correctness check of one collective on one rank: fills the buffers before the call, and afterwards verifies every
  * element of the output, that inputs are unchanged, and that nothing outside the buffers was written. */
-#ifndef PERF_CHECK_H
-#define PERF_CHECK_H
+#ifndef PERF_VERIFY_H
+#define PERF_VERIFY_H
 
 #include <stdbool.h>
 #include <stddef.h>

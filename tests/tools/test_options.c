@@ -1,0 +1,199 @@
+/* The command line: every flag arrives, wrong values and contradictions are refused with a sentence that names them. */
+#include <stdlib.h>
+#include <string.h>
+#include "options.h"
+#include "suites.h"
+
+static struct perf_options options;
+static char error[512];
+
+/* Parses a line of words. */
+static enum perf_parse parse(const char *line)
+{
+  static char copy[512];
+  char *argv[64], *rest = copy;
+  int argc = 0;
+  snprintf(copy, sizeof(copy), "%s", line);
+  for (char *word; (word = strtok_r(rest, " ", &rest));) argv[argc++] = word;
+  argv[argc] = NULL;
+  error[0] = 0;
+  return perf_options_parse(&options, argc, argv, error, sizeof(error));
+}
+
+START_TEST(sizes)
+{
+  static const struct {
+    const char *text;
+    uint64_t bytes;
+  } good[] = {{"0", 0},        {"8", 8},          {"1K", 1024},      {"1k", 1024},   {"64KiB", 65536}, {"1.5M", 1572864},
+              {"32MB", 32u << 20}, {"4G", 4ull << 30}, {"2T", 2ull << 40}, {"0.5K", 512}, {"7B", 7}};
+  static const char *const bad[] = {"",   "-1",  "K",    "1X",  "1KK",  "1.3",  "0x10", "nan", "inf",
+                                    "1e30", " 8", "8 ", "1 K", "+5", "1Kb2", "99999999T"};
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    uint64_t bytes = 1;
+    ck_assert_msg(perf_size_parse(good[i].text, &bytes), "%s", good[i].text);
+    ck_assert_uint_eq(bytes, good[i].bytes);
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    uint64_t bytes;
+    ck_assert_msg(!perf_size_parse(bad[i], &bytes), "\"%s\" was taken for %llu", bad[i], (unsigned long long)bytes);
+  }
+}
+END_TEST
+
+START_TEST(every_flag_arrives)
+{
+  ck_assert_int_eq(parse("tutti-perf all_gather -n 4 -t 2 -g 3 -b 8 -e 1M -i 4K -f 2.5 --iters 7 -w 9 -m 5 -N 6 -c 11 "
+                         "-d bf16 -z 3 -p 1 -C 1 -S 1 -a 2 -T 60 -u 3 -J out.json --join-timeout 12"),
+                   PERF_PARSE_RUN);
+  ck_assert_str_eq(options.collective->name, "all_gather");
+  ck_assert_int_eq(options.processes, 4);
+  ck_assert_int_eq(options.threads, 2);
+  ck_assert_int_eq(options.comms, 3);
+  ck_assert_uint_eq(options.min_bytes, 8);
+  ck_assert_uint_eq(options.max_bytes, 1 << 20);
+  ck_assert_uint_eq(options.step_bytes, 4096);
+  ck_assert_double_eq(options.step_factor, 2.5);
+  ck_assert_int_eq(options.iterations, 7);
+  ck_assert_int_eq(options.warmup, 9);
+  ck_assert_int_eq(options.aggregated, 5);
+  ck_assert_int_eq(options.cycles, 6);
+  ck_assert_int_eq(options.check, 11);
+  ck_assert_str_eq(options.type->name, "bfloat16");
+  ck_assert_int_eq(options.blocking, 3);
+  ck_assert(options.parallel_init && options.cpu_time && options.timestamps);
+  ck_assert_int_eq(options.average, PERF_MIN);
+  ck_assert_int_eq(options.timeout, 60);
+  ck_assert_uint_eq(options.unalign, 3);
+  ck_assert_str_eq(options.json, "out.json");
+  ck_assert_int_eq(options.join_timeout, 12);
+  ck_assert_int_eq(parse("tutti-perf reduce -o max -r 2 --rank 1 --nranks 3 --root-addr h:5"), PERF_PARSE_RUN);
+  ck_assert_str_eq(options.op->name, "max");
+  ck_assert_int_eq(options.root, 2);
+  ck_assert_int_eq(options.rank, 1);
+  ck_assert_int_eq(options.ranks_started, 3);
+  ck_assert_str_eq(options.root_address, "h:5");
+  ck_assert_int_eq(parse("tutti-perf reduce -o all -r all -d all"), PERF_PARSE_RUN);
+  ck_assert(options.all_ops && options.all_roots && options.all_types);
+}
+END_TEST
+
+START_TEST(long_names_of_nccl_tests)
+{
+  ck_assert_int_eq(parse("tutti-perf all_reduce --nthreads 2 --ngpus 3 --minbytes 1K --maxbytes 2K --stepbytes 512 "
+                         "--stepfactor 2 --iters 5 --agg_iters 4 --warmup_iters 6 --op prod --datatype int8 --check 0 "
+                         "--blocking 1 --run_cycles 2 --parallel_init 1 --timeout 3 --report_cputime 1 --average 0 "
+                         "--report_timestamps 1 --unalign 1 --output_file x.json --cudagraph 0 --local_register 0"),
+                   PERF_PARSE_RUN);
+  ck_assert_int_eq(options.threads, 2);
+  ck_assert_int_eq(options.comms, 3);
+  ck_assert_uint_eq(options.min_bytes, 1024);
+  ck_assert_uint_eq(options.max_bytes, 2048);
+  ck_assert_int_eq(options.iterations, 5);
+  ck_assert_int_eq(options.aggregated, 4);
+  ck_assert_int_eq(options.warmup, 6);
+  ck_assert_str_eq(options.op->name, "prod");
+  ck_assert_str_eq(options.type->name, "int8");
+  ck_assert_int_eq(options.check, 0);
+  ck_assert_int_eq(options.average, PERF_RANK0);
+  ck_assert_str_eq(options.json, "x.json");
+}
+END_TEST
+
+START_TEST(meaning_of_n)
+{
+  ck_assert_int_eq(parse("/usr/bin/tutti-perf all_reduce -n 4"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.processes, 4);
+  ck_assert_int_eq(options.iterations, 20);
+  ck_assert_int_eq(parse("./bin/all_reduce_perf -n 4"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.processes, 0);
+  ck_assert_int_eq(options.iterations, 4);
+  ck_assert_int_eq(parse("all_reduce_perf --np 3 -n 5"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.processes, 3);
+  ck_assert_int_eq(options.iterations, 5);
+  ck_assert_int_eq(parse("sendrecv_perf_mpi -n 5"), PERF_PARSE_RUN);
+  ck_assert_str_eq(options.collective->name, "sendrecv");
+  /* Scripts pass -o and -r to all of nccl-tests' programs. */
+  ck_assert_int_eq(parse("broadcast_perf -o sum -r 0"), PERF_PARSE_RUN);
+}
+END_TEST
+
+START_TEST(refusals_name_their_cause)
+{
+  static const struct {
+    const char *line, *word;
+  } wrong[] = {
+      {"tutti-perf", "no collective"},
+      {"tutti-perf all_redoce", "all_redoce"},
+      {"tutti-perf all_reduce broadcast", "one collective"},
+      {"all_reduce_perf broadcast", "one collective"},
+      {"tutti-perf all_reduce -b 1X", "-b 1X"},
+      {"tutti-perf all_reduce -b 2M -e 1M", "larger"},
+      {"tutti-perf all_reduce -b 1M -e 2M -i 0", "-i 0"},
+      {"tutti-perf all_reduce -b 0 -e 2M -f 2", "-b 0"},
+      {"tutti-perf all_reduce -f 1", "-f 1"},
+      {"tutti-perf all_reduce -f x", "-f x"},
+      {"tutti-perf all_reduce -n 0", "-n 0"},
+      {"tutti-perf all_reduce -n 4x", "-n 4x"},
+      {"tutti-perf all_reduce -t 0", "-t 0"},
+      {"tutti-perf all_reduce --iters 0", "--iters 0"},
+      {"all_reduce_perf -n 0", "-n 0"},
+      {"tutti-perf all_reduce -c -1", "-c -1"},
+      {"tutti-perf all_reduce -d fp3", "fp3"},
+      {"tutti-perf all_reduce -o mean", "mean"},
+      {"tutti-perf all_gather -o sum", "no reduction"},
+      {"tutti-perf all_reduce -r 0", "no root"},
+      {"tutti-perf all_reduce -z 4", "-z 4"},
+      {"tutti-perf all_reduce -a 4", "-a 4"},
+      {"tutti-perf all_reduce -G 1", "-G"},
+      {"tutti-perf all_reduce -R 2", "-R"},
+      {"tutti-perf all_reduce -D 1", "-D"},
+      {"tutti-perf all_reduce -x 1", "-x"},
+      {"tutti-perf all_reduce -M 1", "-M"},
+      {"tutti-perf all_reduce -I 1", "-I"},
+      {"tutti-perf all_reduce -y 0", "-y 0"},
+      {"tutti-perf all_reduce -q", "-q"},
+      {"tutti-perf all_reduce --nope", "--nope"},
+      {"tutti-perf all_reduce -b", "-b"},
+      {"tutti-perf all_reduce --rank 1", "--nranks"},
+      {"tutti-perf all_reduce --nranks 2", "--rank"},
+      {"tutti-perf all_reduce --rank 2 --nranks 2", "--rank 2"},
+      {"tutti-perf all_reduce --rank 0 --nranks 2 -n 2", "-n"},
+  };
+  for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+    ck_assert_msg(parse(wrong[i].line) == PERF_PARSE_WRONG, "accepted: %s", wrong[i].line);
+    ck_assert_msg(strstr(error, wrong[i].word) != NULL, "%s: \"%s\" lacks \"%s\"", wrong[i].line, error, wrong[i].word);
+  }
+}
+END_TEST
+
+START_TEST(help_names_every_short_flag)
+{
+  char *text = NULL;
+  size_t size = 0;
+  ck_assert_int_eq(parse("tutti-perf --help"), PERF_PARSE_HELP);
+  FILE *file = open_memstream(&text, &size);
+  perf_options_help(&options, file);
+  fclose(file);
+  for (const char *flag = "ntgpbeifdorwmNuzcaCSJTGRDVxMIK"; *flag; flag++) {
+    char word[3] = {'-', *flag, 0};
+    ck_assert_msg(strstr(text, word) != NULL, "--help lacks %s", word);
+  }
+  ck_assert(strstr(text, "Differences from nccl-tests") != NULL);
+  free(text);
+}
+END_TEST
+
+Suite *suite_options(void)
+{
+  Suite *suite = suite_create("options");
+  TCase *tests = tcase_create("options");
+  tcase_add_test(tests, sizes);
+  tcase_add_test(tests, every_flag_arrives);
+  tcase_add_test(tests, long_names_of_nccl_tests);
+  tcase_add_test(tests, meaning_of_n);
+  tcase_add_test(tests, refusals_name_their_cause);
+  tcase_add_test(tests, help_names_every_short_flag);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
