@@ -183,22 +183,24 @@ static int greet_connected(struct attempt *attempt)
 
 enum answer { ANSWER_NONE, ANSWER_WELCOME, ANSWER_LOST };
 
-/* Lanes stay silent, so anything readable there means that the listener dropped them. */
+/* Lanes stay silent, so anything readable there means that the listener dropped them, or that the peer accepted and has
+ * closed already; the welcome tells which, so it is looked for first. */
 static enum answer read_answer(struct attempt *attempt, int *error)
 {
   struct pollfd fds[1 + TT_NETSOCKET_LANES];
+  enum answer answer = ANSWER_NONE;
   *error = 0;
   for (int i = 0; i < attempt->count; i++) fds[i] = (struct pollfd){.fd = attempt->fds[i], .events = POLLIN};
   if (poll(fds, (nfds_t)attempt->count, 0) <= 0) return ANSWER_NONE;
   for (int i = 1; i < attempt->count; i++)
-    if (fds[i].revents) return ANSWER_LOST;
+    if (fds[i].revents) answer = ANSWER_LOST;
   ssize_t n = recv(attempt->fds[0], (char *)&attempt->welcome + attempt->got, sizeof attempt->welcome - attempt->got,
                    MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ANSWER_NONE;
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return answer;
   if (n < 0) *error = errno;
   if (n <= 0) return ANSWER_LOST;
   attempt->got += (size_t)n;
-  if (attempt->got < sizeof attempt->welcome) return ANSWER_NONE;
+  if (attempt->got < sizeof attempt->welcome) return answer;
   const struct tt_netsocket_welcome *welcome = &attempt->welcome;
   bool good = welcome->magic == TT_NETSOCKET_MAGIC && welcome->connection == attempt->connection &&
               welcome->proof == tt_netsocket_welcome_proof(&attempt->key, welcome);

@@ -6,6 +6,7 @@
 #ifndef NETABI_H
 #define NETABI_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,9 +71,9 @@ void meet(void); /* returns when both are here */
 
 /* CALL(isend, comm, ...): calls the plugin, named for the watchdog, and fails unless it succeeds. TRY gives the result.
  */
-extern const char *volatile calling;
+extern const char *_Atomic calling; /* for the watchdog */
 ncclResult_t called(ncclResult_t result);
-#define TRY(member, ...) (calling = #member, called(net.member(__VA_ARGS__)))
+#define TRY(member, ...) (atomic_store(&calling, #member), called(net.member(__VA_ARGS__)))
 #define CALL(member, ...)                                                                                              \
   do {                                                                                                                 \
     ncclResult_t call_result_ = TRY(member, __VA_ARGS__);                                                              \

@@ -22,7 +22,7 @@
 struct net net;
 void *context;
 int side, device, max_recvs;
-const char *volatile calling = "";
+const char *_Atomic calling = "";
 static int peer_fd, report_fd, deadline_s;
 static void *library;
 
@@ -69,7 +69,7 @@ void skip(const char *format, ...)
 static void on_alarm(int signal)
 {
   (void)signal;
-  const char *prefix = *calling ? "blocked in " : "did not end in time", *what = calling;
+  const char *prefix = *atomic_load(&calling) ? "blocked in " : "did not end in time", *what = atomic_load(&calling);
   report_time();
   ssize_t written = write(report_fd, prefix, strlen(prefix));
   written += write(report_fd, what, strlen(what));
@@ -96,7 +96,7 @@ void load_plugin(int abi)
 
 ncclResult_t called(ncclResult_t result)
 {
-  calling = "";
+  atomic_store(&calling, "");
   return result;
 }
 
