@@ -19,13 +19,30 @@ struct tt_validate_options {
   bool same_everywhere; /* all ranks that get a result must have reduced in the same order */
 };
 
+/* What it assumes of an executor is little: an instruction is taken to wait for all its receives and sends and then to
+ * happen at once, which deadlocks sooner than any other way; that a FIFO's slot was freed orders nothing; what one
+ * instruction reads and writes must not overlap, except that a reduction may overwrite its own source; scratch buffers
+ * are used again by each loop. A message proves that the inputs of the reduction it carries were read, not that the
+ * rest of its instruction is done. Races are looked for on all ranks with several strands, or on a sample of them where
+ * they are more than 64.
+ *
+ * For point to point, `programs` has NULL for ranks that take no part. */
+
 /* Runs the steps one after the other, ranks drifting apart as far as the FIFOs allow. ncclSuccess if every chunk of
  * every step ends as the collective's definition says, each contribution once and scaled once, without deadlock, race
  * or leftover; else ncclInternalError with the reason in `why`. */
 ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *steps, int nsteps,
                                  const struct tt_validate_options *options, char *why, size_t why_size);
 
-/* Checks one program by itself: indices in range, strands own their connections, parts agree. */
+/* Checks one program by itself: indices in range, strands own their connections, parts agree; also what keeps programs
+ * simple to execute and to prove:
+ *
+ *   strands' instructions follow each other without gaps;
+ *   a semaphore is signalled by one strand and waited for by one strand, so the k-th wait follows the k-th signal;
+ *   an instruction uses a direction of a connection at most once, since nothing orders two messages within it;
+ *   input_blocks and output_blocks are those of the collective's definition, and the input is never written;
+ *   the modulo of an operand is at most the number of chunks of its buffer;
+ *   TT_FLAG_FINAL only stands at reductions of reducing collectives. */
 ncclResult_t tt_program_check(const struct tt_program *program, char *why, size_t why_size);
 
 #endif

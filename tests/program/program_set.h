@@ -50,6 +50,7 @@ Suite *dump_suite(void);
 Suite *check_suite(void);
 Suite *validate_suite(void);
 Suite *sequence_suite(void);
+Suite *scratch_suite(void);
 Suite *large_suite(void);
 Suite *mutation_suite(void);
 
