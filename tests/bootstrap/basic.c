@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "bootstrap/root.h"
 
 #define TAG(n) (TT_TAG_USER + (n))
 
@@ -252,18 +253,24 @@ START_TEST(many_unused_ids)
 {
   environment(NULL);
   int threads = count_threads(), descriptors = count_descriptors();
-  ncclUniqueId id, other;
+  static ncclUniqueId ids[1000];
   for (int i = 0; i < 1000; i++) {
-    ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
-    if (i) ck_assert_int_ne(memcmp(&id, &other, sizeof(id)), 0);
-    other = id;
+    ck_assert_int_eq(tt_bootstrap_unique_id(&ids[i]), ncclSuccess);
+    if (i) ck_assert_int_ne(memcmp(&ids[i], &ids[i - 1], sizeof(ids[i])), 0);
   }
   ck_assert_int_le(count_threads(), threads + 1);
   ck_assert_int_le(count_descriptors(), descriptors + 4);
   /* One of them still works. */
   struct rank ranks[3] = {0};
-  ranks_run(&id, 3, NULL, NULL, ranks);
+  ranks_run(&ids[500], 3, NULL, NULL, ranks);
   for (int r = 0; r < 3; r++) ck_assert_int_eq(ranks[r].result, ncclSuccess);
+  /* The others would keep the root for the rest of the run. */
+  for (int i = 0; i < 1000; i++) {
+    struct tt_id made;
+    ck_assert_int_eq(tt_wire_get_id(&ids[i], &made), ncclSuccess);
+    tt_root_drop(made.nonce);
+  }
+  expect_quiet(threads, descriptors);
 }
 END_TEST
 

@@ -1,2 +1,307 @@
+/* What goes wrong is an error on every rank, in bounded time, and says why. */
 #include "ranks.h"
-Suite *suite_errors(void) { return suite_create("errors"); }
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "bootstrap/wire.h"
+
+#define TAG(n) (TT_TAG_USER + (n))
+
+static void expect_error(const struct rank *rank, ncclResult_t result, const char *text)
+{
+  ck_assert_msg(rank->result == result, "rank %d: result %d instead of %d: %s", rank->rank, rank->result, result,
+                rank->error);
+  ck_assert_msg(strstr(rank->error, text) != NULL, "rank %d: \"%s\" does not say \"%s\"", rank->rank, rank->error, text);
+}
+
+static ncclUniqueId new_id(void)
+{
+  ncclUniqueId id;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  return id;
+}
+
+START_TEST(missing_ranks_are_listed)
+{
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
+  ncclUniqueId id = new_id();
+  struct rank ranks[3] = {{.nranks = 9}, {.rank = 4, .nranks = 9}, {.rank = 6, .nranks = 9}};
+  ranks_run(&id, 3, NULL, NULL, ranks);
+  for (int r = 0; r < 3; r++) {
+    expect_error(&ranks[r], ncclRemoteError, "1-3, 5, 7-8");
+    expect_error(&ranks[r], ncclRemoteError, "6 of 9");
+  }
+  /* Who comes late learns the same reason, in a process that has not used the id; here it is known as used. */
+  struct rank late[1] = {{.rank = 2, .nranks = 9}};
+  ranks_run(&id, 1, NULL, NULL, late);
+  expect_error(&late[0], ncclInvalidUsage, "used before");
+}
+END_TEST
+
+static ncclResult_t body_again(struct rank *me)
+{
+  struct tt_bootstrap *again;
+  /* While the first communicator lives. */
+  ncclResult_t result = tt_bootstrap_create(me->id, me->rank, me->nranks, NULL, &again);
+  ncclResult_t barrier = tt_bootstrap_barrier(me->b);
+  return barrier == ncclSuccess ? result : barrier;
+}
+
+START_TEST(id_used_twice)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[3] = {0};
+  ranks_run(&id, 3, body_again, NULL, ranks);
+  for (int r = 0; r < 3; r++) expect_error(&ranks[r], ncclInvalidUsage, "used before");
+  memset(ranks, 0, sizeof(ranks)); /* and after its end */
+  ranks_run(&id, 3, NULL, NULL, ranks);
+  for (int r = 0; r < 3; r++) expect_error(&ranks[r], ncclInvalidUsage, "used before");
+  id = new_id(); /* one rank */
+  memset(ranks, 0, sizeof(ranks));
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  ck_assert_int_eq(ranks[0].result, ncclSuccess);
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  expect_error(&ranks[0], ncclInvalidUsage, "used before");
+}
+END_TEST
+
+START_TEST(duplicate_rank)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[3] = {{.rank = -1, .nranks = 4}, {.rank = 1, .nranks = 4}, {.rank = 1, .nranks = 4}};
+  ranks_run(&id, 3, NULL, NULL, ranks);
+  for (int r = 0; r < 3; r++) {
+    /* Rank 0 may come after the others have failed: then the id is used up. */
+    if (ranks[r].rank == 0 && strstr(ranks[r].error, "used before")) continue;
+    expect_error(&ranks[r], ncclInvalidUsage, "rank 1 came twice");
+  }
+}
+END_TEST
+
+START_TEST(different_nranks)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[2] = {{.rank = -1, .nranks = 4}, {.rank = 1, .nranks = 3}};
+  ranks_run(&id, 2, NULL, NULL, ranks);
+  for (int r = 0; r < 2; r++) expect_error(&ranks[r], ncclInvalidUsage, "all ranks must pass the same number");
+}
+END_TEST
+
+START_TEST(arguments)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct tt_bootstrap *b;
+  ck_assert_int_eq(tt_bootstrap_create(&id, 2, 2, NULL, &b), ncclInvalidArgument);
+  ck_assert_int_eq(tt_bootstrap_create(&id, -1, 2, NULL, &b), ncclInvalidArgument);
+  ck_assert_int_eq(tt_bootstrap_create(&id, 0, 0, NULL, &b), ncclInvalidArgument);
+  struct rank ranks[2] = {0}; /* the id is as good as before */
+  ranks_run(&id, 2, NULL, NULL, ranks);
+  ck_assert_int_eq(ranks[0].result, ncclSuccess);
+}
+END_TEST
+
+START_TEST(interface_that_is_not_there)
+{
+  environment((const char *[]){"NCCL_SOCKET_IFNAME=nope0", NULL});
+  ncclUniqueId id;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_SOCKET_IFNAME"));
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "nope0"));
+}
+END_TEST
+
+START_TEST(fixed_root_errors)
+{
+  environment((const char *[]){"NCCL_COMM_ID=nonsense", NULL});
+  ncclUniqueId id;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclInvalidUsage);
+  union tt_address address;
+  char value[96], text[TT_ADDRESS_TEXT];
+  int fd;
+  ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
+  address.v4.sin_port = 0;
+  ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", ntohs(address.v4.sin_port));
+  environment((const char *[]){value, "NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
+  id = new_id();
+  struct rank ranks[1] = {{.rank = -1, .nranks = 2}};
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  expect_error(&ranks[0], ncclInvalidUsage, "another program");
+  expect_error(&ranks[0], ncclInvalidUsage, tt_address_print(&address, text));
+  close(fd);
+  ranks[0] = (struct rank){.rank = 1, .nranks = 2}; /* nobody listens at all */
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  expect_error(&ranks[0], ncclRemoteError, "NCCL_COMM_ID");
+}
+END_TEST
+
+/* The root's process is gone: refused connections are not waited for until the deadline. */
+START_TEST(root_is_gone)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  union tt_address address;
+  int fd;
+  ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
+  address.v4.sin_port = 0;
+  ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
+  close(fd);
+  struct tt_id forged;
+  ck_assert_int_eq(tt_wire_get_id(&id, &forged), ncclSuccess);
+  forged.nonce++;
+  forged.root.count = 1;
+  forged.root.addresses[0] = address;
+  tt_wire_put_id(&id, &forged);
+  struct rank ranks[1] = {{.rank = 1, .nranks = 2}};
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  expect_error(&ranks[0], ncclRemoteError, "has ended");
+  /* Nothing but loopback addresses, from another host. */
+  forged.nonce++;
+  forged.host++;
+  tt_wire_put_id(&id, &forged);
+  ranks[0] = (struct rank){.rank = 1, .nranks = 2};
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  expect_error(&ranks[0], ncclRemoteError, "only loopback addresses");
+}
+END_TEST
+
+/* The first address goes nowhere (a documentation prefix, or a port that refuses); the second one works. */
+START_TEST(first_address_goes_nowhere)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct tt_id changed;
+  ck_assert_int_eq(tt_wire_get_id(&id, &changed), ncclSuccess);
+  changed.root.addresses[1] = changed.root.addresses[0];
+  ck_assert_int_eq(tt_address_parse(_i ? "127.0.0.1:1" : "203.0.113.1:9", &changed.root.addresses[0]), ncclSuccess);
+  changed.root.count = 2;
+  tt_wire_put_id(&id, &changed);
+  struct rank ranks[3] = {0};
+  ranks_run(&id, 3, NULL, NULL, ranks);
+  for (int r = 0; r < 3; r++) ck_assert_msg(ranks[r].result == ncclSuccess, "%s", ranks[r].error);
+}
+END_TEST
+
+static ncclResult_t body_one_leaves(struct rank *me)
+{
+  void *data;
+  size_t bytes;
+  if (me->rank == 1) return ncclSuccess; /* destroys at once */
+  if (me->rank == 0) return tt_bootstrap_recv(me->b, 1, TAG(1), &data, &bytes, tt_deadline_in_ms(60000));
+  usleep(100000);
+  ncclResult_t result = tt_bootstrap_send(me->b, 1, TAG(1), "x", 1);
+  return result == ncclSuccess ? ncclInternalError : result;
+}
+
+START_TEST(peer_that_left_is_named)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[3] = {0};
+  ranks_run(&id, 3, body_one_leaves, NULL, ranks);
+  expect_error(&ranks[0], ncclRemoteError, "rank 1 has left");
+  expect_error(&ranks[2], ncclRemoteError, "rank 1 has left");
+}
+END_TEST
+
+static ncclResult_t body_deadline(struct rank *me)
+{
+  void *data;
+  size_t bytes;
+  ncclResult_t result = ncclSuccess;
+  if (me->rank == 0) result = tt_bootstrap_recv(me->b, 1, TAG(1), &data, &bytes, tt_deadline_in_ms(100));
+  ncclResult_t barrier = tt_bootstrap_barrier(me->b);
+  return result ? result : barrier;
+}
+
+START_TEST(deadline_names_the_peer)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[2] = {0};
+  ranks_run(&id, 2, body_deadline, NULL, ranks);
+  expect_error(&ranks[0], ncclRemoteError, "in vain for a message of rank 1");
+  ck_assert_int_eq(ranks[1].result, ncclSuccess);
+}
+END_TEST
+
+static void *set_later(void *arg)
+{
+  usleep(200000);
+  atomic_store((_Atomic uint32_t *)arg, 1);
+  return NULL;
+}
+
+static ncclResult_t body_wait_for_ever(struct rank *me)
+{
+  void *data;
+  size_t bytes;
+  return tt_bootstrap_recv(me->b, (me->rank + 1) % me->nranks, TAG(1), &data, &bytes, TT_DEADLINE_NEVER);
+}
+
+/* The flag ends a wait for messages, and a wait for ranks that never come. */
+START_TEST(abort_flag)
+{
+  environment(NULL);
+  _Atomic uint32_t flag = 0;
+  ncclUniqueId id = new_id();
+  pthread_t thread;
+  struct rank ranks[3] = {{.abort = &flag}, {.abort = &flag}, {.abort = &flag}};
+  if (_i) ranks[0].nranks = ranks[1].nranks = ranks[2].nranks = 4;
+  ck_assert_int_eq(pthread_create(&thread, NULL, set_later, &flag), 0);
+  ranks_run(&id, 3, body_wait_for_ever, NULL, ranks);
+  pthread_join(thread, NULL);
+  for (int r = 0; r < 3; r++) {
+    /* Whose neighbour was faster hears of its end instead. */
+    ck_assert_int_ne(ranks[r].result, ncclSuccess);
+    ck_assert(strstr(ranks[r].error, "aborted") || strstr(ranks[r].error, "gone") || strstr(ranks[r].error, "left"));
+  }
+}
+END_TEST
+
+static ncclResult_t body_unequal(struct rank *me)
+{
+  char data[64] = {0};
+  return tt_bootstrap_all_gather(me->b, data, me->rank == 0 ? 8 : 16);
+}
+
+START_TEST(unequal_sizes_are_noticed)
+{
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[2] = {0};
+  ranks_run(&id, 2, body_unequal, NULL, ranks);
+  for (int r = 0; r < 2; r++) expect_error(&ranks[r], ncclInternalError, "not in the same exchange");
+}
+END_TEST
+
+Suite *suite_errors(void)
+{
+  Suite *suite = suite_create("errors");
+  TCase *tests = tcase_create("errors");
+  tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, interface_that_is_not_there); /* first: no root may have listeners yet */
+  tcase_add_test(tests, missing_ranks_are_listed);
+  tcase_add_test(tests, id_used_twice);
+  tcase_add_test(tests, duplicate_rank);
+  tcase_add_test(tests, different_nranks);
+  tcase_add_test(tests, arguments);
+  tcase_add_test(tests, fixed_root_errors);
+  tcase_add_test(tests, root_is_gone);
+  tcase_add_loop_test(tests, first_address_goes_nowhere, 0, 2);
+  tcase_add_test(tests, peer_that_left_is_named);
+  tcase_add_test(tests, deadline_names_the_peer);
+  tcase_add_loop_test(tests, abort_flag, 0, 2);
+  tcase_add_test(tests, unequal_sizes_are_noticed);
+  suite_add_tcase(suite, tests);
+  return suite;
+}

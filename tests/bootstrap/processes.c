@@ -1,3 +1,163 @@
+/* Ranks as processes: this program starts itself with the id as argument. */
 #include "ranks.h"
-Suite *suite_processes(void) { return suite_create("processes"); }
-int process_main(int c, char **v) { (void)c; (void)v; return 1; }
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/log.h"
+
+extern char **environ;
+
+/* Exit statuses of a rank beyond success. */
+enum { WRONG_DATA = 10, NOT_CREATED = 20, NAMED_THE_DEAD = 30, OTHER_ERROR = 40 };
+
+static int gather(struct tt_bootstrap *b, int rank, int nranks, int turns)
+{
+  int *data = malloc((size_t)nranks * sizeof(int));
+  int status = 0;
+  for (int turn = 0; turn < turns && status == 0; turn++) {
+    data[rank] = turn * 1000 + rank;
+    if (tt_bootstrap_all_gather(b, data, sizeof(int)) != ncclSuccess) status = OTHER_ERROR;
+    for (int r = 0; r < nranks && status == 0; r++)
+      if (data[r] != turn * 1000 + r) status = WRONG_DATA;
+  }
+  free(data);
+  return status;
+}
+
+/* Gathers until rank `victim` is dead, as the error must say. */
+static int gather_until_dead(struct tt_bootstrap *b, int rank, int nranks, int victim)
+{
+  char text[32];
+  snprintf(text, sizeof(text), "rank %d is gone", victim);
+  if (gather(b, rank, nranks, 3) != 0) return OTHER_ERROR;
+  if (rank == victim) {
+    /* The others are on their way into the next gather, or in it. */
+    usleep(100000);
+    raise(SIGKILL);
+  }
+  if (gather(b, rank, nranks, 1) == 0) return WRONG_DATA;
+  return strstr(tt_log_thread_error(), text) ? NAMED_THE_DEAD : OTHER_ERROR;
+}
+
+/* rank ID RANK NRANKS VICTIM */
+int process_main(int argc, char **argv)
+{
+  ncclUniqueId id;
+  struct tt_bootstrap *b;
+  if (argc != 6) return 99;
+  for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) {
+    unsigned value;
+    if (sscanf(argv[2] + 2 * i, "%2x", &value) != 1) return 98;
+    id.internal[i] = (char)value;
+  }
+  int rank = atoi(argv[3]), nranks = atoi(argv[4]), victim = atoi(argv[5]);
+  if (tt_bootstrap_create(&id, rank, nranks, NULL, &b) != ncclSuccess)
+    return strstr(tt_log_thread_error(), "used before") ? NOT_CREATED : OTHER_ERROR;
+  int status = victim < 0 ? gather(b, rank, nranks, 5) : gather_until_dead(b, rank, nranks, victim);
+  if (status != 0 && status != NAMED_THE_DEAD) fprintf(stderr, "rank %d: %s\n", rank, tt_log_thread_error());
+  tt_bootstrap_destroy(b);
+  return status;
+}
+
+static pid_t start(const ncclUniqueId *id, int rank, int nranks, int victim)
+{
+  char hex[2 * NCCL_UNIQUE_ID_BYTES + 1], texts[3][16];
+  pid_t pid;
+  for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) sprintf(hex + 2 * i, "%02x", (unsigned char)id->internal[i]);
+  sprintf(texts[0], "%d", rank);
+  sprintf(texts[1], "%d", nranks);
+  sprintf(texts[2], "%d", victim);
+  char *argv[] = {"test_bootstrap", "rank", hex, texts[0], texts[1], texts[2], NULL};
+  ck_assert_int_eq(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
+  return pid;
+}
+
+static int status_of(pid_t pid)
+{
+  int status;
+  while (waitpid(pid, &status, 0) < 0) ck_assert_int_eq(errno, EINTR);
+  return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+START_TEST(processes)
+{
+  static const int sizes[] = {1, 2, 3, 8, 64};
+  int n = sizes[_i];
+  pid_t pids[64];
+  ncclUniqueId id;
+  environment(NULL);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  for (int r = 0; r < n; r++) pids[r] = start(&id, r, n, -1);
+  for (int r = 0; r < n; r++) ck_assert_int_eq(status_of(pids[r]), 0);
+}
+END_TEST
+
+START_TEST(killed_rank_is_named_by_all)
+{
+  static const int sizes[] = {2, 5, 16};
+  int n = sizes[_i], victim = n - 2;
+  pid_t pids[16];
+  ncclUniqueId id;
+  environment(NULL);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  for (int r = 0; r < n; r++) pids[r] = start(&id, r, n, victim);
+  for (int r = 0; r < n; r++) ck_assert_int_eq(status_of(pids[r]), r == victim ? 1000 + SIGKILL : NAMED_THE_DEAD);
+}
+END_TEST
+
+/* A rank that dies after its check-in, while others are awaited. */
+START_TEST(killed_before_all_came)
+{
+  pid_t pids[2];
+  ncclUniqueId id;
+  struct rank ranks[1] = {{.rank = 2, .nranks = 4}};
+  environment(NULL);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  for (int r = 0; r < 2; r++) pids[r] = start(&id, r, 4, -1);
+  usleep(500000);
+  kill(pids[1], SIGKILL);
+  ranks_run(&id, 1, NULL, NULL, ranks);
+  ck_assert_int_eq(ranks[0].result, ncclRemoteError);
+  ck_assert_msg(strstr(ranks[0].error, "rank 1"), "%s", ranks[0].error);
+  ck_assert_msg(strstr(ranks[0].error, "left while"), "%s", ranks[0].error);
+  ck_assert_int_eq(status_of(pids[0]), OTHER_ERROR);
+  ck_assert_int_eq(status_of(pids[1]), 1000 + SIGKILL);
+}
+END_TEST
+
+static ncclResult_t body_second_use(struct rank *me)
+{
+  /* Rank 0 of 1 of this process's communicator; processes that never saw the id try it while that lives. */
+  if (me->rank == 0) {
+    pid_t first = start(me->id, 0, 2, -1), second = start(me->id, 1, 2, -1);
+    int a = status_of(first), b = status_of(second);
+    if (a != NOT_CREATED || b != NOT_CREATED) return ncclInternalError;
+  }
+  return tt_bootstrap_barrier(me->b);
+}
+
+START_TEST(second_use_by_other_processes)
+{
+  environment(NULL);
+  ranks_succeed(2, body_second_use, NULL);
+}
+END_TEST
+
+Suite *suite_processes(void)
+{
+  Suite *suite = suite_create("processes");
+  TCase *tests = tcase_create("processes");
+  tcase_set_timeout(tests, 0);
+  tcase_add_loop_test(tests, processes, 0, 5);
+  tcase_add_loop_test(tests, killed_rank_is_named_by_all, 0, 3);
+  tcase_add_test(tests, killed_before_all_came);
+  tcase_add_test(tests, second_use_by_other_processes);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
