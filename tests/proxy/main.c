@@ -1,0 +1,18 @@
+/* Tests of core/proxy. */
+#include <check.h>
+#include <stdlib.h>
+
+void add_flow(Suite *suite);
+void add_errors(Suite *suite);
+
+int main(void)
+{
+  Suite *suite = suite_create("proxy");
+  add_flow(suite);
+  add_errors(suite);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
