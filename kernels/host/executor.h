@@ -95,6 +95,9 @@ void tt_host_write_header(const struct tt_host_run *run, const struct tt_host_op
 /* Receiver: whether a slot published by tail is there, and if so whether it is the one expected. */
 ncclResult_t tt_host_arrived(const struct tt_host_run *run, const struct tt_host_operand *operand, size_t payload,
                              bool *here);
+/* ncclInternalError: the ends disagree on a slot although their signatures are equal. */
+ncclResult_t tt_host_wrong_slot(const struct tt_host_run *run, const struct tt_host_operand *operand, const char *what,
+                                uint64_t expected, uint64_t got);
 
 /* Simple. */
 ncclResult_t tt_host_simple_poll(const struct tt_host_run *run, struct tt_host_operand *operand);

@@ -103,16 +103,13 @@ static ncclResult_t check_line_zero(const struct tt_host_run *run, const struct 
                                     uint64_t value)
 {
   if (value == line_zero(run, operand)) return ncclSuccess;
-  char text[256];
-  tt_host_describe(run->work, text, sizeof(text));
   uint64_t bytes = value;
   if (operand->first) { /* the header was stored before line 0 */
     const struct tt_slot_header *header = (const struct tt_slot_header *)(void *)tt_host_slot(run, operand);
     TT_TRY(tt_host_signature_check(run, operand, &header->signature));
     bytes = header->bytes;
   }
-  return TT_FAIL(ncclInternalError, "rank %d expected %zu bytes from rank %d and got %llu, in %s", run->work->rank,
-                 operand->bytes, operand->conn->peer, (unsigned long long)bytes, text);
+  return tt_host_wrong_slot(run, operand, "payload bytes", operand->bytes, bytes);
 }
 
 /* A sender that uses Simple where this rank expects LL moves its counter instead of setting flags. */

@@ -49,8 +49,8 @@ void tt_host_release(const struct tt_host_operand *operand)
   tt_doorbell_ring(conn->peer_bell);
 }
 
-static ncclResult_t wrong_slot(const struct tt_host_run *run, const struct tt_host_operand *operand, const char *what,
-                               uint64_t expected, uint64_t got)
+ncclResult_t tt_host_wrong_slot(const struct tt_host_run *run, const struct tt_host_operand *operand, const char *what,
+                                uint64_t expected, uint64_t got)
 {
   char text[256];
   tt_host_describe(run->work, text, sizeof(text));
@@ -64,12 +64,14 @@ static ncclResult_t check_slot(const struct tt_host_run *run, const struct tt_ho
   const struct tt_conn *conn = operand->conn;
   const struct tt_slot_header *header = (const struct tt_slot_header *)(void *)tt_host_slot(run, operand);
   if (operand->first) TT_TRY(tt_host_signature_check(run, operand, &header->signature));
-  if (header->step != operand->step) return wrong_slot(run, operand, "slot", operand->step, header->step);
-  if (header->bytes != operand->bytes) return wrong_slot(run, operand, "bytes", operand->bytes, header->bytes);
+  if (header->step != operand->step)
+    return tt_host_wrong_slot(run, operand, "slot number", operand->step, header->step);
+  if (header->bytes != operand->bytes)
+    return tt_host_wrong_slot(run, operand, "payload bytes", operand->bytes, header->bytes);
   if (conn->fifo != NULL) {
     int64_t size = conn->fifo[operand->step % TT_SLOTS].size;
     if (size != (int64_t)(TT_SLOT_HEADER + payload))
-      return wrong_slot(run, operand, "message bytes", TT_SLOT_HEADER + payload, (uint64_t)size);
+      return tt_host_wrong_slot(run, operand, "message bytes", TT_SLOT_HEADER + payload, (uint64_t)size);
   }
   return ncclSuccess;
 }
