@@ -1,0 +1,464 @@
+"""Runs the tools as users run them. Arguments: the directory of the programs, the program with faults, and the names of
+the tests to run (all by default). A test that lacks what it needs (mpirun, say) is skipped with its reason."""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN, FAULTY = sys.argv[1], sys.argv[2]
+PERF = os.path.join(BIN, "tutti-perf")
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv"]
+ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s")
+LAUNCHER = re.compile(r"^(OMPI_|PMI|PMIX_|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_)")
+
+
+def environment(**more):
+    plain = {k: v for k, v in os.environ.items() if not LAUNCHER.match(k)}
+    plain.update({k: str(v) for k, v in more.items()})
+    return plain
+
+
+def run(*command, env=None, timeout=120):
+    return subprocess.run([str(c) for c in command], env=env or environment(), timeout=timeout, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def rows(text):
+    return [line.split() for line in text.splitlines() if ROW.match(line)]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Case(unittest.TestCase):
+    def good(self, done, count):
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        self.assertRegex(done.stdout, r"# Avg bus bandwidth    : [0-9.e+-]+ ")
+        table = rows(done.stdout)
+        self.assertEqual(len(table), count, done.stdout)
+        for row in table:
+            self.assertEqual(len(row), 13, row)
+            self.assertEqual(row[8], "0", row)
+            self.assertIn(row[12], ("0", "N/A"), row)
+        return table
+
+
+class Perf(Case):
+    def test_processes(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.good(run(PERF, collective, "-n", 4, "-b", 8, "-e", "64K", "-f", 8, "--iters", 3), 5)
+
+    def test_threads(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.good(run(PERF, collective, "-t", 4, "-b", 8, "-e", "64K", "-f", 8, "--iters", 3), 5)
+
+    def test_communicators_of_one_thread(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.good(run(PERF, collective, "-g", 3, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3), 4)
+
+    def test_all_at_once(self):
+        done = run(PERF, "all_reduce", "-n", 2, "-t", 2, "-g", 2, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3)
+        self.good(done, 4)
+        self.assertEqual(len(re.findall(r"^#  Rank ", done.stdout, re.M)), 8)
+
+    def test_parallel_init(self):
+        self.good(run(PERF, "all_reduce", "-n", 2, "-t", 2, "-p", 1, "-b", 8, "-e", 8, "--iters", 3), 1)
+
+    def test_one_rank(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.good(run(PERF, collective, "-b", 0, "-e", 64, "-i", 32, "--iters", 2), 3)
+
+    def test_every_type_and_operation(self):
+        for collective, roots in (("all_reduce", 1), ("reduce_scatter", 1), ("reduce", 3)):
+            with self.subTest(collective):
+                extra = ("-r", "all") if roots > 1 else ()
+                done = run(PERF, collective, "-n", 3, "-d", "all", "-o", "all", "-b", 1000, "-e", 1000, "--iters", 1,
+                           *extra)
+                self.good(done, 10 * 5 * roots)
+
+    def test_odd_counts_and_alignment(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.good(run(PERF, collective, "-n", 3, "-d", "int8", "-b", 1, "-e", 5000, "-f", 7, "-u", 1, "--iters", 2,
+                              "-c", 2), 5)
+
+    def test_aggregation_and_barriers(self):
+        for z in (1, 2, 3):
+            self.good(run(PERF, "all_reduce", "-n", 2, "-b", 64, "-e", 64, "-m", 3, "-z", z, "--iters", 4, "-w", 0), 1)
+
+    def test_names_of_nccl_tests(self):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                done = run(os.path.join(BIN, collective + "_perf"), "--np", 2, "-b", 8, "-e", 8, "-n", 3, "-o", "sum")
+                self.good(done, 1)
+                self.assertIn(f"# Collective test starting: {collective}_perf", done.stdout)
+                self.assertIn(" iters: 3 ", done.stdout)
+
+    def test_preamble_and_columns(self):
+        done = run(PERF, "all_reduce", "-n", 2, "-b", "1M", "-e", "1M", "--iters", 2, "-d", "double", "-o", "max")
+        row = self.good(done, 1)[0]
+        self.assertEqual(row[:5], ["1048576", "131072", "double", "max", "-1"])
+        self.assertRegex(done.stdout, r"(?m)^#  Rank  1 Group  0 Pid +\d+ on +\S+ device +\d+ \[[0-9a-f:]+\] \S+$")
+        self.assertRegex(done.stdout, r"(?m)^# +size +count +type +redop +root +time +algbw +busbw +#wrong +time ")
+        self.assertIn("# nThread 1 nGpus 1 minBytes 1048576 maxBytes 1048576 step: 1048576(bytes)", done.stdout)
+        # algbw is size over time, and with 2 ranks busbw of an all-reduce is the same.
+        self.assertAlmostEqual(float(row[6]), 1048576 / float(row[5]) / 1e3, delta=0.02)
+        self.assertEqual(row[6], row[7])
+
+    def test_unchecked(self):
+        done = run(PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, "-c", 0, "--iters", 2)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(rows(done.stdout)[0][8], "N/A")
+
+    def test_least_bandwidth(self):
+        command = (PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, "--iters", 2)
+        done = run(*command, env=environment(NCCL_TESTS_MIN_BW=1e9))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout, r"# Avg bus bandwidth    : \S+ FAILED")
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(run(*command, env=environment(NCCL_TESTS_MIN_BW=0)).returncode, 0)
+
+    def test_wrong_command_lines(self):
+        for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"), ([], "no collective"),
+                            (["reduce", "-n", 2, "-r", 2], "2 ranks"), (["all_reduce", "-b", "7x"], "7x")):
+            done = run(PERF, *words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn(said, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        done = run(PERF, "all_reduce", "-e", "1000T", "-b", "1000T", "-n", 2)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("lower -e", done.stderr)
+
+
+class Launching(Case):
+    def environment_of(self, launcher, rank, size, port):
+        if launcher == "torchrun":
+            return environment(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size,
+                               MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_RUN_ID="none")
+        if launcher == "srun":
+            return environment(SLURM_PROCID=rank, SLURM_NTASKS=size, SLURM_LOCALID=rank, SLURM_STEP_ID=0,
+                               SLURM_JOB_ID=port, SLURM_STEP_NUM_NODES=1)
+        if launcher == "pmi":
+            return environment(PMI_RANK=rank, PMI_SIZE=size, MPI_LOCALRANKID=rank, MPI_LOCALNRANKS=size)
+        return environment()
+
+    def start(self, launcher, size=3, program=PERF, more=(), **faults):
+        port = free_port()
+        processes = []
+        for rank in range(size):
+            command = [program, "all_reduce", "-b", "8", "-e", "4K", "-f", "8", "--iters", "3", *more]
+            if launcher == "hand":
+                command += ["--rank", str(rank), "--nranks", str(size), "--root-addr", f"127.0.0.1:{port}"]
+            env = self.environment_of(launcher, rank, size, port - 17 if launcher == "torchrun" else port)
+            env.update(faults)
+            processes.append(subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE,
+                                              stderr=subprocess.PIPE))
+        out = []
+        for process in processes:
+            text, errors = process.communicate(timeout=120)
+            out.append(subprocess.CompletedProcess([], process.returncode, text, errors))
+        return out
+
+    def test_environments(self):
+        for launcher in ("torchrun", "srun", "pmi", "hand"):
+            with self.subTest(launcher):
+                first, *others = self.start(launcher)
+                self.good(first, 4)
+                for other in others:
+                    self.assertEqual((other.returncode, other.stdout, other.stderr), (0, "", ""))
+
+    def test_threads_too(self):
+        first, *_ = self.start("hand", more=("-t", "2"))
+        self.good(first, 4)
+        self.assertEqual(len(re.findall(r"^#  Rank ", first.stdout, re.M)), 6)
+
+    def mpirun(self, name, *flags):
+        program = shutil.which(name)
+        if not program:
+            self.skipTest(f"there is no {name}")
+        self.good(run(program, *flags, "-np", 4, PERF, "all_reduce", "-b", 8, "-e", "4K", "-f", 8, "--iters", 3), 4)
+
+    def test_open_mpi(self):
+        version = run("mpirun", "--version").stdout if shutil.which("mpirun") else ""
+        if "Open MPI" not in version:
+            self.skipTest("mpirun is not Open MPI's")
+        self.mpirun("mpirun", "--allow-run-as-root", "--oversubscribe")
+
+    def test_mpich(self):
+        self.mpirun("mpirun.mpich")
+
+    def test_mpich_through_a_shell(self):
+        program = shutil.which("mpirun.mpich")
+        if not program:
+            self.skipTest("there is no mpirun.mpich")
+        done = run(program, "-np", 3, "sh", "-c", f"{PERF} all_reduce -b 8 -e 8 --iters 2; exit $?")
+        self.good(done, 1)
+
+    def test_count_given_twice(self):
+        done = run(PERF, "all_reduce", "-n", 2, env=self.environment_of("pmi", 0, 2, 0))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("leave out -n", done.stderr)
+
+    def test_who_never_comes(self):
+        done = run(PERF, "all_reduce", "--rank", 0, "--nranks", 3, "--root-addr", f"127.0.0.1:{free_port()}",
+                   "--join-timeout", 1)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("1, 2", done.stderr)
+
+    def test_a_process_that_dies_ends_the_others(self):
+        done = self.start("hand", program=FAULTY, TEST_FAULT="kill", TEST_FAULT_RANK="1", TEST_FAULT_CALL="3")
+        self.assertEqual(done[1].returncode, -signal.SIGKILL)
+        for rank in (0, 2):
+            self.assertEqual(done[rank].returncode, 3, done[rank].stderr)
+
+
+class Faults(Case):
+    COMMAND = ("all_reduce", "-n", 3, "-b", 64, "-e", 64, "--iters", 2)
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+        self.json = os.path.join(self.directory, "out.json")
+
+    def tearDown(self):
+        shutil.rmtree(self.directory)
+
+    def fault(self, kind, *more, rank=1, call=0):
+        env = environment(TEST_FAULT=kind, TEST_FAULT_RANK=rank, TEST_FAULT_CALL=call)
+        started = time.monotonic()
+        done = run(FAULTY, *self.COMMAND, "-J", self.json, *more, env=env)
+        self.assertLess(time.monotonic() - started, 60)
+        self.assertEqual(os.listdir(self.directory), ["out.json"], "a temporary file was left")
+        with open(self.json) as f:
+            return done, json.load(f)
+
+    def test_no_fault(self):
+        done, result = self.fault("")
+        self.good(done, 1)
+        self.assertEqual(result["status"], "ok")
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["out_of_bounds"], {"count": 0, "okay": True})
+        self.assertEqual(len(result["devices"]), 3)
+        row = result["results"][0]
+        self.assertEqual((row["size"], row["count"], row["type"], row["redop"]), (64, 16, "float", "sum"))
+        self.assertEqual(row["out_of_place"]["nwrong"], 0)
+        self.assertGreater(row["in_place"]["time"], 0)
+
+    def test_wrong_data(self):
+        for kind, wrong in (("corrupt", 1), ("skip", 16)):
+            with self.subTest(kind):
+                done, result = self.fault(kind)
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(rows(done.stdout)[0][8], str(wrong))
+                self.assertRegex(done.stdout, r"# Out of bounds values : \d+ FAILED")
+                self.assertIn("rank 1: all_reduce of 16 elements, float sum: output element", done.stderr)
+                self.assertNotIn("ending the others", done.stderr)
+                self.assertEqual(result["status"], "failed")
+                self.assertEqual(result["results"][0]["out_of_place"]["nwrong"], wrong)
+                self.assertFalse(result["out_of_bounds"]["okay"])
+
+    def test_an_error_of_one_rank(self):
+        for rank in (0, 2):
+            done, result = self.fault("error", rank=rank, call=3)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn(f"rank {rank}: all_reduce: ", done.stderr)
+            self.assertIn("ending the others", done.stderr)
+            self.assertEqual(result["status"], "error")
+            self.assertIn(f"rank {rank}: all_reduce", result["error"])
+
+    def test_a_killed_rank_is_named(self):
+        done, result = self.fault("kill", rank=2, call=3)
+        self.assertEqual(done.returncode, 128 + 9, done.stderr)
+        self.assertRegex(done.stderr, r"rank 2 \(process \d+\) was killed by signal 9")
+        self.assertEqual(result["status"], "error")
+
+    def test_timeout(self):
+        done, result = self.fault("hang", "-T", 2, call=2)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("-T", done.stderr)
+        self.assertEqual(result["status"], "error")
+
+    def test_error_before_the_run(self):
+        done = run(PERF, "all_reduce", "-J", self.json, "--rank", 0, "--nranks", 2, "--root-addr",
+                   f"127.0.0.1:{free_port()}", "--join-timeout", 1)
+        self.assertEqual(done.returncode, 3)
+        with open(self.json) as f:
+            self.assertEqual(json.load(f)["status"], "error")
+        done = run(PERF, *self.COMMAND, "-J", "/nonexistent/x.json")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("/nonexistent/x.json", done.stderr)
+
+    def interrupted(self, send):
+        process = subprocess.Popen([PERF, "all_reduce", "-n", "3", "-b", "8", "-e", "8", "-N", "0", "-J", self.json],
+                                   env=environment(), start_new_session=True, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        while not ROW.match(process.stdout.readline()):
+            self.assertIsNone(process.poll())
+        children = [int(p) for p in
+                    open(f"/proc/{process.pid}/task/{process.pid}/children").read().split()]
+        self.assertEqual(len(children), 3)
+        send(process, children)
+        _, errors = process.communicate(timeout=30)
+        time.sleep(0.1)
+        self.assertFalse([p for p in children if alive(p)], "processes were left behind")
+        return process.returncode, errors
+
+    def test_ctrl_c(self):
+        status, errors = self.interrupted(lambda p, _: os.killpg(p.pid, signal.SIGINT))
+        self.assertEqual((status, errors), (130, ""))
+        with open(self.json) as f:
+            self.assertEqual(json.load(f)["status"], "interrupted")
+
+    def test_terminated(self):
+        status, _ = self.interrupted(lambda p, _: p.terminate())
+        self.assertEqual(status, 128 + signal.SIGTERM)
+
+    def test_parent_killed(self):
+        self.interrupted(lambda p, _: p.kill())
+
+    def test_child_killed(self):
+        status, errors = self.interrupted(lambda p, children: os.kill(children[1], signal.SIGKILL))
+        self.assertEqual(status, 128 + signal.SIGKILL)
+        self.assertIn("was killed by signal 9", errors)
+
+
+class Info(Case):
+    INFO = os.path.join(BIN, "tutti-info")
+
+    def test_text(self):
+        done = run(self.INFO)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^library:\ttutti\n\tversion:\t+\d+\.\d+\.\d+\n\tnccl_api:\t+2\.28\.9$")
+        self.assertRegex(done.stdout, r"(?m)^device:\thost$")
+        self.assertRegex(done.stdout, r"(?m)^net_plugin:\tlibtutti-net-socket\.so$")
+        self.assertRegex(done.stdout, r"(?m)^param:\tNCCL_DEBUG\n\tvalue:\t+-\n\torigin:\t+default$")
+
+    def test_plugins(self):
+        plugins = {p["name"]: p for p in json.loads(run(self.INFO, "--json").stdout)["net_plugins"]}
+        tcp = plugins["libtutti-net-socket.so"]
+        self.assertTrue(os.path.isfile(tcp["path"]), tcp)
+        self.assertEqual(tcp["abi_versions"], ["v8", "v9", "v10", "v11", "v12"])
+        self.assertEqual(tcp["abi_in_use"], 12)
+        env = environment(NCCL_NET_PLUGIN="no-such-thing")
+        done = run(self.INFO, "-P", "--json", env=env)
+        missing = {p["name"]: p for p in json.loads(done.stdout)["net_plugins"]}["no-such-thing"]
+        self.assertEqual((missing["state"], missing["asked_by"]), ("passed over", "NCCL_NET_PLUGIN"))
+        self.assertTrue(missing["reason"])
+
+    def test_params(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
+            conf.write("NCCL_BUFFSIZE=1048576\n")
+            conf.flush()
+            env = environment(NCCL_CONF_FILE=conf.name, NCCL_ALGO="ring")
+            params = {p["name"]: p for p in json.loads(run(self.INFO, "-E", "-J", env=env).stdout)["params"]}
+            self.assertEqual((params["NCCL_ALGO"]["value"], params["NCCL_ALGO"]["origin"]), ("ring", "environment"))
+            self.assertEqual(params["NCCL_BUFFSIZE"]["value"], 1048576)
+            self.assertEqual(params["NCCL_BUFFSIZE"]["file"], conf.name)
+            self.assertEqual(params["NCCL_PROTO"]["origin"], "default")
+            self.assertTrue(all(p["help"] for p in params.values()))
+
+    def test_malformed_parameter(self):
+        done = run(self.INFO, "-J", env=environment(NCCL_BUFFSIZE="many"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("NCCL_BUFFSIZE", json.loads(done.stdout)["problem"])
+        self.assertIn("many", done.stderr)
+
+    def test_wrong_flags(self):
+        self.assertEqual(run(self.INFO, "-q").returncode, 2)
+        self.assertEqual(run(self.INFO, "word").returncode, 2)
+
+
+class Run(Case):
+    RUN = os.path.join(BIN, "tutti-run")
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+
+    def tearDown(self):
+        shutil.rmtree(self.directory)
+
+    def build(self, name, text, *flags):
+        source, out = os.path.join(self.directory, name + ".c"), os.path.join(self.directory, name)
+        with open(source, "w") as f:
+            f.write(text)
+        done = run("cc", "-o", out, source, *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return out
+
+    def other_nccl(self):
+        os.mkdir(os.path.join(self.directory, "other"))
+        return self.build("other/libnccl.so.2", "int ncclGetVersion(int *v) { *v = 1; return 0; }", "-shared", "-fPIC",
+                          "-Wl,-soname,libnccl.so.2")
+
+    def test_status_is_the_command_s(self):
+        self.assertEqual(run(self.RUN, "sh", "-c", "exit 7").returncode, 7)
+        self.assertEqual(run(self.RUN, "sh", "-c", "kill -9 $$").returncode, 137)
+        self.assertEqual(run(self.RUN, "--", "echo", "a b").stdout, "a b\n")
+
+    def test_the_drop_in_takes_the_place_of_the_other(self):
+        other = self.other_nccl()
+        program = self.build("linked", "#include <stdio.h>\nint ncclGetVersion(int *);\n"
+                             "int main(void) { int v; ncclGetVersion(&v); printf(\"%d\\n\", v); }", other,
+                             f"-Wl,-rpath,{os.path.dirname(other)}")
+        self.assertEqual(run(program).stdout, "1\n")
+        done = run(self.RUN, program)
+        self.assertEqual((done.stdout, done.stderr), ("22809\n", ""))
+
+    def test_another_nccl_loaded_by_path_is_reported(self):
+        other = self.other_nccl()
+        program = self.build("loads", "#include <dlfcn.h>\n#include <unistd.h>\n"
+                             "int main(int c, char **v) { (void)c; if (!dlopen(v[1], RTLD_NOW)) return 1; sleep(2); }",
+                             "-ldl")
+        for command in ([program, other], ["sh", "-c", f"{program} {other}; exit $?"]):
+            done = run(self.RUN, *command)
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("another NCCL", done.stderr)
+            self.assertIn(other, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_a_removed_preload_is_reported(self):
+        done = run(self.RUN, "env", "-u", "LD_PRELOAD", "sleep", 2)
+        self.assertIn("without Tutti's drop-in", done.stderr)
+
+    def test_refusals(self):
+        static = self.build("static", "int main(void) { return 0; }", "-static")
+        for command, status, said in ((["no-such-program"], 127, "no-such-program"), ([static], 126, "statically"),
+                                      (["/etc/passwd"], 126, "not executable"), ([], 2, "no command"),
+                                      (["-x"], 2, "-x")):
+            done = run(self.RUN, *command)
+            self.assertEqual(done.returncode, status, command)
+            self.assertIn(said, done.stderr)
+
+    def test_termination_is_passed_on(self):
+        process = subprocess.Popen([self.RUN, "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"],
+                                   text=True, stdout=subprocess.PIPE)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        process.terminate()
+        self.assertEqual(process.wait(timeout=30), 5)
+        process.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
