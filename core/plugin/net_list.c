@@ -58,8 +58,11 @@ static void add_own(struct tt_net_library *library, const char *directory, const
 {
   memset(library, 0, sizeof(*library));
   snprintf(library->report.asked, sizeof(library->report.asked), "libtutti-net-%s.so", which);
-  /* Installed, and in a build tree, plugins are in tutti/; beside the library they serve those who copy it all. */
-  static const char *const folders[] = {"/tutti", ""};
+  /* Plugins are in tutti/ beside the library; around the drop-in, which lies in tutti/compat/; or just beside it, for
+   * those who copy it all. */
+  size_t length = strlen(directory);
+  bool compat = length >= 7 && strcmp(directory + length - 7, "/compat") == 0;
+  const char *const folders[] = {"/tutti", compat ? "/.." : ""};
   for (int i = 0; i < 2; i++) {
     int bytes =
         snprintf(library->files[i], sizeof(library->files[i]), "%s%s/%s", directory, folders[i], library->report.asked);
