@@ -1,0 +1,40 @@
+/* Tuning: one function from (collective, bytes) to an algorithm, a protocol and a number of channels, with its reason.
+ * Depends only on what all ranks agreed on, so that all choose alike. */
+#ifndef TT_TUNING_TUNING_H
+#define TT_TUNING_TUNING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nccl.h"
+#include "tutti/device.h"
+
+/* What the choice may depend on. Equal on all ranks. */
+struct tt_tuning_input {
+  int nranks, nnodes;
+  int max_ranks_per_node;
+  bool all_mapped;    /* every pair of ranks shares memory */
+  uint32_t protocols; /* the device's, as bits */
+  int min_channels, max_channels;
+  size_t buffer_bytes[TT_NUM_PROTOCOLS];
+};
+
+struct tt_tuning; /* immutable after creation: any thread */
+
+/* Parses NCCL_ALGO and NCCL_PROTO (whole grammar). ncclInvalidUsage naming the variable, its value and what is
+ * allowed. */
+ncclResult_t tt_tuning_create(const struct tt_tuning_input *input, struct tt_tuning **out);
+void tt_tuning_destroy(struct tt_tuning *tuning);
+
+struct tt_choice {
+  int algorithm, protocol, nchannels;
+  float microseconds; /* predicted */
+  char reason[160];   /* why this one, and what overruled it */
+};
+
+/* `bytes`: element size times the larger of the send and receive counts. When NCCL_ALGO names nothing that the
+ * collective has, the other constraints stay and the fallback says so; when nothing is left, ncclInvalidUsage naming
+ * the variable, its value and what the collective has. */
+ncclResult_t tt_tuning_choose(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
+
+#endif
