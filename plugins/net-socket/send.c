@@ -219,6 +219,7 @@ static bool commit_striped(struct send_comm *comm, struct send_request *request)
   }
   if (slot < 0 || !tt_netsocket_lanes_have_room(&comm->link, request->stripes.count)) return false;
   comm->striped[slot] = request;
+  comm->since_bytes += request->bytes;
   tt_netsocket_lanes_push(&comm->link, request->stripes, request->data, request->bytes, &request->left);
   return true;
 }

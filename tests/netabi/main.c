@@ -1,6 +1,6 @@
 /* netabi: tests a net plugin against the rules of tutti/net.h.
  *
- *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--list]
+ *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--env1 NAME=VALUE]... [--list]
  *
  * One line a clause: PASS, FAIL or SKIP, its name, and the reason. Exit status 1 if a clause failed, 2 for wrong use.
  * Each clause runs in two new processes, so that whatever it breaks ends with it. */
@@ -19,6 +19,8 @@
 
 const char *plugin_path;
 static int deadline_s = 20;
+static char *side1_env[16]; /* set on side 1 only: the two sides need not be configured alike */
+static int side1_envs;
 
 struct outcome {
   int status;    /* of wait() */
@@ -29,6 +31,7 @@ struct outcome {
 static _Noreturn void run_side(const struct clause *clause, int abi, int index, int peer, int reports)
 {
   side_begin(index, peer, reports, deadline_s);
+  for (int i = 0; i < side1_envs && index == 1; i++) putenv(side1_env[i]);
   load_plugin(abi);
   if (!clause->bare) init_plugin();
   clause->run();
@@ -145,7 +148,9 @@ static const struct clause *const all_clauses[] = {setup_clauses, data_clauses, 
 
 static int usage(void)
 {
-  fprintf(stderr, "usage: netabi PLUGIN.so [--abi %d..%d] [--only CLAUSE] [--deadline SECONDS] | netabi --list\n",
+  fprintf(stderr,
+          "usage: netabi PLUGIN.so [--abi %d..%d] [--only CLAUSE] [--deadline SECONDS] [--env1 NAME=VALUE]... | netabi "
+          "--list\n",
           OLDEST_ABI, NEWEST_ABI);
   return 2;
 }
@@ -171,6 +176,8 @@ int main(int argc, char **argv)
       only = argv[++i];
     else if (!strcmp(argv[i], "--deadline"))
       deadline_s = atoi(argv[++i]);
+    else if (!strcmp(argv[i], "--env1") && side1_envs < 16 && strchr(argv[i + 1], '='))
+      side1_env[side1_envs++] = argv[++i];
     else
       return usage();
   }

@@ -2,65 +2,15 @@
  * while a real peer connects. The port is known from the handle, whose layout is net-socket's own.
  *
  * Strangers and peer live in one process; the comms are polled by the test. */
-#include <arpa/inet.h>
-#include <check.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 #include "../../plugins/net-socket/wire.h"
-#include "tutti/net.h"
-
-#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
-
-static const char *path;
-static void *library;
-static const ncclNet_v12_t *net;
-static void *context, *listener;
-static char handle[NCCL_NET_HANDLE_MAXSIZE];
-static char last_warning[1024], last_drops[1024];
-
-static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
-{
-  char text[1024];
-  va_list args;
-  (void)flags, (void)where, (void)line;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  if (level == NCCL_LOG_WARN) strcpy(last_warning, text);
-  if (strstr(text, "dropped")) strcpy(last_drops, text);
-}
-
-static void set_up(void)
-{
-  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_msg(library != NULL, "%s", dlerror());
-  net = dlsym(library, "ncclNetPlugin_v12");
-  ck_assert_ptr_nonnull(net);
-  ck_assert_int_eq(net->init(&context, 1, NULL, logger, NULL), ncclSuccess);
-  ck_assert_int_eq(net->listen(context, 0, handle, &listener), ncclSuccess);
-}
-
-static void tear_down(void)
-{
-  if (listener) ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
-  listener = NULL;
-  ck_assert_int_eq(net->finalize(context), ncclSuccess);
-}
-
-static uint64_t now_ms(void)
-{
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-}
+#include "socket_fixture.h"
 
 static int stranger(void)
 {
@@ -90,16 +40,11 @@ static void reset(int fd)
 static void real_peer(void)
 {
   static const char text[] = "through all of it";
-  char copy[sizeof handle], got[64] = "";
-  void *send = NULL, *recv = NULL, *out = NULL, *in = NULL, *data = got, *mhandle = NULL, *phandle = NULL;
+  char got[64] = "";
+  void *send, *recv, *out = NULL, *in = NULL, *data = got, *mhandle = NULL, *phandle = NULL;
   size_t room = sizeof got;
   int tag = 0, done = 0;
-  memcpy(copy, handle, sizeof copy);
-  for (uint64_t end = now_ms() + LONG_MS; (!send || !recv) && now_ms() < end;) {
-    if (!send) ck_assert_int_eq(net->connect(context, 0, copy, &send, NULL), ncclSuccess);
-    if (!recv) ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
-  }
-  ck_assert_msg(send && recv, "the real peer did not get through");
+  connect_self(&send, &recv);
   ck_assert_int_eq(net->irecv(recv, 1, &data, &room, &tag, &mhandle, &phandle, &in), ncclSuccess);
   ck_assert_int_eq(net->isend(send, (void *)text, sizeof text, 0, NULL, NULL, &out), ncclSuccess);
   for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
@@ -289,15 +234,8 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-  if (argc != 2) {
-    fprintf(stderr, "usage: %s libtutti-net-socket.so\n", argv[0]);
-    return 2;
-  }
-  path = argv[1];
   setenv("NCCL_SOCKET_RETRY_CNT", "3", 1);
   TCase *tcase = tcase_create("hostile");
-  tcase_add_checked_fixture(tcase, set_up, tear_down);
-  tcase_set_timeout(tcase, 200);
   tcase_add_test(tcase, connect_and_leave);
   tcase_add_test(tcase, junk_is_dropped);
   tcase_add_test(tcase, wrong_key_is_dropped);
@@ -308,11 +246,5 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, dropped_peer_comes_back);
   tcase_add_test(tcase, foreign_handle_is_an_error);
   tcase_add_test(tcase, abandoned_attempts_end);
-  Suite *suite = suite_create("net-socket");
-  suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_socket_suite(argc, argv, tcase);
 }
