@@ -316,8 +316,8 @@ class Faults(Case):
                                    stderr=subprocess.PIPE)
         while not ROW.match(process.stdout.readline()):
             self.assertIsNone(process.poll())
-        children = [int(p) for p in
-                    open(f"/proc/{process.pid}/task/{process.pid}/children").read().split()]
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as f:
+            children = [int(p) for p in f.read().split()]
         self.assertEqual(len(children), 3)
         send(process, children)
         _, errors = process.communicate(timeout=30)

@@ -46,7 +46,7 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
   int rank = -1;
   ncclResult_t result = pncclCommUserRank(comm, &rank);
   if (result != ncclSuccess) return result;
-  if (!fault || rank != setting("TEST_FAULT_RANK", 1) || calls++ < setting("TEST_FAULT_CALL", 0))
+  if (!fault || !*fault || rank != setting("TEST_FAULT_RANK", 1) || calls++ < setting("TEST_FAULT_CALL", 0))
     return pncclAllReduce(send, recv, count, type, op, comm, stream);
   if (!strcmp(fault, "error")) return ncclInternalError;
   if (!strcmp(fault, "kill")) kill(getpid(), SIGKILL);

@@ -22,7 +22,9 @@ static uint64_t now_ns(void)
 }
 
 /* Leaves without running exit handlers: other threads may be in the library, holding its locks. */
-_Noreturn static void leave(struct perf_watch *watch, int status, const char *word, const char *sentence, bool print)
+enum { SILENT = 0, PRINT = 1, TELL = 2 };
+
+_Noreturn static void leave(struct perf_watch *watch, int status, const char *word, const char *sentence, int how)
 {
   char error[256];
   if (atomic_exchange(&watch->ending, 1))
@@ -30,8 +32,8 @@ _Noreturn static void leave(struct perf_watch *watch, int status, const char *wo
   if (watch->report) perf_report_abort(watch->report, word, sentence);
   else if (watch->json && !perf_report_save_failure(watch->json, watch->program, sentence, error, sizeof(error)))
     fprintf(stderr, "%s: %s\n", watch->program, error);
-  if (print) fprintf(stderr, "%s: %s\n", watch->program, sentence);
-  perf_control_fail(watch->control, sentence);
+  if (how & PRINT) fprintf(stderr, "%s: %s\n", watch->program, sentence);
+  if (how & TELL) perf_control_fail(watch->control, sentence);
   fflush(stdout);
   _exit(status);
 }
@@ -43,12 +45,22 @@ void perf_watch_fail(struct perf_watch *watch, const char *format, ...)
   va_start(args, format);
   vsnprintf(sentence, sizeof(sentence), format, args);
   va_end(args);
-  leave(watch, PERF_EXIT_ERROR, "error", sentence, true);
+  leave(watch, PERF_EXIT_ERROR, "error", sentence, PRINT | TELL);
+}
+
+void perf_watch_await_cause(struct perf_watch *watch)
+{
+  char sentence[1024];
+  for (int waited = 0; waited < 500; waited += 20) {
+    if (perf_control_lost(watch->control, sentence, sizeof(sentence)) == PERF_CONTROL_TOLD)
+      perf_watch_lost(watch, PERF_CONTROL_TOLD, sentence);
+    poll(NULL, 0, 20);
+  }
 }
 
 void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence)
 {
-  leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE);
+  leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE ? PRINT | TELL : TELL);
 }
 
 /* A signal: Ctrl-C, or the end ordered by whoever started this process, perhaps because another process failed. */
@@ -59,9 +71,9 @@ static void on_signal(struct perf_watch *watch)
   if (read(watch->signal_fd, &info, sizeof(info)) != sizeof(info)) return;
   int number = (int)info.ssi_signo;
   if (perf_control_lost(watch->control, sentence, sizeof(sentence)) != PERF_CONTROL_OK)
-    leave(watch, PERF_EXIT_ERROR, "error", sentence, false);
+    leave(watch, PERF_EXIT_ERROR, "error", sentence, SILENT);
   snprintf(sentence, sizeof(sentence), "ended by signal %d (%s)", number, strsignal(number));
-  leave(watch, 128 + number, number == SIGINT ? "interrupted" : "error", sentence, false);
+  leave(watch, 128 + number, number == SIGINT ? "interrupted" : "error", sentence, SILENT);
 }
 
 static int poll_set(struct perf_watch *watch, struct pollfd *set)

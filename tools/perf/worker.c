@@ -18,6 +18,7 @@ void perf_worker_try(struct perf_worker *worker, int rank, const char *what, ncc
 {
   if (result == ncclSuccess) return;
   const char *detail = ncclGetLastError(NULL);
+  if (result == ncclRemoteError) perf_watch_await_cause(worker->team->watch);
   perf_watch_fail(worker->team->watch, "rank %d: %s: %s%s%s", rank, what, ncclGetErrorString(result),
                   detail && *detail ? ": " : "", detail ? detail : "");
 }
