@@ -1,0 +1,94 @@
+/* The cost model of the host device; see cost.h.
+ *
+ * The constants are estimates, not measurements: they need to put the algorithms in the right order, and every choice
+ * can be overruled. Where each comes from stands beside it. */
+#include "tuning/cost.h"
+
+#include "base/check.h"
+
+struct wire {
+  uint64_t latency_ns; /* from one executor's post to the other's seeing it */
+  uint64_t per_us;     /* bytes of user data in a microsecond */
+};
+
+enum { MAPPED, NETWORK, KINDS };
+static const struct wire wires[KINDS][TT_NUM_PROTOCOLS] = {
+    /* Mapped: some cache-line transfers between cores, about 100 ns each on servers; Simple needs two more than LL, for
+     * the counter and its fence. 5000 bytes a microsecond: one core's copy through the shared cache. LL moves twice the
+     * bytes, with stores of 8. LL128 as Simple less 1/16 for its flags. */
+    [MAPPED] = {[TT_PROTO_LL] = {400, 2000}, [TT_PROTO_LL128] = {500, 4687}, [TT_PROTO_SIMPLE] = {800, 5000}},
+    /* Network: the usual round trip of kernel TCP in a machine room is 30 to 50 us; 1250 bytes a microsecond are 10
+     * Gbit/s, the least that clusters have. LL halves it. */
+    [NETWORK] = {[TT_PROTO_LL] = {20000, 625}, [TT_PROTO_LL128] = {20500, 1171}, [TT_PROTO_SIMPLE] = {21000, 1250}},
+};
+/* Posting to one more peer in the same step: one line written and one read. */
+#define POST_NS 150
+/* Beyond this the model says nothing new and products would not fit 64 bits. */
+#define MODEL_BYTES ((uint64_t)1 << 40)
+
+/* ceil(log2 n) */
+static uint64_t log2_up(uint64_t n)
+{
+  uint64_t steps = 0;
+  while (((uint64_t)1 << steps) < n) steps++;
+  return steps;
+}
+
+/* `mapped` and `network` latencies one after the other, then `bytes` at the slower kind in use. */
+static uint64_t total(const struct tt_tuning_input *input, int protocol, uint64_t mapped, uint64_t network,
+                      uint64_t bytes)
+{
+  const struct wire *near = &wires[MAPPED][protocol], *far = &wires[NETWORK][protocol];
+  uint64_t per_us = input->all_mapped ? near->per_us : far->per_us;
+  return mapped * near->latency_ns + network * far->latency_ns + bytes / per_us * 1000 + bytes % per_us * 1000 / per_us;
+}
+
+/* Steps in which all ranks take part: the slowest connection counts in each. */
+static uint64_t lockstep(const struct tt_tuning_input *input, int protocol, uint64_t steps, uint64_t bytes)
+{
+  return total(input, protocol, input->all_mapped ? steps : 0, input->all_mapped ? 0 : steps, bytes);
+}
+
+/* How many of `hops` go over the network, if `between` of them join nodes. Ranks of one node that share no memory use it
+ * for all. */
+static uint64_t far_of(const struct tt_tuning_input *input, uint64_t between, uint64_t hops)
+{
+  if (input->all_mapped) return 0;
+  return input->nnodes > 1 ? TT_MIN(between, hops) : hops;
+}
+
+/* One piece passes all ranks in a row: most hops stay within a node. */
+static uint64_t chain(const struct tt_tuning_input *input, int protocol, uint64_t hops, uint64_t bytes)
+{
+  uint64_t network = far_of(input, (uint64_t)TT_MAX(input->nnodes, 1) - 1, hops);
+  return total(input, protocol, hops - network, network, bytes);
+}
+
+static uint64_t tree(const struct tt_tuning_input *input, int protocol, uint64_t n, uint64_t bytes)
+{
+  uint64_t depth = log2_up(n);
+  uint64_t network = far_of(input, log2_up((uint64_t)TT_MAX(input->nnodes, 1)), depth);
+  /* Up and down; every rank moves its share twice, plus what an interior rank of one tree sends to a second child. */
+  return total(input, protocol, 2 * (depth - network), 2 * network, 2 * bytes + bytes / 4);
+}
+
+uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes)
+{
+  uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES), share = b / n * others;
+  if (n == 1) return total(input, protocol, 0, 0, b);
+  switch (algorithm) {
+  case TT_ALGO_RING:
+    if (collective == TT_FUNC_ALL_REDUCE) return lockstep(input, protocol, 2 * others, 2 * share);
+    if (collective == TT_FUNC_ALL_GATHER || collective == TT_FUNC_REDUCE_SCATTER)
+      return lockstep(input, protocol, others, share);
+    return chain(input, protocol, others, b);
+  case TT_ALGO_TREE:
+    return tree(input, protocol, n, b);
+  case TT_ALGO_ONE_SHOT:
+    return lockstep(input, protocol, 1, others * b) + others * POST_NS;
+  case TT_ALGO_TWO_SHOT:
+    return lockstep(input, protocol, 2, 2 * share) + 2 * others * POST_NS;
+  default: /* point to point */
+    return lockstep(input, protocol, 1, b);
+  }
+}

@@ -1,0 +1,196 @@
+/* The choice: candidates are all pairs of algorithm and protocol that exist and that the user allows; the cheapest by
+ * the cost model wins, the first of equals. See tuning.h. */
+#include "tuning/tuning.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "program/emit.h"
+#include "tuning/cost.h"
+#include "tuning/env.h"
+
+/* A further channel pays for itself only if each has this much to do: its messages are then larger than a page. */
+#define CHANNEL_BYTES ((size_t)64 << 10)
+
+struct tt_tuning {
+  struct tt_tuning_input input;
+  struct tt_env_list algorithms, protocols;
+};
+
+/* Why a pair is no candidate, whatever the user wants; NULL if it is one. */
+static const char *missing(const struct tt_tuning *t, int collective, int algorithm, int protocol)
+{
+  const struct tt_tuning_input *input = &t->input;
+  bool direct = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT;
+  const struct tt_env_list *env = &t->algorithms;
+  if (!tt_program_supports(collective, algorithm)) return "it has no program for it";
+  if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
+  if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
+  /* Connections of all to all over a network are made only if the user asks for them by name. */
+  bool named = env->set[collective] && !env->inverted[collective] && env->allowed[collective] & 1u << algorithm;
+  if (direct && !input->all_mapped && !named) return "not all ranks share memory";
+  return NULL;
+}
+
+static bool candidate(const struct tt_tuning *t, int collective, int algorithm, int protocol, uint32_t algorithms,
+                      uint32_t protocols)
+{
+  return algorithms & 1u << algorithm && protocols & 1u << protocol && !missing(t, collective, algorithm, protocol);
+}
+
+/* Whether NCCL_ALGO's list leaves an algorithm that the collective has, protocols apart. */
+static bool has_algorithm(const struct tt_tuning *t, int collective)
+{
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+    for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
+      if (candidate(t, collective, a, p, t->algorithms.allowed[collective], UINT32_MAX)) return true;
+  return false;
+}
+
+static int channels(const struct tt_tuning *t, int algorithm, size_t bytes)
+{
+  size_t wanted = bytes / CHANNEL_BYTES;
+  int count = wanted >= (size_t)t->input.max_channels ? t->input.max_channels : (int)wanted;
+  count = TT_MAX(count, t->input.min_channels);
+  /* Each channel runs one of the two trees: both are needed, in equal numbers. */
+  if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);
+  if (count > t->input.max_channels) count = algorithm == TT_ALGO_TREE ? TT_MAX(t->input.max_channels & ~1, 1)
+                                                                       : t->input.max_channels;
+  return count;
+}
+
+/* Point-to-point has one algorithm, of which NCCL_ALGO does not speak. */
+static int as_program(int collective)
+{
+  return collective == TT_FUNC_SEND_RECV ? TT_FUNC_SEND : collective;
+}
+static bool is_point_to_point(int collective)
+{
+  return collective == TT_FUNC_SEND_RECV || collective == TT_FUNC_SEND || collective == TT_FUNC_RECV;
+}
+
+/* What the collective has, for error messages: "algorithms Ring, Tree and protocols LL, Simple". */
+static void describe(const struct tt_tuning *t, int collective, char *text, size_t size)
+{
+  size_t at = (size_t)snprintf(text, size, "algorithms");
+  for (int kind = 0; kind < 2; kind++) {
+    const char *separator = " ";
+    if (kind == 1) at += (size_t)snprintf(text + at, size - at, " and protocols");
+    for (int i = 0; i < (kind ? TT_NUM_PROTOCOLS : TT_NUM_ALGORITHMS); i++) {
+      bool found = false;
+      for (int j = 0; j < (kind ? TT_NUM_ALGORITHMS : TT_NUM_PROTOCOLS); j++)
+        found |= !missing(t, collective, kind ? j : i, kind ? i : j);
+      const char *name = kind ? tt_env_protocols.names[i] : tt_env_algorithms.names[i];
+      if (!found) continue;
+      at += (size_t)snprintf(text + at, size - at, "%s%s", separator, name ? name : tt_algorithm_name(i));
+      separator = ", ";
+    }
+  }
+}
+
+static ncclResult_t nothing_left(const struct tt_tuning *t, int collective)
+{
+  char has[256];
+  const struct tt_env_list *p = &t->protocols;
+  describe(t, as_program(collective), has, sizeof(has));
+  if (!p->value)
+    return TT_FAIL(ncclInternalError, "%s has no usable algorithm and protocol: it has %s",
+                   tt_collective_name(collective), has);
+  return TT_FAIL(ncclInvalidUsage, "%s is \"%s\"%s%s%s, which leaves nothing for %s here: it has %s", p->variable,
+                 p->value, t->algorithms.value ? " and NCCL_ALGO is \"" : "",
+                 t->algorithms.value ? t->algorithms.value : "", t->algorithms.value ? "\"" : "",
+                 tt_collective_name(collective), has);
+}
+
+static ncclResult_t check_input(const struct tt_tuning_input *input)
+{
+  if (input->nranks >= 1 && input->min_channels >= 1 && input->max_channels >= input->min_channels) return ncclSuccess;
+  return TT_FAIL(ncclInternalError, "tuning for %d ranks and %d to %d channels makes no sense", input->nranks,
+                 input->min_channels, input->max_channels);
+}
+
+/* Says once what the variables do and cannot do. */
+static void announce(const struct tt_tuning *t)
+{
+  for (int c = 0; c <= TT_FUNC_ALL_REDUCE; c++)
+    if (t->algorithms.set[c] && !has_algorithm(t, c))
+      TT_INFO(TT_INIT | TT_TUNING, "Tuning: NCCL_ALGO=%s has nothing that %s has here; its algorithm is chosen freely",
+              t->algorithms.value, tt_collective_name(c));
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+    for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+      const char *why = missing(t, TT_FUNC_ALL_REDUCE, a, p);
+      if (why)
+        TT_TRACE(TT_TUNING, "Tuning: AllReduce does not use %s with %s: %s", tt_algorithm_name(a), tt_protocol_name(p),
+                 why);
+    }
+}
+
+ncclResult_t tt_tuning_create(const struct tt_tuning_input *input, struct tt_tuning **out)
+{
+  struct tt_tuning *t;
+  *out = NULL;
+  TT_TRY(check_input(input));
+  TT_TRY(TT_CALLOC(&t, 1));
+  t->input = *input;
+  ncclResult_t result = tt_env_parse("NCCL_ALGO", tt_param_string(TT_PARAM_NCCL_ALGO), &tt_env_algorithms,
+                                     &t->algorithms);
+  if (result == ncclSuccess)
+    result = tt_env_parse("NCCL_PROTO", tt_param_string(TT_PARAM_NCCL_PROTO), &tt_env_protocols, &t->protocols);
+  if (result != ncclSuccess) {
+    free(t);
+    return result;
+  }
+  announce(t);
+  *out = t;
+  return ncclSuccess;
+}
+
+void tt_tuning_destroy(struct tt_tuning *tuning)
+{
+  free(tuning);
+}
+
+static void explain(const struct tt_tuning *t, int collective, int candidates, bool fell_back, struct tt_choice *choice)
+{
+  size_t size = sizeof(choice->reason), at = 0;
+  char *text = choice->reason;
+  if (fell_back)
+    at = (size_t)snprintf(text, size, "NCCL_ALGO=%.24s has nothing for %s; ", t->algorithms.value,
+                          tt_collective_name(collective));
+  at += (size_t)snprintf(text + at, size - at, candidates == 1 ? "the only candidate" : "the fastest of %d candidates",
+                         candidates);
+  if (t->algorithms.set[collective] && !fell_back && !is_point_to_point(collective))
+    at += (size_t)snprintf(text + at, size - at, ", NCCL_ALGO=%.24s", t->algorithms.value);
+  if (t->protocols.set[collective])
+    at += (size_t)snprintf(text + at, size - at, ", NCCL_PROTO=%.24s", t->protocols.value);
+  if (choice->algorithm == TT_ALGO_TREE && choice->nchannels == 1)
+    snprintf(text + at, size - at, "; one channel, so one tree");
+}
+
+ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
+{
+  memset(choice, 0, sizeof(*choice));
+  if (collective < 0 || collective >= TT_NUM_FUNCS)
+    return TT_FAIL(ncclInternalError, "collective number %d does not exist", collective);
+  int program = as_program(collective), candidates = 0;
+  bool fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective);
+  uint32_t algorithms = is_point_to_point(collective) || fell_back ? UINT32_MAX : t->algorithms.allowed[collective];
+  uint64_t best = UINT64_MAX;
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+    for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+      if (!candidate(t, program, a, p, algorithms, t->protocols.allowed[collective])) continue;
+      uint64_t cost = tt_cost_ns(&t->input, collective, a, p, bytes);
+      candidates++;
+      if (cost >= best) continue;
+      best = cost;
+      choice->algorithm = a;
+      choice->protocol = p;
+    }
+  if (candidates == 0) return nothing_left(t, collective);
+  choice->microseconds = (float)best / 1000;
+  choice->nchannels = channels(t, choice->algorithm, bytes);
+  explain(t, collective, candidates, fell_back, choice);
+  return ncclSuccess;
+}
