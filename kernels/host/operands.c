@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/* So that a line's words are whole when they are stored, and headers aligned. */
+#define SLOT_ALIGN 16
+
 static const struct tt_instruction *current(const struct tt_host_strand *strand)
 {
   return &strand->channel->work->program->instructions[strand->strand->first_instruction + strand->instruction];
@@ -45,6 +48,8 @@ static ncclResult_t connect(struct tt_host_strand *strand, uint32_t number, uint
   struct tt_conn *conn = (direction == TT_HOST_SEND ? channel->work->send : channel->work->recv)[peer];
   if (conn == NULL || conn->slots[work->protocol] == NULL)
     return bad_program(strand, number, "there is no connection of this protocol to its peer");
+  if ((((uintptr_t)conn->slots[work->protocol] | conn->slot_bytes[work->protocol]) & (SLOT_ALIGN - 1)) != 0)
+    return bad_program(strand, number, "the slots of its connection do not begin at multiples of 16 bytes");
   if (operand->bytes > tt_conn_capacity(conn->slot_bytes[work->protocol], work->protocol))
     return bad_program(strand, number, "the chunk is larger than a slot of its connection");
   operand->conn = conn;

@@ -1,6 +1,13 @@
 /* The inner loops, as text: each reduce_<level>.c sets the instruction set, says how half precision is converted
  * (TT_WIDEN_HALF, TT_NARROW_HALF), names its table (TT_LEVEL) and includes this file once. Written so that compilers
  * vectorise them. No loop both multiplies and adds: so no compiler can fuse the two, and all levels round alike. */
+
+/* Vectorise at -O2 as at -O3. Nobody looks at the floating-point exception flags of these loops, so both sides of a
+ * choice may be computed. */
+#ifndef __clang__
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic", "no-trapping-math")
+#endif
+
 #include "kernels/host/half.h"
 
 #define TT_LEVEL_PASTE(a, b) a##b
@@ -99,6 +106,21 @@ static void narrow_bfloat(void *out, const float *in, size_t count)
   any_u16 *o = out;
   TT_INDEPENDENT
   for (size_t i = 0; i < count; i++) o[i] = tt_float_to_bfloat(in[i]);
+}
+
+/* For levels without instructions of their own. */
+static inline void widen_half_portable(float *out, const void *in, size_t count)
+{
+  const any_u16 *x = in;
+  TT_INDEPENDENT
+  for (size_t i = 0; i < count; i++) out[i] = tt_half_to_float(x[i]);
+}
+
+static inline void narrow_half_portable(void *out, const float *in, size_t count)
+{
+  any_u16 *o = out;
+  TT_INDEPENDENT
+  for (size_t i = 0; i < count; i++) o[i] = tt_float_to_half(in[i]);
 }
 
 #define TT_ROW(name)                                                                                                   \

@@ -310,13 +310,14 @@ START_TEST(test_refused)
   pair.works[0]->reduction.datatype = ncclFloat8e4m3;
   ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclInvalidArgument);
   pair.works[0]->reduction.datatype = ncclUint8;
-  for (int fault = 0; fault < 3; fault++) {
-    static const char *const reasons[] = {"larger than a slot", "no connection", "NULL"};
+  for (int fault = 0; fault < 4; fault++) {
+    static const char *const reasons[] = {"larger than a slot", "no connection", "NULL", "multiples of 16"};
     if (fault == 0) world_cut(pair.works[0], COUNT * 10, 2000);
     if (fault == 1) world_cut(pair.works[0], COUNT, 100);
     struct tt_conn *conn = pair.works[0]->channels[0].send[0];
     if (fault == 1) pair.works[0]->channels[0].send[0] = NULL;
-    if (fault == 2) pair.works[0]->input = NULL;
+    pair.works[0]->input = fault == 2 ? NULL : pair.input;
+    if (fault == 3) conn->slot_bytes[TT_PROTO_SIMPLE] -= 8;
     ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclSuccess);
     ck_assert_int_eq(device->progress(launch, &moved, &done), ncclInternalError);
     expect_error(reasons[fault]);
