@@ -92,7 +92,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
     count *= element;
     element = 1;
   }
-  size_t capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
+  size_t capacity = bytes; /* of a local copy; else of a slot */
+  if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
     tt_geometry_cut(count, element, programs[c]->parts, c, choice.nchannels, capacity, geometry);

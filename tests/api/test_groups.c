@@ -60,6 +60,8 @@ START_TEST(one_thread_drives_all)
     expect_sum(out[r], n, COUNT);
     for (int s = 0; s < n; s++) ck_assert_mem_eq(all[r] + s * COUNT, in[s], COUNT * sizeof(float));
     ok(ncclCommDestroy(comms[r]));
+  }
+  for (int r = 0; r < n; r++) {
     free(in[r]);
     free(out[r]);
     free(all[r]);
