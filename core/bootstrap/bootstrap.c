@@ -20,8 +20,9 @@ static ncclResult_t fixed_id(const char *text, struct tt_id *id)
   id->root.count = 1;
   ncclResult_t result = tt_address_parse(text, &id->root.addresses[0]);
   if (result != ncclSuccess)
-    return TT_FAIL(ncclInvalidUsage, "NCCL_COMM_ID is \"%s\"; it must be host:port, [IPv6]:port or name:port of rank 0's "
-                                     "host",
+    return TT_FAIL(ncclInvalidUsage,
+                   "NCCL_COMM_ID is \"%s\"; it must be host:port, [IPv6]:port or name:port of rank 0's "
+                   "host",
                    text);
   return ncclSuccess;
 }
@@ -115,11 +116,15 @@ ncclResult_t tt_bootstrap_create(const ncclUniqueId *id_bytes, int rank, int nra
   if (!id.fixed) TT_TRY(tt_root_claim(id.nonce));
   TT_TRY(make_object(rank, nranks, abort, &b));
   ncclResult_t result = ncclSuccess;
-  if (nranks > 1) result = join(b, &id);
-  else if (!id.fixed) tt_root_drop(id.nonce);
+  if (nranks > 1)
+    result = join(b, &id);
+  else if (!id.fixed)
+    tt_root_drop(id.nonce);
   if (!id.fixed) tt_root_claim_done(id.nonce);
-  if (result == ncclSuccess) *out = b;
-  else tt_bootstrap_destroy(b);
+  if (result == ncclSuccess)
+    *out = b;
+  else
+    tt_bootstrap_destroy(b);
   return result;
 }
 

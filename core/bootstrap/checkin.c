@@ -39,13 +39,15 @@ static bool only_loopback(const struct tt_endpoint *endpoint)
 static ncclResult_t cannot_reach(const struct tt_bootstrap *b, const struct tt_id *id, const struct tt_link *link)
 {
   const char *hint = "";
-  if (id->fixed) hint = "; rank 0 must be running and listen there (NCCL_COMM_ID)";
+  if (id->fixed)
+    hint = "; rank 0 must be running and listen there (NCCL_COMM_ID)";
   else if (only_loopback(&id->root) && id->host != tt_host_hash())
     hint = "; the unique id holds only loopback addresses, because the host that made it found no other interface or "
            "NCCL_SOCKET_IFNAME names lo, but this rank is on another host";
   else if (link->refused_since)
     hint = "; the process that made the unique id has ended, the id was used before, or it is too old";
-  else hint = "; check NCCL_SOCKET_IFNAME and firewalls, or raise NCCL_BOOTSTRAP_TIMEOUT";
+  else
+    hint = "; check NCCL_SOCKET_IFNAME and firewalls, or raise NCCL_BOOTSTRAP_TIMEOUT";
   return TT_FAIL(ncclRemoteError, "rank %d of %d cannot reach the bootstrap root: %s%s", b->rank, b->nranks, link->why,
                  hint);
 }
@@ -53,7 +55,8 @@ static ncclResult_t cannot_reach(const struct tt_bootstrap *b, const struct tt_i
 static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, tt_deadline deadline, struct tt_link **out)
 {
   struct tt_link_patience patience = {.deadline = deadline, .refused_ms = REFUSED_MS};
-  if (id->fixed) patience = (struct tt_link_patience){.deadline = deadline, .forever = true};
+  if (id->fixed)
+    patience = (struct tt_link_patience){.deadline = deadline, .forever = true};
   else if (only_loopback(&id->root) && id->host != tt_host_hash())
     patience.deadline = TT_MIN(deadline, tt_deadline_in_ms(STRAY_MS));
   TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, b->rank, &patience, out));
@@ -71,7 +74,8 @@ static ncclResult_t open_listener(struct tt_bootstrap *b, const struct tt_link *
   socklen_t length = sizeof(local);
   memset(&local, 0, sizeof(local));
   if (getsockname(link->fd, &local.sa, &length) != 0)
-    return TT_FAIL(ncclSystemError, "getsockname() on the connection to the bootstrap root failed: %s", strerror(errno));
+    return TT_FAIL(ncclSystemError, "getsockname() on the connection to the bootstrap root failed: %s",
+                   strerror(errno));
   TT_TRY(tt_listener_open(&local, RANK_ADDRESSES, b->nranks, &b->listener));
   TT_INFO(TT_INIT | TT_BOOTSTRAP, "Bootstrap: Using %s:%s", b->listener.ifname,
           tt_address_print(&b->listener.endpoint.addresses[0], text));
@@ -84,12 +88,14 @@ static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, t
   struct tt_message *message;
   while (!(message = tt_link_receive(link))) {
     if (link->state == TT_LINK_CLOSED)
-      return TT_FAIL(ncclRemoteError, "the bootstrap root went away while rank %d of %d was waiting for the other ranks: "
-                                      "%s; the process that made the unique id has ended or was killed",
+      return TT_FAIL(ncclRemoteError,
+                     "the bootstrap root went away while rank %d of %d was waiting for the other ranks: "
+                     "%s; the process that made the unique id has ended or was killed",
                      b->rank, b->nranks, link->why);
     if (tt_deadline_passed(deadline))
-      return TT_FAIL(ncclRemoteError, "the bootstrap root did not answer rank %d of %d within %lld s "
-                                      "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
+      return TT_FAIL(ncclRemoteError,
+                     "the bootstrap root did not answer rank %d of %d within %lld s "
+                     "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
                      b->rank, b->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
     TT_TRY(turn(b, link, deadline));
   }

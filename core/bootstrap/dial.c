@@ -57,8 +57,10 @@ static void attempt(struct tt_link *link)
   int shift = link->round < 3 ? link->round : 3;
   link->timer = TT_MIN(tt_deadline_in_ms(TT_MIN(FIRST_ATTEMPT_MS << shift, MAX_ATTEMPT_MS)), link->deadline);
   link->state = TT_LINK_CONNECTING;
-  if (connect(fd, &address->sa, tt_address_bytes(address)) == 0) send_hello(link);
-  else if (errno != EINPROGRESS && errno != EINTR) tt_dial_failed(link, strerror(errno), errno == ECONNREFUSED);
+  if (connect(fd, &address->sa, tt_address_bytes(address)) == 0)
+    send_hello(link);
+  else if (errno != EINPROGRESS && errno != EINTR)
+    tt_dial_failed(link, strerror(errno), errno == ECONNREFUSED);
 }
 
 static bool give_up(const struct tt_link *link)
@@ -76,8 +78,10 @@ void tt_dial_failed(struct tt_link *link, const char *why, bool refused)
   snprintf(reason, sizeof(reason), "%s: %s", tt_address_print(&link->target.addresses[link->candidate], text), why);
   memcpy(link->why, reason, sizeof(reason));
   tt_socket_close(&link->fd);
-  if (!refused) link->refused_since = 0;
-  else if (!link->refused_since) link->refused_since = tt_timer_ns();
+  if (!refused)
+    link->refused_since = 0;
+  else if (!link->refused_since)
+    link->refused_since = tt_timer_ns();
   link->eof = false;
   link->state = TT_LINK_PAUSE;
   link->timer = tt_timer_ns(); /* now */
@@ -102,15 +106,19 @@ static void connected(struct tt_link *link)
     return;
   }
   getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error) tt_dial_failed(link, strerror(error), error == ECONNREFUSED);
-  else send_hello(link);
+  if (error)
+    tt_dial_failed(link, strerror(error), error == ECONNREFUSED);
+  else
+    send_hello(link);
 }
 
 void tt_dial_progress(struct tt_link *link)
 {
   if (link->state == TT_LINK_PAUSE && tt_deadline_passed(link->timer)) {
-    if (tt_deadline_passed(link->deadline)) tt_link_close(link, link->why[0] ? link->why : "no time left");
-    else attempt(link);
+    if (tt_deadline_passed(link->deadline))
+      tt_link_close(link, link->why[0] ? link->why : "no time left");
+    else
+      attempt(link);
   } else if (link->state == TT_LINK_CONNECTING) {
     connected(link);
   }

@@ -19,8 +19,9 @@ static ncclResult_t receive_exactly(struct tt_bootstrap *b, int peer, uint32_t t
   TT_TRY(tt_mail_receive(b, peer, tag, scope, deadline, message));
   if ((*message)->bytes == bytes) return ncclSuccess;
   ncclResult_t result =
-      TT_FAIL(ncclInternalError, "rank %d got %zu bytes from rank %d in a bootstrap exchange and expected %zu: the ranks "
-                                 "are not in the same exchange",
+      TT_FAIL(ncclInternalError,
+              "rank %d got %zu bytes from rank %d in a bootstrap exchange and expected %zu: the ranks "
+              "are not in the same exchange",
               b->rank, (*message)->bytes, peer, bytes);
   free(*message);
   *message = NULL;

@@ -12,10 +12,10 @@
 
 /* Tags of the bootstrap's own messages. Those of a round add its number. */
 enum {
-  TT_TAG_LEAVE = 3,   /* the sender is being destroyed; the last message of a link */
-  TT_TAG_CLOSE = 4,   /* the sender wants to close an idle link */
-  TT_TAG_CLOSED = 5,  /* its answer: the last message in the other direction */
-  TT_TAG_DEAD = 6,    /* u32 rank, text: somebody's connection broke */
+  TT_TAG_LEAVE = 3,  /* the sender is being destroyed; the last message of a link */
+  TT_TAG_CLOSE = 4,  /* the sender wants to close an idle link */
+  TT_TAG_CLOSED = 5, /* its answer: the last message in the other direction */
+  TT_TAG_DEAD = 6,   /* u32 rank, text: somebody's connection broke */
   TT_TAG_EXCHANGE = 0x100,
   TT_TAG_GATHER = 0x200,
   TT_TAG_BARRIER = 0x300

@@ -67,8 +67,10 @@ static bool push(struct tt_link *link, const void *data, size_t bytes)
   out->bytes = bytes;
   out->done = 0;
   memcpy(out->data, data, bytes);
-  if (link->out) link->out_tail->next = out;
-  else link->out = out;
+  if (link->out)
+    link->out_tail->next = out;
+  else
+    link->out = out;
   link->out_tail = out;
   link->queued += bytes;
   return true;
@@ -94,8 +96,7 @@ void tt_link_flush(struct tt_link *link)
 ncclResult_t tt_link_send(struct tt_link *link, uint32_t tag, const void *data, size_t bytes)
 {
   struct tt_link_out *out = malloc(sizeof(*out) + TT_HEADER_BYTES + bytes + TT_TRAILER_BYTES);
-  if (!out)
-    return TT_FAIL(ncclSystemError, "out of memory for a bootstrap message of %zu bytes", bytes);
+  if (!out) return TT_FAIL(ncclSystemError, "out of memory for a bootstrap message of %zu bytes", bytes);
   struct tt_header header = {.tag = tag, .bytes = bytes};
   tt_wire_put_header(out->data, &header, &link->tx, link->tx_sequence);
   if (bytes) memcpy(out->data + TT_HEADER_BYTES, data, bytes);
@@ -106,8 +107,10 @@ ncclResult_t tt_link_send(struct tt_link *link, uint32_t tag, const void *data, 
   out->bytes = TT_HEADER_BYTES + bytes + TT_TRAILER_BYTES;
   out->done = 0;
   bool idle = !link->out;
-  if (link->out) link->out_tail->next = out;
-  else link->out = out;
+  if (link->out)
+    link->out_tail->next = out;
+  else
+    link->out = out;
   link->out_tail = out;
   link->queued += out->bytes;
   if (idle) tt_link_flush(link);
@@ -124,8 +127,10 @@ static bool fill(struct tt_link *link, unsigned char *buffer, size_t bytes, size
     if (n <= 0) {
       char why[120];
       link->eof = n == 0;
-      if (n == 0) snprintf(why, sizeof(why), "the other side closed the connection");
-      else snprintf(why, sizeof(why), "the connection broke: %s", strerror(errno));
+      if (n == 0)
+        snprintf(why, sizeof(why), "the other side closed the connection");
+      else
+        snprintf(why, sizeof(why), "the connection broke: %s", strerror(errno));
       fail(link, why);
       return false;
     }
@@ -167,8 +172,10 @@ static void on_hello(struct tt_link *link)
     fail(link, "the client does not speak the bootstrap's protocol");
     return;
   }
-  if (link->hello.version != TT_WIRE_VERSION) challenge.status = TT_CHALLENGE_VERSION;
-  else challenge.status = (uint8_t)link->lookup(link->context, &link->hello, &link->key);
+  if (link->hello.version != TT_WIRE_VERSION)
+    challenge.status = TT_CHALLENGE_VERSION;
+  else
+    challenge.status = (uint8_t)link->lookup(link->context, &link->hello, &link->key);
   if (challenge.status == TT_CHALLENGE_OK) {
     if (tt_random(link->server, sizeof(link->server)) != ncclSuccess) {
       fail(link, "no random numbers");
@@ -246,7 +253,8 @@ static void on_accept(struct tt_link *link)
   uint64_t mac;
   if (!tt_wire_get_proof(link->head, &mac) || mac != mac_of(link, TT_DOMAIN_ACCEPT))
     fail(link, "the server's acceptance is not authentic");
-  else become_ready(link);
+  else
+    become_ready(link);
 }
 
 /* Reads one fixed-size piece of the handshake and acts on it; true if the state changed. */
@@ -274,7 +282,8 @@ void tt_link_progress(struct tt_link *link)
   if (link->state == TT_LINK_PAUSE || link->state == TT_LINK_CONNECTING) tt_dial_progress(link);
   if (link->fd < 0) return;
   if (link->state != TT_LINK_CONNECTING) tt_link_flush(link);
-  while (handshake(link)) {}
+  while (handshake(link)) {
+  }
   if (link->state < TT_LINK_READY && link->fd >= 0 && tt_deadline_passed(link->timer))
     fail(link, "no answer within the time for a handshake");
 }

@@ -71,8 +71,10 @@ ncclResult_t tt_listener_open(const union tt_address *preferred, int max, int nr
   for (int i = 0; i < count && listener->count < TT_MIN(max, TT_ENDPOINT_ADDRESSES); i++) {
     union tt_address address = list[i].address;
     int fd = -1;
-    if (address.sa.sa_family == AF_INET) address.v4.sin_port = 0;
-    else address.v6.sin6_port = 0;
+    if (address.sa.sa_family == AF_INET)
+      address.v4.sin_port = 0;
+    else
+      address.v6.sin6_port = 0;
     TT_TRY_GOTO(tt_socket_listen(&address, &fd), result, out);
     listen(fd, backlog_for(nranks));
     if (listener->count == 0) memcpy(listener->ifname, list[i].name, sizeof(listener->ifname));

@@ -7,7 +7,7 @@
 struct tt_listener {
   int count;
   int fds[TT_ENDPOINT_ADDRESSES];
-  struct tt_endpoint endpoint; /* the addresses, with ports, in the same order */
+  struct tt_endpoint endpoint;  /* the addresses, with ports, in the same order */
   char ifname[TT_IFNAME_BYTES]; /* the first one's interface */
 };
 

@@ -9,7 +9,7 @@
 #include "bootstrap/internal.h"
 
 /* A send waits while so much for the same peer has not left yet. */
-#define QUEUED_MAX ((size_t)64 << 20)
+#define QUEUED_MAX ((size_t)16 << 20)
 /* The abort flag is looked at so often. */
 #define TICK_MS 20
 /* Who waits for a peer that never connected connects to it, so that its end is noticed. */
@@ -18,8 +18,10 @@
 void tt_mail_append(struct tt_message **head, struct tt_message **tail, struct tt_message *message)
 {
   message->next = NULL;
-  if (*head) (*tail)->next = message;
-  else *head = message;
+  if (*head)
+    (*tail)->next = message;
+  else
+    *head = message;
   *tail = message;
 }
 
@@ -113,15 +115,18 @@ ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const 
       goto out;
     }
     if (tt_deadline_passed(deadline)) {
-      result = TT_FAIL(ncclRemoteError, "rank %d takes no messages: %zu bytes for it could not leave rank %d within "
-                                        "%lld s (NCCL_BOOTSTRAP_TIMEOUT)",
+      result = TT_FAIL(ncclRemoteError,
+                       "rank %d takes no messages: %zu bytes for it could not leave rank %d within "
+                       "%lld s (NCCL_BOOTSTRAP_TIMEOUT)",
                        peer, queued(p), b->rank, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
       goto out;
     }
     tick(b);
   }
-  if (p->dead || p->left) result = gone(b, peer, "send to");
-  else if (!p->out || p->waiting) result = keep(b, peer, tag, data, bytes, dial);
+  if (p->dead || p->left)
+    result = gone(b, peer, "send to");
+  else if (!p->out || p->waiting)
+    result = keep(b, peer, tag, data, bytes, dial);
   else {
     p->out->link->used_ns = tt_timer_ns();
     result = tt_link_send(p->out->link, tag, data, bytes);
@@ -137,8 +142,10 @@ static struct tt_message *take(struct tt_peer *p, uint32_t tag)
   struct tt_message *before = NULL;
   for (struct tt_message *m = p->inbox; m; before = m, m = m->next) {
     if (m->tag != tag) continue;
-    if (before) before->next = m->next;
-    else p->inbox = m->next;
+    if (before)
+      before->next = m->next;
+    else
+      p->inbox = m->next;
     if (p->inbox_tail == m) p->inbox_tail = before;
     return m;
   }
@@ -167,8 +174,9 @@ static ncclResult_t hopeless(const struct tt_bootstrap *b, int peer, struct tt_m
   if (tt_bootstrap_aborted(b))
     return TT_FAIL(ncclInternalError, "aborted while rank %d waited for rank %d", b->rank, peer);
   if (tt_deadline_passed(deadline))
-    return TT_FAIL(ncclRemoteError, "rank %d waited in vain for a message of rank %d, which is alive but late or itself "
-                                    "waits for another rank; NCCL_BOOTSTRAP_TIMEOUT is %lld s",
+    return TT_FAIL(ncclRemoteError,
+                   "rank %d waited in vain for a message of rank %d, which is alive but late or itself "
+                   "waits for another rank; NCCL_BOOTSTRAP_TIMEOUT is %lld s",
                    b->rank, peer, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
   return ncclSuccess;
 }

@@ -14,6 +14,9 @@
 /* Polls without a pause, then with one: the net ABI has nothing to wait on. */
 #define YIELDS 200
 #define PAUSE_USEC 50
+/* What a neighbour sent before it left is still on its way for a while: pauses without progress until that is given up.
+ */
+#define LEFT_PAUSES 40000
 #define RING_TAG 0x7474
 /* tt_net_test reports an int. */
 #define PIECE_MAX ((size_t)1 << 30)
@@ -44,7 +47,7 @@ static ncclResult_t pause_ring(struct tt_bootstrap *b, int turns, tt_deadline de
   pthread_mutex_unlock(&b->mutex);
   if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was %s", b->rank, what);
   if (dead >= 0) return TT_FAIL(ncclRemoteError, "rank %d gave up %s: rank %d is gone", b->rank, what, dead);
-  if (left >= 0)
+  if (left >= 0 && turns > YIELDS + LEFT_PAUSES)
     return TT_FAIL(ncclRemoteError, "rank %d gave up %s: rank %d has left the communicator", b->rank, what, left);
   if (!tt_deadline_passed(deadline)) return ncclSuccess;
   return TT_FAIL(ncclRemoteError, "rank %d was %s for %lld s (NCCL_BOOTSTRAP_TIMEOUT) without an end", b->rank, what,
@@ -86,16 +89,18 @@ static ncclResult_t shift(struct tt_bootstrap *b, unsigned char *out, unsigned c
     /* A request that is NULL was not posted: the plugin has no room now. */
     if (!receiving)
       TT_TRY(tt_net_irecv(ring->net, ring->recv, 1, &buffer, &bytes, &tag, &ring->recv_mr, NULL, &receiving));
-    if (!sending)
-      TT_TRY(tt_net_isend(ring->net, ring->send, out, bytes, tag, ring->send_mr, NULL, &sending));
+    if (!sending) TT_TRY(tt_net_isend(ring->net, ring->send, out, bytes, tag, ring->send_mr, NULL, &sending));
     if (receiving && !received) TT_TRY(tt_net_test(ring->net, receiving, &received, &size));
     if (sending && !sent) TT_TRY(tt_net_test(ring->net, sending, &sent, NULL));
-    if ((sending != NULL) + (receiving != NULL) + sent + received > before) turns = 0;
-    else TT_TRY(pause_ring(b, turns++, deadline, "in an all-gather over the network"));
+    if ((sending != NULL) + (receiving != NULL) + sent + received > before)
+      turns = 0;
+    else
+      TT_TRY(pause_ring(b, turns++, deadline, "in an all-gather over the network"));
   }
   if ((size_t)size == bytes) return ncclSuccess;
-  return TT_FAIL(ncclInternalError, "rank %d got %d bytes over %s and expected %zu: the ranks are not in the same exchange",
-                 b->rank, size, tt_net_name(ring->net), bytes);
+  return TT_FAIL(ncclInternalError,
+                 "rank %d got %d bytes over %s and expected %zu: the ranks are not in the same exchange", b->rank, size,
+                 tt_net_name(ring->net), bytes);
 }
 
 static ncclResult_t around(struct tt_bootstrap *b, unsigned char *data, size_t bytes)
@@ -182,6 +187,8 @@ ncclResult_t tt_bootstrap_use_net(struct tt_bootstrap *b, struct tt_net *net, in
                           tt_net_name(net)),
                   result, out);
   TT_TRY_GOTO(connect_ring(b, ring, offers), result, out);
+  TT_TRY_GOTO(tt_net_close_listen(net, ring->listen), result, out);
+  ring->listen = NULL;
   /* Nobody uses the ring before all have it. */
   TT_TRY_GOTO(tt_bootstrap_barrier(b), result, out);
   TT_INFO(TT_INIT | TT_BOOTSTRAP, "Bootstrap: the all-gather of %d ranks runs over %s", b->nranks, tt_net_name(net));

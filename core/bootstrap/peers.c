@@ -40,8 +40,10 @@ static void closed_idle(struct tt_bootstrap *b, struct tt_service_link *l)
     struct tt_service_link *other = b->links[i];
     if (other != l && other->peer == l->peer && other->ready && !other->closing && !other->gone) p->out = other;
   }
-  if (p->out) send_waiting(p);
-  else if (p->waiting) (void)tt_service_dial(b, l->peer);
+  if (p->out)
+    send_waiting(p);
+  else if (p->waiting)
+    (void)tt_service_dial(b, l->peer);
   tt_service_wake(b); /* messages of other links were held back */
 }
 
@@ -169,8 +171,10 @@ void tt_peer_rehandle(struct tt_bootstrap *b)
       struct tt_message *message = list;
       list = message->next;
       message->next = NULL;
-      if (handled(b, r, message)) free(message);
-      else tt_mail_append(&b->peers[r].inbox, &b->peers[r].inbox_tail, message);
+      if (handled(b, r, message))
+        free(message);
+      else
+        tt_mail_append(&b->peers[r].inbox, &b->peers[r].inbox_tail, message);
     }
   }
 }

@@ -52,8 +52,8 @@ static enum tt_challenge_status lookup(void *context, const struct tt_hello *hel
 static void drop(const struct tt_root_client *client, const char *why)
 {
   root.dropped++;
-  TT_INFO(TT_BOOTSTRAP, "Bootstrap root: dropped connection %llu: %s",
-          (unsigned long long)root.dropped, client && client->link->why[0] ? client->link->why : why);
+  TT_INFO(TT_BOOTSTRAP, "Bootstrap root: dropped connection %llu: %s", (unsigned long long)root.dropped,
+          client && client->link->why[0] ? client->link->why : why);
 }
 
 static void free_client(struct tt_root_client *client)
@@ -114,8 +114,7 @@ static bool serve(struct tt_root_client *client)
   tt_link_progress(link);
   if (link->state == TT_LINK_READY) {
     struct tt_message *message = tt_link_receive(link);
-    if (message && !client->id && !client->answered)
-      tt_root_id_checkin(find(link->hello.nonce), client, message);
+    if (message && !client->id && !client->answered) tt_root_id_checkin(find(link->hello.nonce), client, message);
     free(message);
   }
   if (link->state == TT_LINK_CLOSED) {
@@ -273,10 +272,14 @@ static ncclResult_t serve_id(struct tt_root_id *id)
   root.joined = false;
   root.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   ncclResult_t result = ncclSuccess;
-  if (root.wake < 0) result = TT_FAIL(ncclSystemError, "eventfd() for the bootstrap root failed: %s", strerror(errno));
-  else result = tt_thread_start(&root.thread, "tutti-root", run, NULL);
-  if (result == ncclSuccess) root.running = true;
-  else root.ids = id->next;
+  if (root.wake < 0)
+    result = TT_FAIL(ncclSystemError, "eventfd() for the bootstrap root failed: %s", strerror(errno));
+  else
+    result = tt_thread_start(&root.thread, "tutti-root", run, NULL);
+  if (result == ncclSuccess)
+    root.running = true;
+  else
+    root.ids = id->next;
   return result;
 }
 

@@ -1,5 +1,5 @@
-/* The roots of this process's unique ids: one service thread with its listeners answers for all ids made here. It starts
- * with the first id and ends when there is nothing left to answer. */
+/* The roots of this process's unique ids: one service thread with its listeners answers for all ids made here. It
+ * starts with the first id and ends when there is nothing left to answer. */
 #ifndef TT_BOOTSTRAP_ROOT_H
 #define TT_BOOTSTRAP_ROOT_H
 

@@ -105,8 +105,9 @@ static void admit(struct tt_root_id *id, struct tt_root_client *client, const st
   struct tt_root_slot *slot = &id->slots[checkin->rank];
   char before[TT_ADDRESS_TEXT], now[TT_ADDRESS_TEXT];
   if (checkin->nranks != id->nranks) {
-    fail(id, ncclInvalidUsage, "rank %d passed nranks %d, but a rank that came before it passed %d: all ranks must pass "
-                               "the same number",
+    fail(id, ncclInvalidUsage,
+         "rank %d passed nranks %d, but a rank that came before it passed %d: all ranks must pass "
+         "the same number",
          checkin->rank, checkin->nranks, id->nranks);
     answer(client, &id->failure);
     return;
@@ -132,17 +133,20 @@ void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, co
     return;
   }
   if (!id || id->state == TT_ROOT_ANSWERED) {
-    refuse(client, ncclInvalidUsage, "this unique id was used before: every communicator needs an id of its own from "
-                                     "ncclGetUniqueId, and an id whose time ran out cannot be used either");
+    refuse(client, ncclInvalidUsage,
+           "this unique id was used before: every communicator needs an id of its own from "
+           "ncclGetUniqueId, and an id whose time ran out cannot be used either");
     return;
   }
   client->id = id;
   client->rank = checkin.rank;
   id->waiting++;
-  if (id->state == TT_ROOT_FAILED) answer(client, &id->failure);
+  if (id->state == TT_ROOT_FAILED)
+    answer(client, &id->failure);
   else if (id->nranks == 0 && !first_checkin(id, checkin.nranks))
     refuse(client, ncclSystemError, "the bootstrap root has no memory for so many ranks");
-  else admit(id, client, &checkin);
+  else
+    admit(id, client, &checkin);
 }
 
 void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client)
@@ -185,14 +189,14 @@ void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped)
   list_missing(id, missing, sizeof(missing));
   uint64_t count = dropped - id->dropped_before;
   if (count)
-    snprintf(clients, sizeof(clients),
-             "; %llu connections were dropped because they did not complete the handshake (no or a wrong proof, silent, "
-             "or another program)",
-             (unsigned long long)count);
-  fail(id, ncclRemoteError,
-       "%d of %d ranks did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s", id->nranks - id->came,
-       id->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT), id->nranks - id->came == 1 ? "" : "s",
-       missing, clients);
+    snprintf(
+        clients, sizeof(clients),
+        "; %llu connections were dropped because they did not complete the handshake (no or a wrong proof, silent, "
+        "or another program)",
+        (unsigned long long)count);
+  fail(id, ncclRemoteError, "%d of %d ranks did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s",
+       id->nranks - id->came, id->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT),
+       id->nranks - id->came == 1 ? "" : "s", missing, clients);
 }
 
 bool tt_root_id_finished(const struct tt_root_id *id)

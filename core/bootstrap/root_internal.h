@@ -1,5 +1,5 @@
-/* Shared by root.c (thread, sockets, clients) and root_id.c (ids and their check-ins). Everything here is guarded by the
- * service's mutex. */
+/* Shared by root.c (thread, sockets, clients) and root_id.c (ids and their check-ins). Everything here is guarded by
+ * the service's mutex. */
 #ifndef TT_BOOTSTRAP_ROOT_INTERNAL_H
 #define TT_BOOTSTRAP_ROOT_INTERNAL_H
 
@@ -34,10 +34,10 @@ struct tt_root_id {
   int holders;
   int nranks, came; /* nranks is 0 until the first check-in */
   struct tt_root_slot *slots;
-  tt_deadline deadline;       /* OPEN: when it fails; FAILED: until when latecomers are told why */
-  int waiting;                /* clients whose link still belongs to this id */
-  uint64_t dropped_before;    /* the service's counter when the id was made */
-  struct tt_answer failure;   /* FAILED */
+  tt_deadline deadline;     /* OPEN: when it fails; FAILED: until when latecomers are told why */
+  int waiting;              /* clients whose link still belongs to this id */
+  uint64_t dropped_before;  /* the service's counter when the id was made */
+  struct tt_answer failure; /* FAILED */
 };
 
 /* In root_id.c. `dropped` is the service's counter of dropped clients. */

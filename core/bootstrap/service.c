@@ -70,8 +70,8 @@ ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer)
   if (p->out || p->dialling || p->closing || p->dead || p->left) return ncclSuccess;
   if (p->endpoint.count == 0)
     return TT_FAIL(ncclInternalError, "rank %d does not know yet where rank %d listens", b->rank, peer);
-  struct tt_link_patience patience = {
-      .deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_SOCKET_TIMEOUT) * 1000), .refused_ms = REFUSED_MS};
+  struct tt_link_patience patience = {.deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_SOCKET_TIMEOUT) * 1000),
+                                      .refused_ms = REFUSED_MS};
   TT_TRY(tt_link_dial(&p->endpoint, &b->listener.endpoint.addresses[0], &b->key, TT_PURPOSE_PEER, b->nonce, b->rank,
                       &patience, &link));
   ncclResult_t result = add_link(b, link, peer, NULL);
@@ -98,8 +98,8 @@ static void drop(struct tt_bootstrap *b, struct tt_service_link *l, const char *
 {
   b->stats.dropped++;
   l->gone = true;
-  TT_INFO(TT_BOOTSTRAP, "Bootstrap: rank %d dropped connection %llu: %s", b->rank,
-          (unsigned long long)b->stats.dropped, why);
+  TT_INFO(TT_BOOTSTRAP, "Bootstrap: rank %d dropped connection %llu: %s", b->rank, (unsigned long long)b->stats.dropped,
+          why);
 }
 
 /* Makes room among the clients that have proved nothing: the oldest goes. */
@@ -125,8 +125,10 @@ static void accept_all(struct tt_bootstrap *b, int listen_fd)
   while ((fd = tt_listener_accept(listen_fd, &exhausted)) >= 0) {
     struct tt_link *link = NULL;
     drop_oldest_unproven(b, UNPROVEN_MAX, "too many clients that prove nothing");
-    if (tt_link_adopt(fd, lookup, b, &link) != ncclSuccess) close(fd);
-    else if (add_link(b, link, -1, NULL) != ncclSuccess) tt_link_free(link);
+    if (tt_link_adopt(fd, lookup, b, &link) != ncclSuccess)
+      close(fd);
+    else if (add_link(b, link, -1, NULL) != ncclSuccess)
+      tt_link_free(link);
   }
   if (!exhausted) return;
   if (!drop_oldest_unproven(b, 1, "out of file descriptors"))
@@ -155,8 +157,10 @@ static void serve(struct tt_bootstrap *b, struct tt_service_link *l)
     tt_peer_message(b, l, message);
   }
   if (link->state == TT_LINK_CLOSED && !l->gone) {
-    if (l->peer < 0) drop(b, l, link->why);
-    else tt_peer_ended(b, l);
+    if (l->peer < 0)
+      drop(b, l, link->why);
+    else
+      tt_peer_ended(b, l);
     l->gone = true;
   }
 }

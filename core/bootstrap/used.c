@@ -65,8 +65,9 @@ ncclResult_t tt_root_claim(uint64_t nonce)
   bool used = find(&claimed, nonce) >= 0;
   pthread_mutex_unlock(&mutex);
   if (used)
-    return TT_FAIL(ncclInvalidUsage, "this unique id was used before in this process: every communicator needs an id of "
-                                     "its own from ncclGetUniqueId, even if creating the first one failed");
+    return TT_FAIL(ncclInvalidUsage,
+                   "this unique id was used before in this process: every communicator needs an id of "
+                   "its own from ncclGetUniqueId, even if creating the first one failed");
   return ncclSuccess;
 }
 

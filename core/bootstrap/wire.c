@@ -85,16 +85,19 @@ ncclResult_t tt_wire_get_id(const ncclUniqueId *id_bytes, struct tt_id *id)
     return TT_FAIL(ncclInvalidArgument, "the unique id is all zeros: it was never filled by ncclGetUniqueId, or did "
                                         "not reach this rank before ncclCommInitRank was called");
   if (memcmp(p, id_magic, 8) != 0)
-    return TT_FAIL(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId: it starts with "
-                                        "%02x%02x%02x%02x%02x%02x%02x%02x; it is damaged or another library's",
+    return TT_FAIL(ncclInvalidArgument,
+                   "the unique id was not made by this library's ncclGetUniqueId: it starts with "
+                   "%02x%02x%02x%02x%02x%02x%02x%02x; it is damaged or another library's",
                    p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]);
   if (tt_wire_get_u16(p + 8) != TT_WIRE_VERSION)
-    return TT_FAIL(ncclInvalidArgument, "the unique id has bootstrap protocol version %d, this rank's library has %d: "
-                                        "all ranks must load the same version of the library",
+    return TT_FAIL(ncclInvalidArgument,
+                   "the unique id has bootstrap protocol version %d, this rank's library has %d: "
+                   "all ranks must load the same version of the library",
                    tt_wire_get_u16(p + 8), TT_WIRE_VERSION);
   if (tt_wire_get_u64(p + 120) != tt_hash(p, 120) || !tt_wire_get_endpoint(p + 48, &id->root))
-    return TT_FAIL(ncclInvalidArgument, "the unique id is damaged: its checksum is wrong; all %d bytes must reach every "
-                                        "rank unchanged",
+    return TT_FAIL(ncclInvalidArgument,
+                   "the unique id is damaged: its checksum is wrong; all %d bytes must reach every "
+                   "rank unchanged",
                    NCCL_UNIQUE_ID_BYTES);
   id->fixed = p[10] != 0;
   id->key.k0 = tt_wire_get_u64(p + 16);

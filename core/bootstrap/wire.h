@@ -1,7 +1,7 @@
 /* The bytes that the bootstrap puts into ids and onto sockets: packing and parsing, nothing else.
  *
- * All numbers are little-endian. A parser takes bytes from anybody: it checks every field and allocates nothing, so that
- * random input can at worst be refused. */
+ * All numbers are little-endian. A parser takes bytes from anybody: it checks every field and allocates nothing, so
+ * that random input can at worst be refused. */
 #ifndef TT_BOOTSTRAP_WIRE_H
 #define TT_BOOTSTRAP_WIRE_H
 

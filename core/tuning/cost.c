@@ -49,8 +49,8 @@ static uint64_t lockstep(const struct tt_tuning_input *input, int protocol, uint
   return total(input, protocol, input->all_mapped ? steps : 0, input->all_mapped ? 0 : steps, bytes);
 }
 
-/* How many of `hops` go over the network, if `between` of them join nodes. Ranks of one node that share no memory use it
- * for all. */
+/* How many of `hops` go over the network, if `between` of them join nodes. Ranks of one node that share no memory use
+ * it for all. */
 static uint64_t far_of(const struct tt_tuning_input *input, uint64_t between, uint64_t hops)
 {
   if (input->all_mapped) return 0;
@@ -74,7 +74,8 @@ static uint64_t tree(const struct tt_tuning_input *input, int protocol, uint64_t
 
 uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes)
 {
-  uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES), share = b / n * others;
+  uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES),
+           share = b / n * others;
   if (n == 1) return total(input, protocol, 0, 0, b);
   switch (algorithm) {
   case TT_ALGO_RING:

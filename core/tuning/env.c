@@ -83,8 +83,9 @@ static ncclResult_t parse_entry(struct tt_env_list *list, const struct tt_env_na
   bool inverted;
   if (!colon) {
     if (!first)
-      return TT_FAIL(ncclInvalidUsage, "%s is \"%s\": only the first entry may lack a function, \"%s\" needs one, as in "
-                                       "AllReduce:%s",
+      return TT_FAIL(ncclInvalidUsage,
+                     "%s is \"%s\": only the first entry may lack a function, \"%s\" needs one, as in "
+                     "AllReduce:%s",
                      list->variable, list->value, entry, entry);
     TT_TRY(parse_names(list, names, entry, &allowed, &inverted));
     for (int c = 0; c < TT_NUM_FUNCS; c++) {
@@ -100,8 +101,9 @@ static ncclResult_t parse_entry(struct tt_env_list *list, const struct tt_env_na
   tt_text_next(&cursor, ':', &piece, &bytes);
   int collective = find_collective(piece, bytes);
   if (collective < 0)
-    return TT_FAIL(ncclInvalidUsage, "%s is \"%s\": \"%.*s\" before the colon is not one of Broadcast, Reduce, AllGather, "
-                                     "ReduceScatter, AllReduce",
+    return TT_FAIL(ncclInvalidUsage,
+                   "%s is \"%s\": \"%.*s\" before the colon is not one of Broadcast, Reduce, AllGather, "
+                   "ReduceScatter, AllReduce",
                    list->variable, list->value, (int)bytes, piece);
   TT_TRY(parse_names(list, names, colon + 1, &allowed, &inverted));
   list->allowed[collective] = allowed;

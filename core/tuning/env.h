@@ -20,13 +20,14 @@ struct tt_env_names {
 extern const struct tt_env_names tt_env_algorithms, tt_env_protocols;
 
 struct tt_env_list {
-  const char *variable, *value; /* value NULL: unset; the text must live as long as this */
-  bool set[TT_NUM_FUNCS];       /* the value says something about this collective */
-  bool inverted[TT_NUM_FUNCS];  /* by what it excludes */
+  const char *variable, *value;   /* value NULL: unset; the text must live as long as this */
+  bool set[TT_NUM_FUNCS];         /* the value says something about this collective */
+  bool inverted[TT_NUM_FUNCS];    /* by what it excludes */
   uint32_t allowed[TT_NUM_FUNCS]; /* bits by number; all ones where nothing is said */
 };
 
-/* ncclInvalidUsage naming the variable, its value, the wrong piece and the allowed names. value NULL or empty: unset. */
+/* ncclInvalidUsage naming the variable, its value, the wrong piece and the allowed names. value NULL or empty: unset.
+ */
 ncclResult_t tt_env_parse(const char *variable, const char *value, const struct tt_env_names *names,
                           struct tt_env_list *list);
 

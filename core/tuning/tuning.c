@@ -56,8 +56,8 @@ static int channels(const struct tt_tuning *t, int algorithm, size_t bytes)
   count = TT_MAX(count, t->input.min_channels);
   /* Each channel runs one of the two trees: both are needed, in equal numbers. */
   if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);
-  if (count > t->input.max_channels) count = algorithm == TT_ALGO_TREE ? TT_MAX(t->input.max_channels & ~1, 1)
-                                                                       : t->input.max_channels;
+  if (count > t->input.max_channels)
+    count = algorithm == TT_ALGO_TREE ? TT_MAX(t->input.max_channels & ~1, 1) : t->input.max_channels;
   return count;
 }
 
@@ -134,8 +134,8 @@ ncclResult_t tt_tuning_create(const struct tt_tuning_input *input, struct tt_tun
   TT_TRY(check_input(input));
   TT_TRY(TT_CALLOC(&t, 1));
   t->input = *input;
-  ncclResult_t result = tt_env_parse("NCCL_ALGO", tt_param_string(TT_PARAM_NCCL_ALGO), &tt_env_algorithms,
-                                     &t->algorithms);
+  ncclResult_t result =
+      tt_env_parse("NCCL_ALGO", tt_param_string(TT_PARAM_NCCL_ALGO), &tt_env_algorithms, &t->algorithms);
   if (result == ncclSuccess)
     result = tt_env_parse("NCCL_PROTO", tt_param_string(TT_PARAM_NCCL_PROTO), &tt_env_protocols, &t->protocols);
   if (result != ncclSuccess) {

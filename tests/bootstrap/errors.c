@@ -16,7 +16,8 @@ static void expect_error(const struct rank *rank, ncclResult_t result, const cha
 {
   ck_assert_msg(rank->result == result, "rank %d: result %d instead of %d: %s", rank->rank, rank->result, result,
                 rank->error);
-  ck_assert_msg(strstr(rank->error, text) != NULL, "rank %d: \"%s\" does not say \"%s\"", rank->rank, rank->error, text);
+  ck_assert_msg(strstr(rank->error, text) != NULL, "rank %d: \"%s\" does not say \"%s\"", rank->rank, rank->error,
+                text);
 }
 
 static ncclUniqueId new_id(void)

@@ -60,7 +60,8 @@ void ranks_succeed(int nranks, rank_body *body, void *arg)
 void environment(const char *const *values)
 {
   static const char *const names[] = {"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_BOOTSTRAP_TIMEOUT",
-                                      "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_SOCKET_TIMEOUT"};
+                                      "NCCL_COMM_ID",       "NCCL_HOSTID",        "NCCL_SOCKET_TIMEOUT",
+                                      "NCCL_NET_PLUGIN"};
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) unsetenv(names[i]);
   for (; values && *values; values++) {
     char name[64];

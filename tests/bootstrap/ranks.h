@@ -46,6 +46,7 @@ Suite *suite_basic(void);
 Suite *suite_errors(void);
 Suite *suite_hostile(void);
 Suite *suite_processes(void);
+Suite *suite_net(void);
 int process_main(int argc, char **argv); /* a rank that processes.c started */
 
 #endif

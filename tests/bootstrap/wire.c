@@ -106,7 +106,8 @@ START_TEST(header_is_authenticated)
 }
 END_TEST
 
-/* Random bytes, and good bytes with random changes: parsers may accept or refuse, within memory that sanitizers watch. */
+/* Random bytes, and good bytes with random changes: parsers may accept or refuse, within memory that sanitizers watch.
+ */
 START_TEST(fuzz_parsers)
 {
   uint64_t seed = 0x9e3779b97f4a7c15ull;
@@ -143,7 +144,8 @@ static enum tt_challenge_status link_lookup(void *context, const struct tt_hello
   return TT_CHALLENGE_OK;
 }
 
-/* A server link fed with random bytes, or with a good hello and random bytes: it closes or waits, it never gets ready. */
+/* A server link fed with random bytes, or with a good hello and random bytes: it closes or waits, it never gets ready.
+ */
 START_TEST(fuzz_link)
 {
   uint64_t seed = 4711;

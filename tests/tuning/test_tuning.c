@@ -95,10 +95,14 @@ END_TEST
 
 static void set(const char *algorithm, const char *protocol)
 {
-  if (algorithm) setenv("NCCL_ALGO", algorithm, 1);
-  else unsetenv("NCCL_ALGO");
-  if (protocol) setenv("NCCL_PROTO", protocol, 1);
-  else unsetenv("NCCL_PROTO");
+  if (algorithm)
+    setenv("NCCL_ALGO", algorithm, 1);
+  else
+    unsetenv("NCCL_ALGO");
+  if (protocol)
+    setenv("NCCL_PROTO", protocol, 1);
+  else
+    unsetenv("NCCL_PROTO");
   tt_param_reset();
 }
 
@@ -128,12 +132,23 @@ static struct tt_choice choose(const struct tt_tuning *tuning, int collective, s
   return choice;
 }
 
-static const char *const algorithm_settings[] = {
-    NULL,      "Ring",  "Tree",          "OneShot",        "TwoShot",     "^Ring",
-    "^Tree",   "NVLS",  "Ring,Tree",     "^OneShot,TwoShot", "Ring;AllReduce:Tree", "AllReduce:TwoShot",
-    "Broadcast:Tree", "CollNetDirect,PAT", "^NVLS"};
-static const char *const protocol_settings[] = {NULL, "LL", "Simple", "LL128", "^LL", "^Simple", "LL,Simple",
-                                                "AllReduce:LL", "Simple;AllReduce:LL"};
+static const char *const algorithm_settings[] = {NULL,
+                                                 "Ring",
+                                                 "Tree",
+                                                 "OneShot",
+                                                 "TwoShot",
+                                                 "^Ring",
+                                                 "^Tree",
+                                                 "NVLS",
+                                                 "Ring,Tree",
+                                                 "^OneShot,TwoShot",
+                                                 "Ring;AllReduce:Tree",
+                                                 "AllReduce:TwoShot",
+                                                 "Broadcast:Tree",
+                                                 "CollNetDirect,PAT",
+                                                 "^NVLS"};
+static const char *const protocol_settings[] = {
+    NULL, "LL", "Simple", "LL128", "^LL", "^Simple", "LL,Simple", "AllReduce:LL", "Simple;AllReduce:LL"};
 
 /* Every choice obeys both requests; if it does not obey NCCL_ALGO, nothing could, and the reason says so. */
 static void check_choice(const struct tt_tuning_input *input, int collective, size_t bytes, const char *algorithm,
@@ -159,8 +174,10 @@ static void check_choice(const struct tt_tuning_input *input, int collective, si
     for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
       if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a)) possible = true;
     /* "^Ring" across hosts leaves the tree; the direct ones only when named. */
-    if (possible) ck_assert_msg(algorithms.allowed[collective] & BIT(choice.algorithm), "%s", choice.reason);
-    else ck_assert_msg(strstr(choice.reason, "has nothing for"), "%s", choice.reason);
+    if (possible)
+      ck_assert_msg(algorithms.allowed[collective] & BIT(choice.algorithm), "%s", choice.reason);
+    else
+      ck_assert_msg(strstr(choice.reason, "has nothing for"), "%s", choice.reason);
     ck_assert_int_ge(choice.nchannels, input->min_channels);
     ck_assert_int_le(choice.nchannels, input->max_channels);
     if (choice.algorithm == TT_ALGO_TREE) ck_assert_int_eq(choice.nchannels % 2, 0);
