@@ -4,32 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/hash.h"
-#include "program/emit.h"
-
-static const char *type_name(int type)
-{
-  static const char *const names[] = {"int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
-                                      "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
-  return type >= 0 && type < (int)TT_COUNT(names) ? names[type] : "unknown type";
-}
-
-static const char *op_name(int op)
-{
-  static const char *const names[] = {"sum", "prod", "max", "min", "avg"};
-  return op >= 0 && op < (int)TT_COUNT(names) ? names[op] : "user-defined operation";
-}
-
-static void describe(const struct tt_signature *s, char *text, size_t size)
-{
-  snprintf(text, size, "%s of %llu x %s, %s, root %d, %s/%s, %u channels, operation %llu",
-           tt_collective_name(s->collective), (unsigned long long)s->count, type_name(s->datatype), op_name(s->op),
-           s->root, tt_algorithm_name(s->algorithm), tt_protocol_name(s->protocol), s->nchannels,
-           (unsigned long long)s->sequence);
-}
+#include "program/signature.h"
 
 void tt_host_describe(const struct tt_work *work, char *text, size_t size)
 {
-  describe(&work->signature, text, size);
+  tt_signature_describe(&work->signature, text, size);
 }
 
 uint64_t tt_host_signature_hash(const struct tt_signature *s)
@@ -74,8 +53,8 @@ ncclResult_t tt_host_signature_check(const struct tt_host_run *run, const struct
   if (memcmp(ours, theirs, sizeof(*ours)) == 0) return ncclSuccess;
   differences(ours, theirs, fields, sizeof(fields));
   if (fields[0] == '\0') return ncclSuccess;
-  describe(ours, mine, sizeof(mine));
-  describe(theirs, other, sizeof(other));
+  tt_signature_describe(ours, mine, sizeof(mine));
+  tt_signature_describe(theirs, other, sizeof(other));
   return TT_FAIL(ncclInvalidUsage,
                  "ranks %d and %d do not execute the same operation: they differ in %s. Rank %d: %s. Rank %d: %s. All "
                  "ranks must make the same calls in the same order with the same arguments and settings",
