@@ -137,10 +137,25 @@ static void wrong_size(int change, const char *what)
 
 START_TEST(wrong_sizes)
 {
-  wrong_size(-1, "as long as its header says");
-  wrong_size(+1, "as long as its header says");
   wrong_size(-1000, "wrong size");
   wrong_size(+1000000, "wrong size");
+}
+END_TEST
+
+/* Whether a message is the right one is the executor's to say: it gets the size that came. */
+START_TEST(size_is_handed_on)
+{
+  struct end ends[2];
+  ends_open(ends, &(struct fake_mood){.in_order = true, .change_size = -1}, 1, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
+  for (int e = 0; e < 2; e++) ck_assert_int_eq(tt_proxy_expect(ends[e].proxied, TT_PROTO_SIMPLE, 1), ncclSuccess);
+  ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+  bool moved, idle = false;
+  while (!idle) ck_assert_int_eq(tt_proxy_progress(ends[0].proxy, &moved, &idle), ncclSuccess);
+  idle = false;
+  while (!idle) ck_assert_int_eq(tt_proxy_progress(ends[1].proxy, &moved, &idle), ncclSuccess);
+  ck_assert_uint_eq(ends[1].tail, 2);
+  ck_assert_int_eq(ends[1].conn.fifo[1].size, ends[0].conn.fifo[1].size - 1);
+  ends_close(ends);
 }
 END_TEST
 
@@ -193,6 +208,7 @@ void add_errors(Suite *suite)
   tcase_add_test(tc, registration_fails);
   tcase_add_test(tc, plugin_errors);
   tcase_add_test(tc, wrong_sizes);
+  tcase_add_test(tc, size_is_handed_on);
   tcase_add_test(tc, expected_without_a_buffer);
   tcase_add_test(tc, closed_in_flight);
   suite_add_tcase(suite, tc);
