@@ -44,6 +44,17 @@ out:
   return result;
 }
 
+/* Ranks that named no device get their index among those of their host. */
+static void number_devices(struct tt_peer_info *peers, int nranks)
+{
+  for (int r = 0; r < nranks; r++) {
+    if (peers[r].device >= 0) continue;
+    int before = 0;
+    for (int other = 0; other < r; other++) before += peers[other].node == peers[r].node;
+    peers[r].device = before;
+  }
+}
+
 ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
                                      struct tt_transport_env **out)
 {
@@ -70,6 +81,7 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   TT_TRY_GOTO(exchange(config, bootstrap, peers), result, out);
   TT_TRY_GOTO(tt_peer_memory_start(env->memory, peers), result, out);
   TT_TRY_GOTO(tt_node_prove(env->memory, bootstrap, config->rank, config->nranks, peers), result, out);
+  number_devices(peers, config->nranks);
   *out = env;
 out:
   if (result != ncclSuccess) tt_transport_env_destroy(env);
