@@ -77,18 +77,15 @@ static ncclResult_t make_env(struct ncclComm *comm, int device_index)
   return tt_connect_create(comm->env, comm->bootstrap, &comm->connect);
 }
 
-/* From the proved hosts: the rank order, the number of hosts, and this rank's index on its own. */
-static ncclResult_t place(struct ncclComm *comm, int *max_local, int *local_index)
+/* From the proved hosts: the rank order, the number of hosts, and this rank's device. */
+static ncclResult_t place(struct ncclComm *comm, int *max_local)
 {
   int32_t *node;
   TT_TRY(TT_CALLOC(&node, (size_t)comm->nranks));
-  *local_index = 0;
-  for (int r = 0; r < comm->nranks; r++) {
-    node[r] = comm->env != NULL ? comm->env->peers[r].node : r;
-    if (r < comm->rank && comm->env != NULL && node[r] == comm->env->peers[comm->rank].node) (*local_index)++;
-  }
+  for (int r = 0; r < comm->nranks; r++) node[r] = comm->env != NULL ? comm->env->peers[r].node : r;
   tt_graph_order(comm->nranks, node, comm->order, &comm->nnodes, max_local);
   free(node);
+  comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   return ncclSuccess;
 }
 
@@ -164,7 +161,7 @@ static void log_init(const struct ncclComm *comm, const char *state)
 ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **out)
 {
   struct ncclComm *comm = NULL;
-  int max_local = 1, local_index = 0;
+  int max_local = 1;
   uint64_t start = tt_timer_ns();
   ncclResult_t result;
   *out = NULL;
@@ -173,8 +170,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   TT_TRY_GOTO(tt_device_choose(&comm->device), result, out);
   log_init(comm, "START");
   if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create), result, out);
-  TT_TRY_GOTO(place(comm, &max_local, &local_index), result, out);
-  if (comm->device_index < 0) comm->device_index = local_index;
+  TT_TRY_GOTO(place(comm, &max_local), result, out);
   tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, &comm->programs), result, out);
   if (comm->nranks > 1) {
