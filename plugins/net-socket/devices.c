@@ -56,18 +56,29 @@ static void read_device(struct tt_netsocket_device *device, const struct tt_inte
   if (realpath(path, real) && strlen(real) < sizeof device->pci_path) strcpy(device->pci_path, real);
 }
 
+static bool have_device(const char *name)
+{
+  for (int i = 0; i < state.devices; i++)
+    if (strcmp(state.device[i].name, name) == 0) return true;
+  return false;
+}
+
+/* One device an interface, with its best address: the list has the better ones first. */
 static ncclResult_t find_devices(void)
 {
   struct tt_interface *list = NULL;
   int count = 0;
+  state.devices = 0;
   TT_TRY(tt_socket_interfaces(&list, &count));
-  if (count > TT_NETSOCKET_DEVICES) {
-    TT_WARN("net socket: using the first %d of %d interfaces; NCCL_SOCKET_IFNAME chooses others", TT_NETSOCKET_DEVICES,
-            count);
-    count = TT_NETSOCKET_DEVICES;
+  for (int i = 0; i < count; i++) {
+    if (have_device(list[i].name)) continue;
+    if (state.devices == TT_NETSOCKET_DEVICES) {
+      TT_WARN("net socket: using the first %d interfaces and not %s; NCCL_SOCKET_IFNAME chooses others",
+              TT_NETSOCKET_DEVICES, list[i].name);
+      break;
+    }
+    read_device(&state.device[state.devices++], &list[i]);
   }
-  for (int i = 0; i < count; i++) read_device(&state.device[i], &list[i]);
-  state.devices = count;
   free(list);
   return ncclSuccess;
 }
