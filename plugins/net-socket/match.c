@@ -226,7 +226,7 @@ ncclResult_t tt_netsocket_match_message(struct tt_netsocket_recv_comm *comm, con
   struct tt_netsocket_slot *slot = find_slot(comm, header->tag, &at);
   *stalled = false;
   if (!slot) {
-    struct tt_netsocket_early *early;
+    struct tt_netsocket_early *early = NULL;
     TT_TRY(make_early(comm, header, pieces, &early));
     begin_arrival(comm, stripes, early->data, early->bytes, &early->left);
     return ncclSuccess;
