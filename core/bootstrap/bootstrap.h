@@ -21,8 +21,11 @@
 struct tt_bootstrap;
 struct tt_net; /* plugin/net.h */
 
-/* Makes an id and starts its root, which ends by itself when all ranks have their answer, or long after the deadline;
- * or the address of NCCL_COMM_ID, whose root rank 0 starts in tt_bootstrap_create. */
+/* Makes an id and its root. One service thread with its listeners serves all ids of the process; it ends when none is
+ * left: an id is done when all ranks have their answer and no communicator made from it lives in this process (until
+ * then, a second use is answered), or, unused, after four times NCCL_BOOTSTRAP_TIMEOUT.
+ * With NCCL_COMM_ID the id holds that address, whose root rank 0 starts in tt_bootstrap_create, once a communicator.
+ * Its key is derived from the variable's text and so is no secret: use it only where the network is trusted. */
 ncclResult_t tt_bootstrap_unique_id(ncclUniqueId *id);
 /* What names the communicator in logs: equal on all ranks. */
 uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
@@ -41,8 +44,9 @@ ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *bootstrap, const
                                            void *data, size_t bytes);
 ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *bootstrap);
 
-/* Tagged messages of any size. A receive takes the oldest message of that peer and tag; *data is malloc'ed and becomes
- * the caller's. Tags below TT_TAG_USER are the bootstrap's own. */
+/* Tagged messages of up to 1 GiB. A send is buffered: it returns before the peer has anything, and waits only while
+ * 16 MiB for that peer have not left yet; what fails later is told by a later call. A receive takes the oldest message
+ * of that peer and tag; *data is malloc'ed and becomes the caller's. Tags below TT_TAG_USER are the bootstrap's own. */
 #define TT_TAG_USER 0x10000u
 ncclResult_t tt_bootstrap_send(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data, size_t bytes);
 ncclResult_t tt_bootstrap_recv(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, void **data, size_t *bytes,

@@ -12,7 +12,9 @@
 #define PIECE 1000
 
 struct request {
-  struct request *next;
+  struct request *next;    /* in the pipe, until matched */
+  struct request *sibling; /* of the same comm, until tested done */
+  struct comm *comm;
   unsigned char *data;
   size_t bytes;
   int tag, copied, polls, done;
@@ -25,6 +27,7 @@ struct pipe {
 
 struct comm {
   struct pipe *pipe;
+  struct request *requests;
   int calls;
 };
 
@@ -130,8 +133,10 @@ static struct request *post(struct comm *comm, struct request **list, void *data
     return NULL;
   }
   struct request *request = calloc(1, sizeof(*request));
-  *request = (struct request){.data = data, .bytes = bytes, .tag = tag};
+  *request = (struct request){.data = data, .bytes = bytes, .tag = tag, .comm = comm};
   pthread_mutex_lock(&lock);
+  request->sibling = comm->requests;
+  comm->requests = request;
   while (*list) list = &(*list)->next;
   *list = request;
   while (comm->pipe->sends && comm->pipe->recvs) {
@@ -176,6 +181,9 @@ static ncclResult_t net_test(void *opaque, int *done, int *sizes)
   struct request *request = opaque;
   pthread_mutex_lock(&lock);
   *done = request->done && request->polls++ >= 2;
+  struct request **at = &request->comm->requests;
+  while (*done && *at != request) at = &(*at)->sibling;
+  if (*done) *at = request->sibling;
   pthread_mutex_unlock(&lock);
   if (!*done) return ncclSuccess;
   if (sizes) *sizes = request->copied;
@@ -188,14 +196,19 @@ static ncclResult_t close_comm(void *comm)
   struct comm *mine = comm;
   pthread_mutex_lock(&lock);
   struct pipe *pipe = mine->pipe;
-  /* What is still posted ends here: nobody copies into a closed comm's buffers. */
-  struct request **lists[2] = {&pipe->sends, &pipe->recvs};
-  for (int i = 0; i < 2; i++)
-    while (*lists[i]) {
-      struct request *request = *lists[i];
-      *lists[i] = request->next;
-      free(request);
-    }
+  /* This end's requests are dropped: nobody copies into a closed comm's buffers. */
+  while (mine->requests) {
+    struct request *request = mine->requests;
+    mine->requests = request->sibling;
+    struct request **lists[2] = {&pipe->sends, &pipe->recvs};
+    for (int i = 0; i < 2; i++)
+      for (struct request **at = lists[i]; *at; at = &(*at)->next)
+        if (*at == request) {
+          *at = request->next;
+          break;
+        }
+    free(request);
+  }
   if (--pipe->ends == 0) free(pipe);
   pthread_mutex_unlock(&lock);
   free(mine);
