@@ -22,7 +22,12 @@
 
 /* Reports a sentence that names the thing, its value and the remedy, and yields `result`:
  *     return TT_FAIL(ncclInvalidArgument, "root %d is outside 0..%d", root, nranks - 1);  */
-#define TT_FAIL(result, ...) tt_log_fail((result), __FILE__, __LINE__, __func__, __VA_ARGS__)
+#define TT_FAIL(result, ...)                                                                                           \
+  ({                                                                                                                   \
+    ncclResult_t tt_failure_ = (result);                                                                               \
+    tt_log_fail(tt_failure_, __FILE__, __LINE__, __func__, __VA_ARGS__);                                               \
+    tt_failure_; /* not the call's value: the compiler then knows that it is no success */                             \
+  })
 
 /* calloc that reports. On failure *out is NULL. */
 #define TT_CALLOC(out, count) tt_check_calloc((void **)(out), (count), sizeof(**(out)), __FILE__, __LINE__, __func__)
