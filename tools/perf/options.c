@@ -97,7 +97,7 @@ static bool integer(struct parser *parser, const char *flag, const char *text, i
 
 static bool flag_value(struct parser *parser, const char *flag, const char *text, bool *out)
 {
-  int value;
+  int value = 0;
   if (!integer(parser, flag, text, 0, 1, &value)) return false;
   *out = value;
   return true;
@@ -168,7 +168,7 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
   case 'o': return op_value(parser, arg);
   case 'r': return root_value(parser, arg);
   case 'u': {
-    int elements;
+    int elements = 0;
     if (!integer(parser, "-u", arg, 0, 1 << 20, &elements)) return false;
     o->unalign = (size_t)elements;
     return true;
@@ -179,7 +179,7 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
 
 static bool stream_value(struct parser *parser, const char *text)
 {
-  int value;
+  int value = 0;
   if (!integer(parser, "-y", text, 0, 1, &value)) return false;
   return value || wrong(parser, "-y 0: not supported: the host device runs operations on the NULL stream");
 }
