@@ -24,7 +24,7 @@ void info_library(struct info_out *out, const char *path)
   else snprintf(text, sizeof(text), "unknown");
   info_text(out, "nccl_api", text);
   info_text(out, "path", path);
-  info_text(out, "plugin_directory_of", tt_host_library_dir());
+  info_text(out, "library_directory", tt_host_library_dir());
   info_text(out, "host", tt_host_name());
   snprintf(text, sizeof(text), "0x%016" PRIx64, tt_host_hash());
   info_text(out, "host_identity", text);

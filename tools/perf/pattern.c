@@ -58,15 +58,26 @@ static int64_t small_integer(const struct perf_pattern *p, uint64_t bound, int r
   return p->type->kind == PERF_UNSIGNED ? value : value - (int64_t)bound;
 }
 
+/* The loops below have their conditions outside, since they run for every element of every rank. */
 static void integers(const struct perf_pattern *p, int rank, size_t first, size_t count, uint64_t *out)
 {
+  const struct perf_type *type = p->type;
   uint64_t seed = seed_of(p, rank), bound = sum_bound(p);
-  for (size_t i = 0; i < count; i++) {
-    uint64_t bits = bits_at(seed, first + i);
-    if (p->op->op == ncclProd) bits |= 1; /* odd: even ones would soon multiply to zero */
-    if (p->op->op == ncclAvg) bits = (uint64_t)small_integer(p, bound, rank, bits);
-    out[i] = narrow(p->type, bits);
-  }
+  for (size_t i = 0; i < count; i++) out[i] = bits_at(seed, first + i);
+  if (p->op->op == ncclProd) /* odd: even ones would soon multiply to zero */
+    for (size_t i = 0; i < count; i++) out[i] |= 1;
+  if (p->op->op == ncclAvg)
+    for (size_t i = 0; i < count; i++) out[i] = (uint64_t)small_integer(p, bound, rank, out[i]);
+  for (size_t i = 0; i < count; i++) out[i] = narrow(type, out[i]);
+}
+
+/* 2^exponent for -1022 <= exponent <= 1023, faster than ldexp. */
+static inline double power_of_two(int exponent)
+{
+  uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+  double value;
+  memcpy(&value, &bits, 8);
+  return value;
 }
 
 /* A factor whose product over all ranks is exact: only 12 ranks have an exponent other than 0 (in -1..1), and only the
@@ -76,24 +87,29 @@ static double factor(const struct perf_pattern *p, int digits, int rank, size_t 
   int exponent = rank < 12 ? (int)below(bits, 3) - 1 : 0;
   double value = 1.0;
   if ((uint32_t)(index + p->epoch) % (uint32_t)p->nranks == (uint32_t)rank)
-    value = 1.0 + ldexp((double)(bits & ((1u << (digits - 1)) - 1)), 1 - digits);
-  return ldexp(bits & (1u << 31) ? -value : value, exponent);
+    value = 1.0 + (double)(bits & ((1u << (digits - 1)) - 1)) * power_of_two(1 - digits);
+  value *= power_of_two(exponent);
+  return bits & (1u << 31) ? -value : value;
 }
 
 static void floats(const struct perf_pattern *p, int rank, size_t first, size_t count, double *out)
 {
   uint64_t seed = seed_of(p, rank), bound = sum_bound(p);
   int digits = p->type->digits < 30 ? p->type->digits : 30;
-  for (size_t i = 0; i < count; i++) {
-    uint64_t bits = bits_at(seed, first + i);
-    if (p->op->op == ncclProd) {
-      out[i] = factor(p, digits, rank, first + i, bits);
-    } else if (p->op->op == ncclMin || p->op->op == ncclMax) {
-      double value = ldexp(1.0 + (double)below(bits, (1u << digits) - 1), (int)((bits >> 8) & 7) - 7 + (16 - digits));
+  switch (p->op->op) {
+  case ncclProd:
+    for (size_t i = 0; i < count; i++) out[i] = factor(p, digits, rank, first + i, bits_at(seed, first + i));
+    break;
+  case ncclMin:
+  case ncclMax:
+    for (size_t i = 0; i < count; i++) {
+      uint64_t bits = bits_at(seed, first + i);
+      double value = (1.0 + (double)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
       out[i] = bits & 1 ? -value : value;
-    } else {
-      out[i] = (double)small_integer(p, bound, rank, bits);
     }
+    break;
+  default:
+    for (size_t i = 0; i < count; i++) out[i] = (double)small_integer(p, bound, rank, bits_at(seed, first + i));
   }
 }
 
@@ -141,14 +157,26 @@ double perf_pattern_decode(const struct perf_type *type, const void *in)
   }
   int exponent = low >> 10 & 31, mantissa = low & 1023;
   if (exponent == 31) value = mantissa ? NAN : INFINITY;
-  else value = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+  else value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
   return low & 0x8000 ? -value : value;
+}
+
+/* The low bytes of each, whatever the byte order and alignment. */
+static void put_integers(const uint64_t *from, size_t count, size_t bytes, char *to)
+{
+  uint32_t four;
+  uint8_t one;
+  uint16_t two;
+  for (size_t i = 0; bytes == 1 && i < count; i++) one = (uint8_t)from[i], memcpy(to + i, &one, 1);
+  for (size_t i = 0; bytes == 2 && i < count; i++) two = (uint16_t)from[i], memcpy(to + 2 * i, &two, 2);
+  for (size_t i = 0; bytes == 4 && i < count; i++) four = (uint32_t)from[i], memcpy(to + 4 * i, &four, 4);
+  if (bytes == 8) memcpy(to, from, 8 * count);
 }
 
 void perf_pattern_fill(const struct perf_pattern *p, int rank, size_t first, size_t count, void *out)
 {
   char *to = out;
-  int bytes = p->type->bytes;
+  size_t bytes = (size_t)p->type->bytes;
   union {
     uint64_t integer[BLOCK];
     double floating[BLOCK];
@@ -164,21 +192,32 @@ void perf_pattern_fill(const struct perf_pattern *p, int rank, size_t first, siz
     } else {
       integers(p, rank, first + done, n, block.integer);
     }
-    for (size_t i = 0; i < n; i++, to += bytes) {
-      if (floating) perf_pattern_encode(p->type, block.floating[i], to);
-      else memcpy(to, &block.integer[i], (size_t)bytes); /* little-endian: the low bytes come first */
-    }
+    if (floating)
+      for (size_t i = 0; i < n; i++) perf_pattern_encode(p->type, block.floating[i], to + i * bytes);
+    else put_integers(block.integer, n, bytes, to);
+    to += n * bytes;
   }
 }
 
-static uint64_t combine_integers(const struct perf_pattern *p, uint64_t a, uint64_t b)
+#define EACH(expression)                                                                                               \
+  for (size_t i = 0; i < count; i++) a[i] = (expression)
+
+/* a = a op b. */
+static void combine_integers(const struct perf_pattern *p, size_t count, uint64_t *a, const uint64_t *b)
 {
-  bool less = p->type->kind == PERF_SIGNED ? (int64_t)b < (int64_t)a : b < a;
+  const struct perf_type *type = p->type;
+  bool is_signed = type->kind == PERF_SIGNED;
   switch (p->op->op) {
-  case ncclProd: return narrow(p->type, a * b);
-  case ncclMin: return less ? b : a;
-  case ncclMax: return less ? a : b;
-  default: return narrow(p->type, a + b);
+  case ncclProd: EACH(narrow(type, a[i] * b[i])); break;
+  case ncclMin:
+    if (is_signed) EACH((int64_t)b[i] < (int64_t)a[i] ? b[i] : a[i]);
+    else EACH(b[i] < a[i] ? b[i] : a[i]);
+    break;
+  case ncclMax:
+    if (is_signed) EACH((int64_t)b[i] > (int64_t)a[i] ? b[i] : a[i]);
+    else EACH(b[i] > a[i] ? b[i] : a[i]);
+    break;
+  default: EACH(narrow(type, a[i] + b[i])); break;
   }
 }
 
@@ -188,7 +227,7 @@ static void reduce_integers(const struct perf_pattern *p, size_t first, size_t c
   integers(p, 0, first, count, result);
   for (int rank = 1; rank < p->nranks; rank++) {
     integers(p, rank, first, count, input);
-    for (size_t i = 0; i < count; i++) result[i] = combine_integers(p, result[i], input[i]);
+    combine_integers(p, count, result, input);
   }
   if (p->op->op != ncclAvg) return;
   for (size_t i = 0; i < count; i++) {
@@ -198,19 +237,20 @@ static void reduce_integers(const struct perf_pattern *p, size_t first, size_t c
 }
 
 /* `size` receives the sum of the absolute inputs, which bounds the error of an average. */
-static void reduce_floats(const struct perf_pattern *p, size_t first, size_t count, double *result, double *size)
+static void reduce_floats(const struct perf_pattern *p, size_t first, size_t count, double *a, double *size)
 {
-  double input[BLOCK];
-  for (int rank = 0; rank < p->nranks; rank++) {
-    floats(p, rank, first, count, input);
-    for (size_t i = 0; i < count; i++) {
-      double value = input[i];
-      if (rank == 0) result[i] = value, size[i] = fabs(value);
-      else if (p->op->op == ncclProd) result[i] *= value;
-      else if (p->op->op == ncclMin) result[i] = value < result[i] ? value : result[i];
-      else if (p->op->op == ncclMax) result[i] = value > result[i] ? value : result[i];
-      else result[i] += value, size[i] += fabs(value);
+  double b[BLOCK];
+  floats(p, 0, first, count, a);
+  for (size_t i = 0; i < count; i++) size[i] = fabs(a[i]);
+  for (int rank = 1; rank < p->nranks; rank++) {
+    floats(p, rank, first, count, b);
+    switch (p->op->op) {
+    case ncclProd: EACH(a[i] * b[i]); break;
+    case ncclMin: EACH(b[i] < a[i] ? b[i] : a[i]); break;
+    case ncclMax: EACH(b[i] > a[i] ? b[i] : a[i]); break;
+    default: EACH(a[i] + b[i]); break;
     }
+    for (size_t i = 0; i < count; i++) size[i] += fabs(b[i]);
   }
 }
 
@@ -241,35 +281,45 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
   size_t wrong = 0, bytes = (size_t)p->type->bytes;
   double tolerance = perf_pattern_tolerance(p), floating[BLOCK], size[BLOCK];
   uint64_t integer[BLOCK];
-  char moved[BLOCK * 8];
+  char bits[BLOCK * 8];
   for (size_t done = 0; done < count; done += BLOCK, from += BLOCK * bytes) {
     size_t n = count - done < BLOCK ? count - done : BLOCK;
-    if (!reduced) {
-      perf_pattern_fill(p, origin, first + done, n, moved);
-      if (!memcmp(from, moved, n * bytes)) continue;
-    } else if (p->type->kind == PERF_FLOATING) {
+    bool by_value = reduced && p->type->kind == PERF_FLOATING;
+    if (by_value) {
       reduce_floats(p, first + done, n, floating, size);
     } else {
-      reduce_integers(p, first + done, n, integer);
+      if (reduced) reduce_integers(p, first + done, n, integer), put_integers(integer, n, bytes, bits);
+      else perf_pattern_fill(p, origin, first + done, n, bits);
+      if (!memcmp(from, bits, n * bytes)) continue;
     }
     for (size_t i = 0; i < n; i++) {
       const char *at = from + i * bytes;
-      bool equal;
-      if (!reduced) equal = !memcmp(at, moved + i * bytes, bytes);
-      else if (p->type->kind == PERF_FLOATING)
-        equal = floats_equal(p, floating[i], size[i], perf_pattern_decode(p->type, at), tolerance);
-      else equal = !memcmp(at, &integer[i], bytes);
+      bool equal = by_value ? floats_equal(p, floating[i], size[i], perf_pattern_decode(p->type, at), tolerance)
+                            : !memcmp(at, bits + i * bytes, bytes);
       if (!equal && wrong++ == 0) *where = done + i;
     }
   }
   return wrong;
 }
 
+static uint64_t get_integer(const void *element, size_t bytes)
+{
+  uint8_t one;
+  uint16_t two;
+  uint32_t four;
+  uint64_t eight;
+  switch (bytes) {
+  case 1: return memcpy(&one, element, 1), one;
+  case 2: return memcpy(&two, element, 2), two;
+  case 4: return memcpy(&four, element, 4), four;
+  default: return memcpy(&eight, element, 8), eight;
+  }
+}
+
 /* Prints an element: floating values as numbers where the data is arithmetic, else the bits. */
 static void print_element(const struct perf_pattern *p, const void *element, char *text, size_t size)
 {
-  uint64_t bits = 0;
-  memcpy(&bits, element, (size_t)p->type->bytes);
+  uint64_t bits = get_integer(element, (size_t)p->type->bytes);
   if (p->op && p->type->kind == PERF_FLOATING) snprintf(text, size, "%.17g", perf_pattern_decode(p->type, element));
   else if (p->op && p->type->kind == PERF_SIGNED) snprintf(text, size, "%" PRId64, (int64_t)narrow(p->type, bits));
   else if (p->op) snprintf(text, size, "%" PRIu64, bits);
@@ -291,6 +341,7 @@ void perf_pattern_explain(const struct perf_pattern *p, int origin, int reduced,
   } else {
     uint64_t value;
     reduce_integers(p, index, 1, &value);
-    print_element(p, &value, expected_text, size);
+    put_integers(&value, 1, (size_t)p->type->bytes, element);
+    print_element(p, element, expected_text, size);
   }
 }
