@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +19,26 @@ static bool broken(const char *how)
   return value && strcmp(value, how) == 0;
 }
 
-/* What a wrapped request needs beyond the inner one. */
+/* What a wrapped request needs beyond the inner one. They are kept until the process ends: comms are closed with
+ * requests in flight, of which this plugin is not told. */
 struct request {
   void *inner;
   bool receives;
   int n;
   size_t bytes;
   char *bounce, *user; /* truncate */
+  struct request *next;
 };
+static _Atomic(struct request *) requests;
+
+static struct request *request_new(void)
+{
+  struct request *request = calloc(1, sizeof *request);
+  if (!request) abort();
+  request->next = atomic_load(&requests);
+  while (!atomic_compare_exchange_weak(&requests, &request->next, request)) continue;
+  return request;
+}
 
 static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t log,
                          ncclProfilerCallback_t profile)
@@ -88,16 +101,14 @@ static ncclResult_t dereg_mr(void *comm, void *mhandle)
 
 static ncclResult_t isend(void *comm, void *data, size_t bytes, int tag, void *mhandle, void *phandle, void **out)
 {
-  struct request *request = calloc(1, sizeof *request);
+  struct request *request = request_new();
   size_t sent = broken("lose-tail") && bytes > 65536 ? bytes - 16 : bytes;
   if (broken("empty-sends") && bytes == 0) sent = 1;
   if (broken("shift") && bytes > 1000000) memmove((char *)data + 8, data, bytes - 8);
-  if (!request) return ncclSystemError;
   ncclResult_t result =
       inner->isend(comm, data, sent, broken("ignore-tags") ? 0 : tag, mhandle, phandle, &request->inner);
   request->bytes = bytes;
   if (result != ncclSuccess || !request->inner) {
-    free(request);
     request = NULL;
     if (broken("stale-request") && result == ncclSuccess) return result;
   }
@@ -110,11 +121,12 @@ enum { BOUNCE = 1 << 20 };
 static ncclResult_t irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **phandles,
                           void **out)
 {
-  struct request *request = calloc(1, sizeof *request);
+  struct request *request = request_new();
   int none[64] = {0};
   size_t large = BOUNCE;
-  if (!request) return ncclSystemError;
-  *request = (struct request){.receives = true, .n = n, .bytes = sizes[0]};
+  request->receives = true;
+  request->n = n;
+  request->bytes = sizes[0];
   void *where = data[0];
   if (broken("truncate") && n == 1 && (request->bounce = malloc(BOUNCE))) {
     request->user = data[0];
@@ -125,7 +137,7 @@ static ncclResult_t irecv(void *comm, int n, void **data, size_t *sizes, int *ta
                                      broken("ignore-tags") ? none : tags, mhandles, phandles, &request->inner);
   if (result != ncclSuccess || !request->inner) {
     free(request->bounce);
-    free(request);
+    request->bounce = NULL;
     request = NULL;
   }
   *out = request;
@@ -147,8 +159,8 @@ static ncclResult_t test(void *handle, int *done, int *sizes)
     int got = sizes ? sizes[0] : (int)request->bytes;
     memcpy(request->user, request->bounce, (size_t)got < request->bytes ? (size_t)got : request->bytes);
     free(request->bounce);
+    request->bounce = NULL;
   }
-  free(request);
   return result;
 }
 
