@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "bootstrap/root.h"
 
 extern char **environ;
 
@@ -149,6 +150,24 @@ START_TEST(second_use_by_other_processes)
 }
 END_TEST
 
+/* The same after the communicator's end, while the root still serves another id. */
+START_TEST(second_use_after_the_end)
+{
+  ncclUniqueId id, other;
+  struct rank ranks[2] = {0};
+  struct tt_id parsed;
+  environment(NULL);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&other), ncclSuccess);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  ranks_run(&id, 2, NULL, NULL, ranks);
+  ck_assert_int_eq(ranks[0].result, ncclSuccess);
+  pid_t pids[2] = {start(&id, 0, 2, -1), start(&id, 1, 2, -1)};
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(status_of(pids[r]), NOT_CREATED);
+  ck_assert_int_eq(tt_wire_get_id(&other, &parsed), ncclSuccess);
+  tt_root_drop(parsed.nonce);
+}
+END_TEST
+
 Suite *suite_processes(void)
 {
   Suite *suite = suite_create("processes");
@@ -158,6 +177,7 @@ Suite *suite_processes(void)
   tcase_add_loop_test(tests, killed_rank_is_named_by_all, 0, 3);
   tcase_add_test(tests, killed_before_all_came);
   tcase_add_test(tests, second_use_by_other_processes);
+  tcase_add_test(tests, second_use_after_the_end);
   suite_add_tcase(suite, tests);
   return suite;
 }
