@@ -131,10 +131,10 @@ static int agree(struct perf_team *team, int status)
   return status;
 }
 
-static int run(const struct perf_options *o, struct perf_control *control, int argc, char **argv)
+static int run(const struct perf_options *o, struct perf_control *control, bool launched, int argc, char **argv)
 {
   struct perf_watch watch = {.program = o->program, .control = control,
-                             .json = control->process == 0 ? o->json : NULL};
+                             .json = control->process == 0 ? o->json : NULL, .launched = launched};
   struct perf_report report = {0};
   struct perf_team team = {.options = o, .control = control, .watch = &watch, .report = &report, .argc = argc,
                            .argv = argv, .ranks = control->processes * o->threads * o->comms};
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
                                              "of all ranks is measured; unset them", true);
   int status = find_processes(&options, &control, &child, error, sizeof(error));
   if (status == PERF_EXIT_OK && (child || !options.processes || options.processes == 1))
-    return run(&options, &control, argc, argv);
+    return run(&options, &control, child, argc, argv);
   if (error[0]) {
     refuse(&options, status, error, true);
     if (options.json && options.rank <= 0 &&

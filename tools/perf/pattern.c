@@ -80,6 +80,12 @@ static inline double power_of_two(int exponent)
   return value;
 }
 
+/* -1 or 1, without a branch: it would be mispredicted every other time. */
+static inline double sign_of(uint64_t bits)
+{
+  return (double)(1 - 2 * (int)(bits & 1));
+}
+
 /* A factor whose product over all ranks is exact: only 12 ranks have an exponent other than 0 (in -1..1), and only the
  * rank that owns the index has more than one bit of mantissa, so products stay within 2^-12 .. 2^13. */
 static double factor(const struct perf_pattern *p, int digits, int rank, size_t index, uint64_t bits)
@@ -87,9 +93,9 @@ static double factor(const struct perf_pattern *p, int digits, int rank, size_t 
   int exponent = rank < 12 ? (int)below(bits, 3) - 1 : 0;
   double value = 1.0;
   if ((uint32_t)(index + p->epoch) % (uint32_t)p->nranks == (uint32_t)rank)
-    value = 1.0 + (double)(bits & ((1u << (digits - 1)) - 1)) * power_of_two(1 - digits);
+    value = 1.0 + (double)(int64_t)(bits & ((1u << (digits - 1)) - 1)) * power_of_two(1 - digits);
   value *= power_of_two(exponent);
-  return bits & (1u << 31) ? -value : value;
+  return value * sign_of(bits >> 31);
 }
 
 static void floats(const struct perf_pattern *p, int rank, size_t first, size_t count, double *out)
@@ -104,8 +110,8 @@ static void floats(const struct perf_pattern *p, int rank, size_t first, size_t 
   case ncclMax:
     for (size_t i = 0; i < count; i++) {
       uint64_t bits = bits_at(seed, first + i);
-      double value = (1.0 + (double)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
-      out[i] = bits & 1 ? -value : value;
+      double value = (1.0 + (double)(int64_t)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
+      out[i] = value * sign_of(bits);
     }
     break;
   default:
@@ -113,52 +119,80 @@ static void floats(const struct perf_pattern *p, int rank, size_t first, size_t 
   }
 }
 
-void perf_pattern_encode(const struct perf_type *type, double value, void *out)
+static inline uint32_t float_bits(double value)
 {
-  if (type->type == ncclFloat64) {
-    memcpy(out, &value, 8);
-    return;
-  }
   float single = (float)value;
   uint32_t bits;
   memcpy(&bits, &single, 4);
-  if (type->type == ncclFloat32) {
-    memcpy(out, &bits, 4);
-    return;
+  return bits;
+}
+
+/* Rebiases the exponent from 127 to 15; the test data has no subnormals, infinities or NaNs. */
+static inline uint16_t half_bits(double value)
+{
+  uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffffu;
+  return (uint16_t)((bits >> 16 & 0x8000u) | (magnitude ? (magnitude - (112u << 23)) >> 13 : 0));
+}
+
+static inline double half_value(uint16_t bits)
+{
+  int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  double value;
+  if (exponent == 31) value = mantissa ? NAN : INFINITY;
+  else value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
+  return value * sign_of(bits >> 15);
+}
+
+static void encode(const struct perf_type *type, const double *from, size_t count, char *to)
+{
+  uint32_t bits;
+  uint16_t low;
+  switch (type->type) {
+  case ncclFloat64: memcpy(to, from, 8 * count); break;
+  case ncclFloat32:
+    for (size_t i = 0; i < count; i++) bits = float_bits(from[i]), memcpy(to + 4 * i, &bits, 4);
+    break;
+  case ncclFloat16:
+    for (size_t i = 0; i < count; i++) low = half_bits(from[i]), memcpy(to + 2 * i, &low, 2);
+    break;
+  default: /* bfloat16: the upper half of a float */
+    for (size_t i = 0; i < count; i++) low = (uint16_t)(float_bits(from[i]) >> 16), memcpy(to + 2 * i, &low, 2);
   }
-  uint16_t low = (uint16_t)(bits >> 16);
-  if (type->type == ncclFloat16) {
-    /* Rebias the exponent from 127 to 15; the test data has no subnormals, infinities or NaNs. */
-    uint32_t magnitude = bits & 0x7fffffffu;
-    low = (uint16_t)((bits >> 16 & 0x8000u) | (magnitude ? (magnitude - (112u << 23)) >> 13 : 0));
+}
+
+static void decode(const struct perf_type *type, const char *from, size_t count, double *to)
+{
+  float single;
+  uint32_t bits;
+  uint16_t low;
+  switch (type->type) {
+  case ncclFloat64: memcpy(to, from, 8 * count); break;
+  case ncclFloat32:
+    for (size_t i = 0; i < count; i++) memcpy(&single, from + 4 * i, 4), to[i] = single;
+    break;
+  case ncclFloat16:
+    for (size_t i = 0; i < count; i++) memcpy(&low, from + 2 * i, 2), to[i] = half_value(low);
+    break;
+  default:
+    for (size_t i = 0; i < count; i++) {
+      memcpy(&low, from + 2 * i, 2);
+      bits = (uint32_t)low << 16;
+      memcpy(&single, &bits, 4);
+      to[i] = single;
+    }
   }
-  memcpy(out, &low, 2);
+}
+
+void perf_pattern_encode(const struct perf_type *type, double value, void *out)
+{
+  encode(type, &value, 1, out);
 }
 
 double perf_pattern_decode(const struct perf_type *type, const void *in)
 {
   double value;
-  float single;
-  uint16_t low;
-  uint32_t bits;
-  if (type->type == ncclFloat64) {
-    memcpy(&value, in, 8);
-    return value;
-  }
-  if (type->type == ncclFloat32) {
-    memcpy(&single, in, 4);
-    return single;
-  }
-  memcpy(&low, in, 2);
-  if (type->type == ncclBfloat16) {
-    bits = (uint32_t)low << 16;
-    memcpy(&single, &bits, 4);
-    return single;
-  }
-  int exponent = low >> 10 & 31, mantissa = low & 1023;
-  if (exponent == 31) value = mantissa ? NAN : INFINITY;
-  else value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
-  return low & 0x8000 ? -value : value;
+  decode(type, in, 1, &value);
+  return value;
 }
 
 /* The low bytes of each, whatever the byte order and alignment. */
@@ -192,8 +226,7 @@ void perf_pattern_fill(const struct perf_pattern *p, int rank, size_t first, siz
     } else {
       integers(p, rank, first + done, n, block.integer);
     }
-    if (floating)
-      for (size_t i = 0; i < n; i++) perf_pattern_encode(p->type, block.floating[i], to + i * bytes);
+    if (floating) encode(p->type, block.floating, n, to);
     else put_integers(block.integer, n, bytes, to);
     to += n * bytes;
   }
@@ -279,7 +312,7 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
 {
   const char *from = actual;
   size_t wrong = 0, bytes = (size_t)p->type->bytes;
-  double tolerance = perf_pattern_tolerance(p), floating[BLOCK], size[BLOCK];
+  double tolerance = perf_pattern_tolerance(p), floating[BLOCK], size[BLOCK], found[BLOCK];
   uint64_t integer[BLOCK];
   char bits[BLOCK * 8];
   for (size_t done = 0; done < count; done += BLOCK, from += BLOCK * bytes) {
@@ -287,6 +320,7 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
     bool by_value = reduced && p->type->kind == PERF_FLOATING;
     if (by_value) {
       reduce_floats(p, first + done, n, floating, size);
+      decode(p->type, from, n, found);
     } else {
       if (reduced) reduce_integers(p, first + done, n, integer), put_integers(integer, n, bytes, bits);
       else perf_pattern_fill(p, origin, first + done, n, bits);
@@ -294,7 +328,7 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
     }
     for (size_t i = 0; i < n; i++) {
       const char *at = from + i * bytes;
-      bool equal = by_value ? floats_equal(p, floating[i], size[i], perf_pattern_decode(p->type, at), tolerance)
+      bool equal = by_value ? floats_equal(p, floating[i], size[i], found[i], tolerance)
                             : !memcmp(at, bits + i * bytes, bytes);
       if (!equal && wrong++ == 0) *where = done + i;
     }

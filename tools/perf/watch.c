@@ -60,7 +60,13 @@ void perf_watch_await_cause(struct perf_watch *watch)
 
 void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence)
 {
-  leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE ? PRINT | TELL : TELL);
+  char told[1200];
+  if (state == PERF_CONTROL_GONE || watch->launched)
+    leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE ? PRINT | TELL : TELL);
+  /* The sentence goes on as it was: whoever is told adds its own process. */
+  snprintf(told, sizeof(told), "process %d ends too: %s", watch->control->process, sentence);
+  perf_control_fail(watch->control, sentence);
+  leave(watch, PERF_EXIT_ERROR, "error", told, PRINT);
 }
 
 /* A signal: Ctrl-C, or the end ordered by whoever started this process, perhaps because another process failed. */

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "control.h"
 #include "report.h"
@@ -14,6 +15,7 @@ struct perf_watch {
   struct perf_control *control;
   struct perf_report *report; /* NULL until there is one; set before ranks run */
   const char *json;           /* process 0: where to write a failure while there is no report; else NULL */
+  bool launched;              /* by tutti-perf itself: all processes share an output, on which one says what happened */
   pthread_t thread;
   int signal_fd, stop_fd;
   _Atomic uint64_t deadline_ns; /* of the measurement; 0: none */
@@ -33,7 +35,8 @@ _Noreturn void perf_watch_fail(struct perf_watch *watch, const char *format, ...
 /* To be called before reporting that the library lost another rank: if that rank's process says within half a second
  * why it ended, this process ends with that sentence instead, and the call does not return. */
 void perf_watch_await_cause(struct perf_watch *watch);
-/* As perf_watch_fail, for what perf_control_gather returned; a sentence that another process has printed is not repeated. */
+/* As perf_watch_fail, for what perf_control_gather returned. A sentence that another process has printed is repeated only
+ * where its output may be elsewhere. */
 _Noreturn void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence);
 
 #endif
