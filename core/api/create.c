@@ -117,11 +117,14 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
   return tt_tuning_create(&input, &comm->tuning);
 }
 
-/* What only communicators of several ranks have. */
-static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *create)
+/* What only communicators of several ranks have. A rank without its device still joins, so that the others learn of it
+ * instead of waiting. */
+static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *create, ncclResult_t device)
 {
+  const char *name = device == ncclSuccess ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
   TT_TRY(tt_bootstrap_create(&create->id, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
-  TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, comm->device->name, &create->config));
+  TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
+  if (device != ncclSuccess) return device;
   TT_TRY(choose_net(comm, &create->config));
   if (tt_param_int(TT_PARAM_NCCL_OOB_NET_ENABLE)) {
     if (comm->net == NULL)
@@ -167,9 +170,10 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   *out = NULL;
   TT_TRY_GOTO(alloc_comm(create, &comm), result, out);
   tt_log_set_device(TT_MAX(create->device, 0));
-  TT_TRY_GOTO(tt_device_choose(&comm->device), result, out);
+  ncclResult_t device = tt_device_choose(&comm->device);
   log_init(comm, "START");
-  if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create), result, out);
+  if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create, device), result, out);
+  TT_TRY_GOTO(device, result, out);
   TT_TRY_GOTO(place(comm, &max_local), result, out);
   tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, &comm->programs), result, out);

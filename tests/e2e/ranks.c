@@ -1,0 +1,165 @@
+/* One rank of a communicator that does what its arguments say, knowing of the other ranks only what the library tells it:
+ *     e2e_ranks RANK NRANKS ID_FILE STEP...
+ * Rank 0 writes the unique id to ID_FILE, the others wait for it there (with NCCL_COMM_ID set too: the file then says
+ * that rank 0 is up). A step is one of
+ *     id                                fetch the unique id (init does so too)
+ *     init | destroy | leave            create the communicator; destroy it; exit at once with status 0
+ *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
+ *     send:COUNT:PEER | recv:COUNT:PEER of floats
+ *     loop:...                          the same again and again, until it fails; says "running" after the first
+ * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "nccl.h"
+
+enum { WRONG_DATA = 1, USAGE = 2, FAILED = 3, ID_SECONDS = 60 };
+
+static int rank, nranks;
+static const char *id_file;
+static ncclUniqueId id;
+static bool have_id;
+static ncclComm_t comm;
+
+_Noreturn static void fail(const char *step, const char *text)
+{
+  fprintf(stderr, "rank %d: %s: %s\n", rank, step, text);
+  fflush(stderr);
+  if (comm != NULL) ncclCommAbort(comm);
+  exit(FAILED);
+}
+
+static void check(const char *step, ncclResult_t result)
+{
+  if (result != ncclSuccess) fail(step, ncclGetLastError(comm));
+}
+
+static void write_id(void)
+{
+  char part[512];
+  snprintf(part, sizeof part, "%s.part", id_file);
+  FILE *file = fopen(part, "w");
+  if (file == NULL || fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) != 0 || rename(part, id_file) != 0)
+    fail("id", "cannot write the file");
+}
+
+static void get_id(void)
+{
+  if (have_id) return;
+  have_id = true;
+  if (rank == 0) {
+    check("id", ncclGetUniqueId(&id));
+    write_id();
+    return;
+  }
+  const struct timespec pause = {0, 10000000};
+  for (int waited = 0; waited < ID_SECONDS * 100; waited++) {
+    FILE *file = fopen(id_file, "r");
+    size_t got = file != NULL ? fread(&id, sizeof id, 1, file) : 0;
+    if (file != NULL) fclose(file);
+    if (got == 1) return;
+    nanosleep(&pause, NULL);
+  }
+  fail("id", "rank 0 did not write the file");
+}
+
+static int index_of(const char *name, const char *const *names)
+{
+  for (int i = 0; names[i] != NULL; i++)
+    if (strcmp(name, names[i]) == 0) return i;
+  fprintf(stderr, "%s: unknown\n", name);
+  exit(USAGE);
+}
+
+/* All ranks give 1, so that a sum is the number of ranks. Only sums of floats are compared. */
+static void compare(const float *out, size_t count, float expected)
+{
+  for (size_t i = 0; i < count; i++)
+    if (out[i] != expected) {
+      fprintf(stderr, "rank %d: element %zu is %g, not %g\n", rank, i, (double)out[i], (double)expected);
+      exit(WRONG_DATA);
+    }
+}
+
+static void collective(const char *step)
+{
+  static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
+                                      "send",       "recv",       NULL};
+  static const char *const ops[] = {"sum", "prod", "max", "min", "avg", NULL};
+  static const char *const types[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", NULL};
+  static float *in, *out;
+  static size_t room;
+  char text[200], *words[5] = {NULL, "1", "sum", "float", "0"}, *save = NULL;
+  snprintf(text, sizeof text, "%s", step);
+  char *word = strtok_r(text, ":", &save);
+  for (int i = 0; i < 5 && word != NULL; i++, word = strtok_r(NULL, ":", &save)) words[i] = word;
+  int kind = index_of(words[0], kinds);
+  size_t count = strtoull(words[1], NULL, 10), needed = count * (size_t)nranks * sizeof(double);
+  if (kind >= 5) {
+    int peer = atoi(words[2]);
+    float *buffer = calloc(count + 1, sizeof *buffer);
+    check(step, kind == 5 ? ncclSend(buffer, count, ncclFloat, peer, comm, NULL)
+                          : ncclRecv(buffer, count, ncclFloat, peer, comm, NULL));
+    free(buffer);
+    return;
+  }
+  int op = index_of(words[2], ops), type = index_of(words[3], types), root = atoi(words[4]);
+  if (needed > room) {
+    free(in);
+    free(out);
+    in = calloc(1, needed);
+    out = calloc(1, needed);
+    room = needed;
+    if (in == NULL || out == NULL) fail(step, "out of memory");
+    for (size_t i = 0; i < room / sizeof *in; i++) in[i] = 1;
+  }
+  ncclResult_t result = kind == 0   ? ncclAllReduce(in, out, count, type, op, comm, NULL)
+                        : kind == 1 ? ncclAllGather(in, out, count, type, comm, NULL)
+                        : kind == 2 ? ncclReduceScatter(in, out, count, type, op, comm, NULL)
+                        : kind == 3 ? ncclBroadcast(in, out, count, type, root, comm, NULL)
+                                    : ncclReduce(in, out, count, type, op, root, comm, NULL);
+  check(step, result);
+  if (op != ncclSum || type != ncclFloat) return;
+  bool summed = kind == 0 || kind == 2 || kind == 4;
+  if (kind != 4 || rank == root) compare(out, kind == 1 ? count * (size_t)nranks : count, summed ? (float)nranks : 1);
+}
+
+static void run(const char *step)
+{
+  if (strcmp(step, "id") == 0) {
+    get_id();
+  } else if (strcmp(step, "init") == 0) {
+    get_id();
+    check(step, ncclCommInitRank(&comm, nranks, id, rank));
+  } else if (strcmp(step, "destroy") == 0) {
+    check(step, ncclCommDestroy(comm));
+    comm = NULL;
+  } else if (strcmp(step, "leave") == 0) {
+    _exit(0);
+  } else if (strncmp(step, "loop:", 5) == 0) {
+    for (bool first = true;; first = false) {
+      collective(step + 5);
+      if (first) printf("running\n");
+      fflush(stdout);
+    }
+  } else {
+    collective(step);
+  }
+}
+
+int main(int argc, char **argv)
+{
+  if (argc < 4) {
+    fprintf(stderr, "usage: %s RANK NRANKS ID_FILE STEP...\n", argv[0]);
+    return USAGE;
+  }
+  rank = atoi(argv[1]);
+  nranks = atoi(argv[2]);
+  id_file = argv[3];
+  for (int i = 4; i < argc; i++) run(argv[i]);
+  printf("done\n");
+  return 0;
+}
