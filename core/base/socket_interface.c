@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/if_addr.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static int preference(const struct tt_candidate *candidate)
 static bool usable(const struct tt_candidate *candidate, const char *filter, int family)
 {
   int has = candidate->interface.address.sa.sa_family;
-  if (!candidate->up || (has != AF_INET && has != AF_INET6) || (family && has != family)) return false;
+  if (!candidate->up || candidate->unready || (has != AF_INET && has != AF_INET6) || (family && has != family)) return false;
   return tt_ifname_match(filter, candidate->interface.name);
 }
 
@@ -157,6 +158,26 @@ ncclResult_t tt_socket_family(int *family)
   return ncclSuccess;
 }
 
+/* getifaddrs() does not tell which addresses are unready; the system's list of IPv6 addresses does. */
+static void mark_unready(struct tt_candidate *candidates, int n)
+{
+  FILE *file = fopen("/proc/net/if_inet6", "re");
+  char hex[33], name[32];
+  unsigned flags;
+  if (file == NULL) return; /* no IPv6 */
+  while (fscanf(file, "%32s %*x %*x %*x %x %31s", hex, &flags, name) == 3) {
+    for (int i = 0; flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) && !(flags & IFA_F_OPTIMISTIC) && i < n; i++) {
+      const union tt_address *address = &candidates[i].interface.address;
+      char own[33];
+      for (int b = 0; b < 16; b++) snprintf(own + 2 * b, 3, "%02x", address->v6.sin6_addr.s6_addr[b]);
+      if (address->sa.sa_family == AF_INET6 && strcmp(own, hex) == 0 &&
+          strcmp(candidates[i].interface.name, name) == 0)
+        candidates[i].unready = true;
+    }
+  }
+  fclose(file);
+}
+
 static ncclResult_t read_candidates(struct tt_candidate **candidates, int *n)
 {
   struct ifaddrs *all;
@@ -177,6 +198,7 @@ static ncclResult_t read_candidates(struct tt_candidate **candidates, int *n)
     if (family == AF_INET6) memcpy(&one->interface.address, at->ifa_addr, sizeof(struct sockaddr_in6));
   }
   freeifaddrs(all);
+  mark_unready(*candidates, *n);
   return result;
 }
 
@@ -197,7 +219,10 @@ static void list_candidates(const struct tt_candidate *candidates, int n, char *
                    strcmp(candidates[j].interface.name, one->interface.name) == 0;
     if (elsewhere) continue;
     int put = snprintf(text + used, size - used, "%s%s %s%s", used ? ", " : "", one->interface.name,
-                       has_address ? address : "(no address)", one->up ? "" : " (down)");
+                       has_address ? address : "(no address)",
+                       !one->up       ? " (down)"
+                       : one->unready ? " (not ready)"
+                                      : "");
     used += put > 0 ? (size_t)put : 0;
   }
 }

@@ -9,6 +9,7 @@ struct tt_candidate {
   struct tt_interface interface;
   bool up;
   bool loopback;
+  bool unready; /* an IPv6 address that the system still checks for duplicates, or found to be one: nobody can bind it */
 };
 
 /* Writes the usable candidates to `chosen` (room for n) in order of preference, and returns how many. `family` is 0,

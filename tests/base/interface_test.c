@@ -147,6 +147,18 @@ START_TEST(first_address_is_global)
 }
 END_TEST
 
+START_TEST(unready_address_is_not_chosen)
+{
+  struct tt_candidate all[] = {candidate("eth0", "2001:db8::1"), candidate("eth0", "fe80::1")};
+  struct tt_interface chosen[2];
+  all[0].unready = true;
+  ck_assert_int_eq(tt_interface_choose(all, 2, "eth0", 0, chosen), 1);
+  ck_assert_int_eq(chosen[0].address.v6.sin6_addr.s6_addr[0], 0xfe);
+  all[1].unready = true;
+  ck_assert_int_eq(tt_interface_choose(all, 2, "eth0", 0, chosen), 0);
+}
+END_TEST
+
 START_TEST(this_machine)
 {
   struct tt_interface *list;
@@ -190,6 +202,7 @@ Suite *interface_suite(void)
   tcase_add_loop_test(one, filters, 0, (int)TT_COUNT(filter_rows));
   tcase_add_test(one, choices);
   tcase_add_test(one, first_address_is_global);
+  tcase_add_test(one, unready_address_is_not_chosen);
   tcase_add_test(one, this_machine);
   tcase_add_test(one, none_passes);
   return suite;

@@ -1,0 +1,219 @@
+"""Two hosts as network namespaces joined by virtual cables: ranks inside one share memory, ranks of different ones use the
+net plugin, and the interfaces that may be used carry the data. Needs root."""
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import time
+import unittest
+
+import lib
+from lib import COLLECTIVES, Case
+from matrix import VIA
+
+PREFIX = "tt-"
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise unittest.SkipTest(f"`ip {' '.join(map(str, words))}` failed: {done.stdout.strip()}")
+    return done.stdout
+
+
+class Hosts:
+    """Two namespaces. Interfaces vanish with the namespace they are in."""
+
+    def __init__(self):
+        self.remove_stale()
+        self.names = [f"{PREFIX}{letter}-{os.getpid()}" for letter in "ab"]
+        atexit.register(self.remove)
+        for name in self.names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+
+    @staticmethod
+    def remove_stale():
+        """Those of a run that was killed."""
+        for name in os.listdir("/run/netns") if os.path.isdir("/run/netns") else ():
+            owner = re.fullmatch(PREFIX + r"[ab]-(\d+)", name)
+            if owner and not os.path.exists(f"/proc/{owner[1]}"):
+                subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+    def cable(self, number, *addresses, checks=0):
+        """An interface e<number> in both, with addresses in which % stands for the host's own part. With `checks` it also
+        has a link-local IPv6 address that is no use for that many seconds, while the system looks for duplicates."""
+        a, b = self.names
+        ip("link", "add", f"e{number}", "netns", a, "type", "veth", "peer", "name", f"e{number}", "netns", b)
+        for i, name in enumerate(self.names):
+            for address in addresses:
+                ip("-n", name, "address", "add", address.replace("%", str(i + 1)), "dev", f"e{number}",
+                   *(("nodad",) if ":" in address else ()))
+            if checks:
+                ip("netns", "exec", name, "sh", "-c", f"echo {checks} > /proc/sys/net/ipv6/conf/e{number}/dad_transmits")
+            else:
+                ip("-n", name, "link", "set", f"e{number}", "addrgenmode", "none")
+            ip("-n", name, "link", "set", f"e{number}", "up")
+        for name in self.names:
+            while "state UP" not in ip("-n", name, "link", "show", f"e{number}"):
+                time.sleep(0.01)
+
+    def nowhere(self, number, address):
+        """In the first host an interface that is up and has an address, and on whose other end nobody answers."""
+        a = self.names[0]
+        ip("-n", a, "link", "add", f"e{number}", "type", "veth", "peer", "name", f"x{number}")
+        ip("-n", a, "address", "add", address, "dev", f"e{number}")
+        for end in ("e", "x"):
+            ip("-n", a, "link", "set", f"{end}{number}", "addrgenmode", "none")
+            ip("-n", a, "link", "set", f"{end}{number}", "up")
+
+    def sent(self, number):
+        return [int(ip("netns", "exec", name, "cat", f"/sys/class/net/e{number}/statistics/tx_bytes"))
+                for name in self.names]
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+class Namespaces(Case):
+    @classmethod
+    def setUpClass(cls):
+        lib.need(shutil.which("ip"), "there is no ip command (iproute2)")
+        lib.need(os.geteuid() == 0, "network namespaces need root")
+        Hosts().remove()
+
+    def setUp(self):
+        super().setUp()
+        self.hosts = Hosts()
+        self.addCleanup(self.hosts.remove)
+
+    def across(self, *words, address="10.1.0.1", **env):
+        """Ranks 0 and 1 on one host, 2 and 3 on the other; the output of all when all was right."""
+        a, b = self.hosts.names
+        processes = self.by_hand(words, 4, hosts=(a, a, b, b), address=address, **env)
+        for process in processes:
+            process.wait()
+        for rank, process in enumerate(processes):
+            self.assertEqual(process.status, 0, f"rank {rank}:\n" + "".join(p.all[-3000:] for p in processes))
+        self.good(processes[0])
+        return [p.all for p in processes]
+
+    LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL"}
+
+    def all_collectives(self, **env):
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                texts = self.across(collective, "-b", 8, "-e", "8K" if lib.SANITIZE else "128K", "-f", 16, "--iters", 1, "-w", 0, **self.LOGGED, **env)
+                self.transports(texts)
+
+    def transports(self, texts):
+        used = set()
+        for _, source, target, via in VIA.findall("".join(texts)):
+            inside = int(source) // 2 == int(target) // 2
+            self.assertRegex(via, "SHM/|P2P/" if inside else r"NET/Socket/\d+$", f"{source} -> {target}")
+            used.add(inside)
+        self.assertEqual(used, {True, False})
+
+    def test_ipv4(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        self.all_collectives()
+
+    def test_ipv6_only(self):
+        self.hosts.cable(0, "fd00:1::%/64")
+        self.all_collectives(address="fd00:1::1")
+
+    def test_addresses_that_are_not_ready(self):
+        self.hosts.cable(0, "10.1.0.%/24", checks=60)
+        self.assertIn("tentative", ip("-n", self.hosts.names[0], "address"))
+        texts = self.across("all_reduce", "-b", 8, "-e", 8, "--iters", 1, **self.LOGGED)
+        self.transports(texts)
+        self.assertNotIn("fe80:", "".join(texts))
+
+    def test_what_the_log_says_of_the_plugin(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        for rank, text in enumerate(self.across("all_reduce", "-b", 64, "-e", 64, NCCL_DEBUG="INFO")):
+            chosen = re.search(r"NET/Plugin: using Socket \(ABI v(\d+), 1 device\) from (\S+): (.+)", text)
+            self.assertTrue(chosen, f"rank {rank}: {text}")
+            self.assertEqual(chosen[1], "12")
+            self.assertTrue(os.path.isfile(chosen[2]), chosen[2])
+            self.assertIn("usable on all 4 ranks", chosen[3])
+            self.assertIn("4 ranks on 2 hosts", text)
+
+    def test_algorithms(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        for algorithm in ("ring", "tree", "oneshot", "twoshot"):
+            for protocol in ("Simple", "LL"):
+                with self.subTest(algorithm, protocol=protocol):
+                    self.across("all_reduce", "-b", 8, "-e", "8K", "-f", 32, "--iters", 1, "-w", 0, NCCL_ALGO=algorithm, NCCL_PROTO=protocol)
+
+    def carried(self, before, number):
+        return min(now - then for now, then in zip(self.hosts.sent(number), before[number]))
+
+    def exchange(self, **env):
+        """64 times 64 KiB on each channel of a ring over the cables; the bytes that each then has carried."""
+        before = [self.hosts.sent(0), self.hosts.sent(1)]
+        self.across("all_reduce", "-b", "256K", "-e", "256K", "--iters", 16, NCCL_ALGO="ring", NCCL_MIN_NCHANNELS=4,
+                    **env)
+        return [self.carried(before, 0), self.carried(before, 1)]
+
+    def test_two_interfaces_share_the_data(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        self.hosts.cable(1, "10.2.0.%/24")
+        first, second = self.exchange()
+        self.assertGreater(first, 1 << 20)
+        self.assertGreater(second, 1 << 20)
+
+    def test_one_of_two_interfaces(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        self.hosts.cable(1, "10.2.0.%/24")
+        for name in ("=e1", "e1", "^e0,lo"):
+            with self.subTest(name):
+                # Process 0 of the tool listens on the first cable; the library may use the second only.
+                first, second = self.exchange(NCCL_SOCKET_IFNAME=name)
+                self.assertLess(first, 1 << 18)
+                self.assertGreater(second, 1 << 20)
+
+    def test_an_interface_that_leads_nowhere(self):
+        """Ranks on one host may use an interface of which the other host cannot reach the address: data still passes, or
+        the error names the address, and neither takes long."""
+        self.hosts.cable(0, "10.1.0.%/24")
+        self.hosts.nowhere(1, "10.9.0.1/24")
+        a, b = self.hosts.names
+        processes = self.by_hand(("all_reduce", "-b", "64K", "-e", "64K", "--iters", 2), 4, hosts=(a, a, b, b),
+                                 address="10.1.0.1", NCCL_SOCKET_TIMEOUT=5, NCCL_BOOTSTRAP_TIMEOUT=10, NCCL_DEBUG="WARN",
+                                 NCCL_SOCKET_RETRY_CNT=3)
+        for process in processes:
+            process.wait()
+        if any(p.status for p in processes):
+            for rank, process in enumerate(processes):
+                self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+                self.assertIn("10.9.0.1", process.all, f"rank {rank}")
+        else:
+            self.good(processes[0], 1)
+        # With the interface excluded it must work.
+        self.across("all_reduce", "-b", "64K", "-e", "64K", "--iters", 2, NCCL_SOCKET_IFNAME="e0")
+
+    def test_an_interface_that_does_not_exist(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        a, b = self.hosts.names
+        for process in self.by_hand(("all_reduce", "-b", 8, "-e", 8), 4, hosts=(a, a, b, b), address="10.1.0.1",
+                                    NCCL_SOCKET_IFNAME="nope0"):
+            process.wait()
+            self.assertEqual(process.status, 3, process.all)
+            self.assertRegex(process.err, r"no usable network interface matches NCCL_SOCKET_IFNAME=nope0; there are: .*e0 10\.1\.0\.[12]")
+
+    def test_no_network_allowed(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        a, b = self.hosts.names
+        for rank, process in enumerate(self.by_hand(("all_reduce", "-b", 8, "-e", 8), 4, hosts=(a, a, b, b), address="10.1.0.1",
+                                                    NCCL_NET_DISABLE=1)):
+            process.wait()
+            self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: [^;]*(host|namespace)[^;]*; NET: NCCL_NET_DISABLE is set\)",
+                             f"rank {rank}")
+
+
+if __name__ == "__main__":
+    lib.main()
