@@ -2,7 +2,9 @@
 the tests to run (all by default). A test that lacks what it needs (mpirun, say) is skipped with its reason."""
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import socket
@@ -146,6 +148,23 @@ class Perf(Case):
         self.assertRegex(done.stdout, r"# Avg bus bandwidth    : \S+ FAILED")
         self.assertEqual(done.stderr, "")
         self.assertEqual(run(*command, env=environment(NCCL_TESTS_MIN_BW=0)).returncode, 0)
+
+    def test_progress_on_a_terminal_only(self):
+        command = [PERF, "all_reduce", "-n", "2", "-b", "8", "-e", "8", "-N", "0"]
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(command, env=early_exit_environment(), stdout=subprocess.PIPE, stderr=theirs)
+        os.close(theirs)
+        seen, deadline = b"", time.monotonic() + 30
+        while b"measurements, now 8 bytes" not in seen:
+            self.assertLess(time.monotonic(), deadline, seen)
+            if select.select([ours, process.stdout], [], [], 1)[0]:
+                if select.select([ours], [], [], 0)[0]:
+                    seen += os.read(ours, 4096)
+                else:
+                    os.read(process.stdout.fileno(), 65536)
+        process.terminate()
+        process.communicate(timeout=30)
+        os.close(ours)
 
     def test_wrong_command_lines(self):
         for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"), ([], "no collective"),
