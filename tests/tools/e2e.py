@@ -110,8 +110,8 @@ class Perf(Case):
     def test_odd_counts_and_alignment(self):
         for collective in COLLECTIVES:
             with self.subTest(collective):
-                self.good(run(PERF, collective, "-n", 3, "-d", "int8", "-b", 1, "-e", 5000, "-f", 7, "-u", 1, "--iters", 2,
-                              "-c", 2), 5)
+                self.good(run(PERF, collective, "-n", 3, "-d", "int8", "-b", 1, "-e", 5000, "-f", 7, "-u", 1, "-c", 2,
+                              "--iters", 2), 5)
 
     def test_aggregation_and_barriers(self):
         for z in (1, 2, 3):
@@ -167,7 +167,8 @@ class Perf(Case):
         os.close(ours)
 
     def test_wrong_command_lines(self):
-        for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"), ([], "no collective"),
+        for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"),
+                            ([], "no collective"),
                             (["reduce", "-n", 2, "-r", 2], "2 ranks"), (["all_reduce", "-b", "7x"], "7x")):
             done = run(PERF, *words)
             self.assertEqual(done.returncode, 2, words)
@@ -337,8 +338,8 @@ class Faults(Case):
 
     def interrupted(self, send):
         process = subprocess.Popen([PERF, "all_reduce", "-n", "3", "-b", "8", "-e", "8", "-N", "0", "-J", self.json],
-                                   env=early_exit_environment(), start_new_session=True, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
+                                   env=early_exit_environment(), start_new_session=True, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while not ROW.match(process.stdout.readline()):
             self.assertIsNone(process.poll())
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as f:
@@ -477,8 +478,8 @@ class Run(Case):
             self.assertIn(said, done.stderr)
 
     def test_termination_is_passed_on(self):
-        process = subprocess.Popen([self.RUN, "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"],
-                                   text=True, stdout=subprocess.PIPE)
+        script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"
+        process = subprocess.Popen([self.RUN, "sh", "-c", script], text=True, stdout=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "ready\n")
         process.terminate()
         self.assertEqual(process.wait(timeout=30), 5)

@@ -1,7 +1,6 @@
-/* Linked into a copy of tutti-perf: stands before the library's ncclAllReduce and, on one rank and from one call on, does
- * what TEST_FAULT says. Shows that tutti-perf finds and reports what goes wrong.
- *   corrupt  flips a bit of the last element of the result
- *   skip     does not take part in delivering the result: restores what was in the receive buffer
+/* Linked into a copy of tutti-perf: stands before the library's ncclAllReduce and, on one rank and from one call on,
+ * does what TEST_FAULT says. Shows that tutti-perf finds and reports what goes wrong. corrupt  flips a bit of the last
+ * element of the result skip     does not take part in delivering the result: restores what was in the receive buffer
  *   error    returns ncclInternalError
  *   kill     ends the process as a crash would
  *   hang     never returns */
@@ -20,9 +19,9 @@ static int setting(const char *name, int otherwise)
 static size_t bytes_of(ncclDataType_t type)
 {
   return type == ncclFloat64 || type == ncclInt64 || type == ncclUint64 ? 8
-         : type == ncclInt8 || type == ncclUint8                       ? 1
-         : type == ncclFloat16 || type == ncclBfloat16                 ? 2
-                                                                       : 4;
+         : type == ncclInt8 || type == ncclUint8                        ? 1
+         : type == ncclFloat16 || type == ncclBfloat16                  ? 2
+                                                                        : 4;
 }
 
 static ncclResult_t skip(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,

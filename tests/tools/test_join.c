@@ -88,7 +88,8 @@ START_TEST(strangers_do_no_harm)
   parties[0].join = (struct perf_join){0, 2, address, "", 20};
   parties[1].join = (struct perf_join){1, 2, address, "", 20};
   ck_assert(!pthread_create(&parties[0].thread, NULL, attend, &parties[0]));
-  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)},
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_addr = {htonl(INADDR_LOOPBACK)},
                            .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
   int silent = -1, noisy = -1;
   for (int tries = 0; tries < 100 && silent < 0; tries++) {

@@ -37,7 +37,8 @@ START_TEST(well_formed)
            "assert d[\"text\"] == \"quote \\\" backslash \\\\ newline \\n tab \\t bell \\a caf\\u00e9\", d[\"text\"]; "
            "assert d[\"none\"] is None and d[\"nan\"] is None and d[\"inf\"] is None; "
            "assert d[\"large\"] == -2**63 and abs(d[\"third\"] - 1/3) < 1e-8 and d[\"yes\"] is True; "
-           "assert d[\"empty\"] == [] and len(d[\"list\"]) == 1001 and d[\"last\"] == \"\"' %s", path);
+           "assert d[\"empty\"] == [] and len(d[\"list\"]) == 1001 and d[\"last\"] == \"\"' %s",
+           path);
   ck_assert_int_eq(system(command), 0);
   unlink(path);
 }

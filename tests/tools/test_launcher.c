@@ -37,8 +37,8 @@ START_TEST(recognised)
       {ENVIRONMENT("OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_RANK", "2",
                    "OMPI_COMM_WORLD_LOCAL_SIZE", "4", "PMIX_NAMESPACE", "77", "PMIX_RANK", "2"),
        PERF_LAUNCHER_OPENMPI, 2, 4, 2, 4, "", "/77"},
-      {ENVIRONMENT("PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALRANKID", "1", "MPI_LOCALNRANKS", "2"),
-       PERF_LAUNCHER_PMI, 1, 2, 1, 2, "", ""},
+      {ENVIRONMENT("PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALRANKID", "1", "MPI_LOCALNRANKS", "2"), PERF_LAUNCHER_PMI,
+       1, 2, 1, 2, "", ""},
       {ENVIRONMENT("PMI_RANK", "1", "PMI_SIZE", "2", "PMI_KVSNAME", "kvs_9"), PERF_LAUNCHER_PMI, 1, 2, -1, -1, "",
        "/kvs_9"},
       {ENVIRONMENT("RANK", "3", "WORLD_SIZE", "8", "LOCAL_RANK", "3", "LOCAL_WORLD_SIZE", "4", "MASTER_ADDR", "n1",
@@ -96,7 +96,7 @@ END_TEST
 
 START_TEST(node_lists)
 {
-  static const char *const rows[][2] = {{"n1", "n1"}, {"n1,n2", "n1"}, {"gpu[07-09,12],login", "gpu07"},
+  static const char *const rows[][2] = {{"n1", "n1"},   {"n1,n2", "n1"},    {"gpu[07-09,12],login", "gpu07"},
                                         {"a[3]", "a3"}, {"r[1-2]n", "r1n"}, {"r[1,2]-x,b", "r1-x"}};
   char host[64];
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

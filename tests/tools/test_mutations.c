@@ -24,8 +24,14 @@ static void world_make(struct world *w, const char *collective, const struct per
     ck_assert(perf_buffer_make(&w->send[r], &perf_memory_host, 0, (size_t)elements * 8, 0));
     ck_assert(perf_buffer_make(&w->recv[r], &perf_memory_host, 0, (size_t)elements * 8, 0));
     struct perf_case *c = &w->cases[r];
-    *c = (struct perf_case){.collective = perf_collective_find(collective), .type = type, .root = root, .rank = r,
-                            .nranks = ranks, .in_place = in_place, .epoch = 7, .send = &w->send[r],
+    *c = (struct perf_case){.collective = perf_collective_find(collective),
+                            .type = type,
+                            .root = root,
+                            .rank = r,
+                            .nranks = ranks,
+                            .in_place = in_place,
+                            .epoch = 7,
+                            .send = &w->send[r],
                             .recv = &w->recv[r]};
     if (c->collective->reduces) c->op = op;
     c->collective->shape(&c->shape, (size_t)elements, r, ranks);
@@ -59,11 +65,16 @@ static long double load_float(const struct perf_type *type, const char *at)
 static int64_t load_integer(const struct perf_type *type, const char *at)
 {
   switch (type->type) {
-  case ncclInt8: return *(const int8_t *)at;
-  case ncclUint8: return *(const uint8_t *)at;
-  case ncclInt32: return *(const int32_t *)at;
-  case ncclUint32: return *(const uint32_t *)at;
-  default: return *(const int64_t *)at;
+  case ncclInt8:
+    return *(const int8_t *)at;
+  case ncclUint8:
+    return *(const uint8_t *)at;
+  case ncclInt32:
+    return *(const int32_t *)at;
+  case ncclUint32:
+    return *(const uint32_t *)at;
+  default:
+    return *(const int64_t *)at;
   }
 }
 
@@ -89,8 +100,11 @@ static void reduce_element(const struct world *w, unsigned who, size_t index, ch
     if (!(who >> r & 1)) continue;
     if (type->kind == PERF_FLOATING) {
       long double x = load_float(type, w->inputs[r] + at);
-      value = first ? x : op == ncclProd ? value * x : op == ncclMin ? fminl(value, x)
-              : op == ncclMax ? fmaxl(value, x) : value + x;
+      value = first            ? x
+              : op == ncclProd ? value * x
+              : op == ncclMin  ? fminl(value, x)
+              : op == ncclMax  ? fmaxl(value, x)
+                               : value + x;
     } else {
       int64_t x = load_integer(type, w->inputs[r] + at);
       integer = first ? x : combine(type, op, integer, x);
@@ -98,8 +112,10 @@ static void reduce_element(const struct world *w, unsigned who, size_t index, ch
     first = false;
   }
   if (op == ncclAvg) value /= w->ranks, integer /= w->ranks;
-  if (type->kind == PERF_FLOATING) perf_pattern_encode(type, (double)value, out);
-  else memcpy(out, &integer, (size_t)type->bytes);
+  if (type->kind == PERF_FLOATING)
+    perf_pattern_encode(type, (double)value, out);
+  else
+    memcpy(out, &integer, (size_t)type->bytes);
 }
 
 /* The collective. `who` is normally all ranks. */
@@ -217,8 +233,10 @@ START_TEST(results_never_written_are_found)
     world_make(&w, c->name, perf_type_find("float"), perf_op_find("sum"), 3, 120, in_place, 0);
     prepare(&w, 3);
     uint64_t wrong = wrong_at(&w, 1);
-    if (!strcmp(c->name, "reduce")) ck_assert_uint_eq(wrong, 0); /* rank 1 gets nothing */
-    else ck_assert_uint_ge(wrong, w.cases[1].shape.count);
+    if (!strcmp(c->name, "reduce"))
+      ck_assert_uint_eq(wrong, 0); /* rank 1 gets nothing */
+    else
+      ck_assert_uint_ge(wrong, w.cases[1].shape.count);
     world_drop(&w);
   }
 }

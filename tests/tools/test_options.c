@@ -25,10 +25,19 @@ START_TEST(sizes)
   static const struct {
     const char *text;
     uint64_t bytes;
-  } good[] = {{"0", 0},        {"8", 8},          {"1K", 1024},      {"1k", 1024},   {"64KiB", 65536}, {"1.5M", 1572864},
-              {"32MB", 32u << 20}, {"4G", 4ull << 30}, {"2T", 2ull << 40}, {"0.5K", 512}, {"7B", 7}};
-  static const char *const bad[] = {"",   "-1",  "K",    "1X",  "1KK",  "1.3",  "0x10", "nan", "inf",
-                                    "1e30", " 8", "8 ", "1 K", "+5", "1Kb2", "99999999T"};
+  } good[] = {{"0", 0},
+              {"8", 8},
+              {"1K", 1024},
+              {"1k", 1024},
+              {"64KiB", 65536},
+              {"1.5M", 1572864},
+              {"32MB", 32u << 20},
+              {"4G", 4ull << 30},
+              {"2T", 2ull << 40},
+              {"0.5K", 512},
+              {"7B", 7}};
+  static const char *const bad[] = {"",    "-1",   "K",  "1X", "1KK", "1.3", "0x10", "nan",
+                                    "inf", "1e30", " 8", "8 ", "1 K", "+5",  "1Kb2", "99999999T"};
   for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
     uint64_t bytes = 1;
     ck_assert_msg(perf_size_parse(good[i].text, &bytes), "%s", good[i].text);

@@ -10,10 +10,17 @@ START_TEST(encodings)
     const char *type;
     double value;
     uint64_t bits;
-  } table[] = {{"half", 1.0, 0x3c00},       {"half", -2.0, 0xc000},          {"half", 2048, 0x6800},
-               {"half", 0, 0},              {"half", 65504, 0x7bff},         {"half", 1.0 / 1024, 0x1400},
-               {"bfloat16", 1.0, 0x3f80},   {"bfloat16", -256, 0xc380},      {"float", 0.5, 0x3f000000},
-               {"float", -3, 0xc0400000},   {"double", 1, 0x3ff0000000000000}};
+  } table[] = {{"half", 1.0, 0x3c00},
+               {"half", -2.0, 0xc000},
+               {"half", 2048, 0x6800},
+               {"half", 0, 0},
+               {"half", 65504, 0x7bff},
+               {"half", 1.0 / 1024, 0x1400},
+               {"bfloat16", 1.0, 0x3f80},
+               {"bfloat16", -256, 0xc380},
+               {"float", 0.5, 0x3f000000},
+               {"float", -3, 0xc0400000},
+               {"double", 1, 0x3ff0000000000000}};
   for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
     const struct perf_type *type = perf_type_find(table[i].type);
     uint64_t bits = 0;

@@ -7,8 +7,13 @@
 
 static struct perf_options base(const char *collective)
 {
-  return (struct perf_options){.collective = perf_collective_find(collective), .min_bytes = 8, .max_bytes = 8,
-                               .step_bytes = 8, .cycles = 1, .type = perf_type_find("float"), .op = perf_op_find("sum")};
+  return (struct perf_options){.collective = perf_collective_find(collective),
+                               .min_bytes = 8,
+                               .max_bytes = 8,
+                               .step_bytes = 8,
+                               .cycles = 1,
+                               .type = perf_type_find("float"),
+                               .op = perf_op_find("sum")};
 }
 
 static void expect_sizes(const struct perf_options *options, const uint64_t *sizes, size_t count)
@@ -84,8 +89,8 @@ START_TEST(bandwidth_factors)
   static const struct {
     const char *name;
     double two, four, eight;
-  } table[] = {{"all_reduce", 1, 1.5, 1.75},       {"all_gather", 0.5, 0.75, 0.875}, {"reduce_scatter", 0.5, 0.75, 0.875},
-               {"alltoall", 0.5, 0.75, 0.875},     {"broadcast", 1, 1, 1},           {"reduce", 1, 1, 1},
+  } table[] = {{"all_reduce", 1, 1.5, 1.75},   {"all_gather", 0.5, 0.75, 0.875}, {"reduce_scatter", 0.5, 0.75, 0.875},
+               {"alltoall", 0.5, 0.75, 0.875}, {"broadcast", 1, 1, 1},           {"reduce", 1, 1, 1},
                {"sendrecv", 1, 1, 1}};
   for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
     const struct perf_collective *c = perf_collective_find(table[i].name);
@@ -112,8 +117,8 @@ END_TEST
 
 START_TEST(collective_names)
 {
-  static const char *const names[] = {"all_reduce", "all-reduce", "allreduce", "AllReduce", "all_reduce_perf",
-                                      "all_reduce_perf_mpi"};
+  static const char *const names[] = {"all_reduce", "all-reduce",      "allreduce",
+                                      "AllReduce",  "all_reduce_perf", "all_reduce_perf_mpi"};
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
     ck_assert_ptr_eq(perf_collective_find(names[i]), perf_collective_at(0));
   ck_assert_ptr_null(perf_collective_find("perf"));
@@ -128,8 +133,8 @@ START_TEST(numbers_keep_their_width)
     double value;
     int width;
     const char *text;
-  } table[] = {{1.234, 7, "   1.23"}, {12345.678, 7, "12345.7"}, {1234567.8, 7, "1234568"},
-               {123456789, 7, "1.2e+08"}, {0, 6, "  0.00"}, {1234567, 6, " 1e+06"}};
+  } table[] = {{1.234, 7, "   1.23"},     {12345.678, 7, "12345.7"}, {1234567.8, 7, "1234568"},
+               {123456789, 7, "1.2e+08"}, {0, 6, "  0.00"},          {1234567, 6, " 1e+06"}};
   for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
     char text[32];
     perf_report_number(text, table[i].width, table[i].value);

@@ -33,9 +33,12 @@ static void add_quoted(struct tool_json *json, const char *text)
   for (; *text; text++) {
     char escape[8];
     unsigned char c = (unsigned char)*text;
-    if (c == '"' || c == '\\') snprintf(escape, sizeof(escape), "\\%c", c);
-    else if (c < 0x20) snprintf(escape, sizeof(escape), "\\u%04x", c);
-    else snprintf(escape, sizeof(escape), "%c", c);
+    if (c == '"' || c == '\\')
+      snprintf(escape, sizeof(escape), "\\%c", c);
+    else if (c < 0x20)
+      snprintf(escape, sizeof(escape), "\\u%04x", c);
+    else
+      snprintf(escape, sizeof(escape), "%c", c);
     add(json, escape, strlen(escape));
   }
   add(json, "\"", 1);
@@ -67,8 +70,10 @@ void tool_json_close(struct tool_json *json, char bracket)
 void tool_json_string(struct tool_json *json, const char *key, const char *value)
 {
   begin(json, key);
-  if (value) add_quoted(json, value);
-  else add(json, "null", 4);
+  if (value)
+    add_quoted(json, value);
+  else
+    add(json, "null", 4);
 }
 
 void tool_json_integer(struct tool_json *json, const char *key, int64_t value)
@@ -82,8 +87,10 @@ void tool_json_real(struct tool_json *json, const char *key, double value)
 {
   char text[40];
   begin(json, key);
-  if (isfinite(value)) add(json, text, (size_t)snprintf(text, sizeof(text), "%.9g", value));
-  else add(json, "null", 4);
+  if (isfinite(value))
+    add(json, text, (size_t)snprintf(text, sizeof(text), "%.9g", value));
+  else
+    add(json, "null", 4);
 }
 
 void tool_json_bool(struct tool_json *json, const char *key, bool value)

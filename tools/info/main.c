@@ -24,7 +24,8 @@ static void help(FILE *out)
         "  -v, --verbose   with type, range, default and meaning of each parameter\n"
         "  -J, --json      as JSON\n"
         "  -h, --help      this text\n\n"
-        "Exit status: 0; 1 when a parameter is malformed; 2 for a wrong command line.\n", out);
+        "Exit status: 0; 1 when a parameter is malformed; 2 for a wrong command line.\n",
+        out);
 }
 
 /* The library that this program runs with: its plugins are found beside it. */
@@ -64,14 +65,29 @@ int main(int argc, char **argv)
   bool verbose = false, as_json = false;
   while ((c = getopt_long(argc, argv, "LDPEvJh", options, NULL)) != -1) {
     switch (c) {
-    case 'L': what |= LIBRARY; break;
-    case 'D': what |= DEVICES; break;
-    case 'P': what |= PLUGINS; break;
-    case 'E': what |= PARAMS; break;
-    case 'v': verbose = true; break;
-    case 'J': as_json = true; break;
-    case 'h': help(stdout); return 0;
-    default: return 2; /* getopt has said what is wrong */
+    case 'L':
+      what |= LIBRARY;
+      break;
+    case 'D':
+      what |= DEVICES;
+      break;
+    case 'P':
+      what |= PLUGINS;
+      break;
+    case 'E':
+      what |= PARAMS;
+      break;
+    case 'v':
+      verbose = true;
+      break;
+    case 'J':
+      as_json = true;
+      break;
+    case 'h':
+      help(stdout);
+      return 0;
+    default:
+      return 2; /* getopt has said what is wrong */
     }
   }
   if (optind < argc) {

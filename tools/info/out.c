@@ -16,8 +16,10 @@ void info_begin(struct info_out *out, const char *kind, const char *name)
 
 void info_end(struct info_out *out)
 {
-  if (out->json) tool_json_close(out->json, '{');
-  else putchar('\n');
+  if (out->json)
+    tool_json_close(out->json, '{');
+  else
+    putchar('\n');
 }
 
 static void print_key(const char *key)

@@ -17,11 +17,13 @@ void info_library(struct info_out *out, const char *path)
   info_begin(out, "library", "tutti");
   if (tuttiGetVersion(&version) == ncclSuccess)
     snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-  else snprintf(text, sizeof(text), "unknown");
+  else
+    snprintf(text, sizeof(text), "unknown");
   info_text(out, "version", text);
   if (ncclGetVersion(&api) == ncclSuccess)
     snprintf(text, sizeof(text), "%d.%d.%d", api / 10000, api / 100 % 100, api % 100);
-  else snprintf(text, sizeof(text), "unknown");
+  else
+    snprintf(text, sizeof(text), "unknown");
   info_text(out, "nccl_api", text);
   info_text(out, "path", path);
   info_text(out, "library_directory", tt_host_library_dir());
@@ -114,8 +116,8 @@ void info_plugins(struct info_out *out)
 
 static void print_allowed(struct info_out *out, const struct tt_param *param)
 {
-  static const char *const types[] = {[TT_PARAM_INT] = "integer", [TT_PARAM_BOOL] = "boolean",
-                                      [TT_PARAM_STRING] = "text"};
+  static const char *const types[] = {
+      [TT_PARAM_INT] = "integer", [TT_PARAM_BOOL] = "boolean", [TT_PARAM_STRING] = "text"};
   char text[64];
   info_text(out, "type", types[param->type]);
   if (param->type == TT_PARAM_INT) {
@@ -129,16 +131,19 @@ static void print_allowed(struct info_out *out, const struct tt_param *param)
 
 void info_params(struct info_out *out, bool verbose)
 {
-  static const char *const origins[] = {
-      [TT_PARAM_FROM_DEFAULT] = "default", [TT_PARAM_FROM_ENV] = "environment",
-      [TT_PARAM_FROM_USER_FILE] = "user file", [TT_PARAM_FROM_SYSTEM_FILE] = "system file"};
+  static const char *const origins[] = {[TT_PARAM_FROM_DEFAULT] = "default",
+                                        [TT_PARAM_FROM_ENV] = "environment",
+                                        [TT_PARAM_FROM_USER_FILE] = "user file",
+                                        [TT_PARAM_FROM_SYSTEM_FILE] = "system file"};
   for (int id = 0; id < TT_PARAM_COUNT; id++) {
     const struct tt_param *param = tt_param_describe((enum tt_param_id)id);
     const char *file = NULL;
     enum tt_param_origin origin = tt_param_origin((enum tt_param_id)id, &file);
     info_begin(out, "param", param->name);
-    if (param->type == TT_PARAM_STRING) info_text(out, "value", tt_param_string((enum tt_param_id)id));
-    else info_number(out, "value", tt_param_int((enum tt_param_id)id));
+    if (param->type == TT_PARAM_STRING)
+      info_text(out, "value", tt_param_string((enum tt_param_id)id));
+    else
+      info_number(out, "value", tt_param_int((enum tt_param_id)id));
     info_text(out, "origin", origins[origin]);
     if (file) info_text(out, "file", file);
     if (verbose || out->json) print_allowed(out, param);

@@ -33,7 +33,7 @@ static ncclResult_t host_synchronize(cudaStream_t stream)
   return stream == NULL ? ncclSuccess : ncclInvalidArgument;
 }
 
-const struct perf_memory perf_memory_host = {"host",        host_allocate, host_release, host_copy_in,
+const struct perf_memory perf_memory_host = {"host",        host_allocate, host_release,    host_copy_in,
                                              host_copy_out, NULL,          host_synchronize};
 
 bool perf_buffer_make(struct perf_buffer *buffer, const struct perf_memory *memory, int device, size_t bytes,

@@ -140,13 +140,17 @@ static size_t type_bytes(ncclDataType_t type)
 {
   switch (type) {
   case ncclInt8:
-  case ncclUint8: return 1;
+  case ncclUint8:
+    return 1;
   case ncclFloat16:
-  case ncclBfloat16: return 2;
+  case ncclBfloat16:
+    return 2;
   case ncclInt32:
   case ncclUint32:
-  case ncclFloat32: return 4;
-  default: return 8;
+  case ncclFloat32:
+    return 4;
+  default:
+    return 8;
   }
 }
 

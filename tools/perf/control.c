@@ -118,7 +118,8 @@ void perf_control_fail(struct perf_control *control, const char *sentence)
   memcpy(message, &frame, sizeof(frame));
   memcpy(message + sizeof(frame), sentence, frame.bytes);
   for (int i = 0; i < peer_count(control); i++)
-    if (control->fds[i] >= 0) (void)send(control->fds[i], message, sizeof(frame) + frame.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (control->fds[i] >= 0)
+      (void)send(control->fds[i], message, sizeof(frame) + frame.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* Looks at what has arrived, without taking it: a failure may lie behind a data frame. */

@@ -25,8 +25,8 @@ enum perf_control_state {
 };
 
 /* Every process gives `bytes` and receives all processes' in order. */
-enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes, char *error,
-                         size_t size);
+enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes,
+                                            char *error, size_t size);
 
 /* Tells process 0 (or, from process 0, all) why this process ends. Best effort. */
 void perf_control_fail(struct perf_control *control, const char *sentence);

@@ -3,14 +3,18 @@
 
 void perf_options_help(const struct perf_options *o, FILE *out)
 {
-  if (o->nccl_tests_name) fprintf(out, "usage: %s [flags]\n", o->program);
-  else fprintf(out, "usage: %s COLLECTIVE [flags]\n", o->program);
+  if (o->nccl_tests_name)
+    fprintf(out, "usage: %s [flags]\n", o->program);
+  else
+    fprintf(out, "usage: %s COLLECTIVE [flags]\n", o->program);
   fputs("Measures a collective and checks every element of its results.\n\n"
         "COLLECTIVE: all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv\n"
         "The same program under the name all_reduce_perf, all_gather_perf, ... runs that collective.\n\n"
-        "Ranks (processes x threads x communicators a thread)\n", out);
+        "Ranks (processes x threads x communicators a thread)\n",
+        out);
   fputs(o->nccl_tests_name ? "      --np N            start N processes here (default: this one only)\n"
-                           : "  -n, --np N            start N processes here (default: this one only)\n", out);
+                           : "  -n, --np N            start N processes here (default: this one only)\n",
+        out);
   fputs("  -t, --nthreads N      threads in each process (1)\n"
         "  -g, --ngpus N         communicators that each thread drives in a group (1)\n"
         "      Under mpirun, srun or torchrun the processes are those the launcher started. By hand:\n"
@@ -26,9 +30,11 @@ void perf_options_help(const struct perf_options *o, FILE *out)
         "What is run\n"
         "  -d, --datatype TYPE   int8 uint8 int32 uint32 int64 uint64 half float double bfloat16, or all (float)\n"
         "  -o, --op OP           sum prod min max avg, or all (sum)\n"
-        "  -r, --root R          root rank, or all (0)\n", out);
+        "  -r, --root R          root rank, or all (0)\n",
+        out);
   fputs(o->nccl_tests_name ? "  -n, --iters N         timed iterations (20)\n"
-                           : "      --iters N         timed iterations (20)\n", out);
+                           : "      --iters N         timed iterations (20)\n",
+        out);
   fputs("  -w, --warmup_iters N  iterations before them (1)\n"
         "  -m, --agg_iters N     operations in the group of each iteration (1)\n"
         "  -N, --run_cycles N    rows for each size; 0: without end (1)\n"
@@ -42,13 +48,17 @@ void perf_options_help(const struct perf_options *o, FILE *out)
         "  -J, --json FILE       write results and errors there as JSON (--output_file)\n"
         "  -T, --timeout S       end with an error when one size takes longer than S seconds\n"
         "  NCCL_TESTS_MIN_BW=X   fail when the average bus bandwidth (GB/s) is below 0.9 X\n\n"
-        "Differences from nccl-tests\n", out);
+        "Differences from nccl-tests\n",
+        out);
   fputs(o->nccl_tests_name
             ? "  Under this name -n is the number of iterations, as there. As tutti-perf, -n starts processes.\n"
-            : "  -n starts processes; iterations are --iters. Under a *_perf name -n is iterations, as there.\n", out);
+            : "  -n starts processes; iterations are --iters. Under a *_perf name -n is iterations, as there.\n",
+        out);
   fputs("  The time is the slowest rank's (-a 3); there the mean (-a 1).\n"
         "  alltoall and sendrecv have no in-place form: those columns say N/A and do not count in the average.\n"
         "  Counts of gathering and scattering collectives are not rounded to 16 bytes.\n"
         "  -G -R -D -V -x -M -I -K need a GPU device and are refused here.\n\n"
-        "Exit status: 0 all correct; 1 wrong data or too little bandwidth; 2 wrong command line; 3 an error ended the run.\n", out);
+        "Exit status: 0 all correct; 1 wrong data or too little bandwidth; 2 wrong command line; 3 an error ended the "
+        "run.\n",
+        out);
 }

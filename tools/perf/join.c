@@ -170,9 +170,12 @@ static bool gather_all(const struct perf_join *join, const struct place *place, 
   error[0] = 0;
   if (listener >= 0 && place->address.ss_family != AF_UNIX)
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  if (listener < 0 || bind(listener, (const struct sockaddr *)&place->address, place->length) || listen(listener, 4096)) {
-    snprintf(error, size, "process 0 cannot listen at %s: %s; set TUTTI_PERF_ROOT=host:port to a free address of "
-             "this host, on all processes", place->text, strerror(errno));
+  if (listener < 0 || bind(listener, (const struct sockaddr *)&place->address, place->length) ||
+      listen(listener, 4096)) {
+    snprintf(error, size,
+             "process 0 cannot listen at %s: %s; set TUTTI_PERF_ROOT=host:port to a free address of "
+             "this host, on all processes",
+             place->text, strerror(errno));
     if (listener >= 0) close(listener);
     return false;
   }
@@ -182,9 +185,10 @@ static bool gather_all(const struct perf_join *join, const struct place *place, 
   if (present < join->processes && !error[0]) {
     char missing[200];
     list_missing(join, fds, missing, sizeof(missing));
-    snprintf(error, size, "of %d processes, these did not come to %s within %d s: %s (--join-timeout waits longer; "
-             "TUTTI_PERF_ROOT=host:port names another place to meet)", join->processes, place->text, join->timeout,
-             missing);
+    snprintf(error, size,
+             "of %d processes, these did not come to %s within %d s: %s (--join-timeout waits longer; "
+             "TUTTI_PERF_ROOT=host:port names another place to meet)",
+             join->processes, place->text, join->timeout, missing);
   }
   return present == join->processes;
 }
@@ -208,9 +212,10 @@ static bool connect_root(const struct perf_join *join, const struct place *place
     cause = errno;
     if (fd >= 0) close(fd);
     if (now_ms() >= deadline) {
-      snprintf(error, size, "process %d could not reach process 0 at %s within %d s: %s (--join-timeout waits longer; "
-               "TUTTI_PERF_ROOT=host:port names another place to meet)", join->process, place->text, join->timeout,
-               strerror(cause));
+      snprintf(error, size,
+               "process %d could not reach process 0 at %s within %d s: %s (--join-timeout waits longer; "
+               "TUTTI_PERF_ROOT=host:port names another place to meet)",
+               join->process, place->text, join->timeout, strerror(cause));
       return false;
     }
     poll(NULL, 0, RETRY_MS);

@@ -1,4 +1,5 @@
-/* Brings together processes that somebody else started: process 0 listens, the others connect, all within a deadline. */
+/* Brings together processes that somebody else started: process 0 listens, the others connect, all within a deadline.
+ */
 #ifndef PERF_JOIN_H
 #define PERF_JOIN_H
 

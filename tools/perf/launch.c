@@ -50,11 +50,15 @@ static void report_end(struct family *family, int p, int wait_status)
 {
   char ranks[48], what[96];
   pid_t pid = family->pids[p];
-  if (family->ranks_each == 1) snprintf(ranks, sizeof(ranks), "rank %d", p);
-  else snprintf(ranks, sizeof(ranks), "ranks %d-%d", p * family->ranks_each, (p + 1) * family->ranks_each - 1);
+  if (family->ranks_each == 1)
+    snprintf(ranks, sizeof(ranks), "rank %d", p);
+  else
+    snprintf(ranks, sizeof(ranks), "ranks %d-%d", p * family->ranks_each, (p + 1) * family->ranks_each - 1);
   if (WIFSIGNALED(wait_status))
-    snprintf(what, sizeof(what), "was killed by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-  else snprintf(what, sizeof(what), "ended with status %d", WEXITSTATUS(wait_status));
+    snprintf(what, sizeof(what), "was killed by signal %d (%s)", WTERMSIG(wait_status),
+             strsignal(WTERMSIG(wait_status)));
+  else
+    snprintf(what, sizeof(what), "ended with status %d", WEXITSTATUS(wait_status));
   fprintf(stderr, "%s: %s (process %d) %s; ending the others\n", family->program, ranks, (int)pid, what);
 }
 
@@ -103,10 +107,14 @@ static void child_setup(struct perf_control *control, int process, int processes
   if (!fds) _exit(1);
   if (process == 0) fds[0] = -1;
   for (int p = 1; p < processes; p++) {
-    if (process == 0) fds[p] = pairs[p][0];
-    else close(pairs[p][0]);
-    if (process == p) fds[0] = pairs[p][1];
-    else close(pairs[p][1]);
+    if (process == 0)
+      fds[p] = pairs[p][0];
+    else
+      close(pairs[p][0]);
+    if (process == p)
+      fds[0] = pairs[p][1];
+    else
+      close(pairs[p][1]);
   }
   perf_control_open(control, process, processes, fds);
 }
@@ -114,7 +122,7 @@ static void child_setup(struct perf_control *control, int process, int processes
 int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program)
 {
   struct family family = {.program = program, .processes = processes, .ranks_each = ranks_each};
-  int (*pairs)[2] = calloc((size_t)processes, sizeof(*pairs));
+  int(*pairs)[2] = calloc((size_t)processes, sizeof(*pairs));
   family.pids = calloc((size_t)processes, sizeof(*family.pids));
   pid_t parent = getpid();
   sigset_t signals;
@@ -137,8 +145,10 @@ int perf_launch(struct perf_control *control, int processes, int ranks_each, con
       free(family.pids);
       return -1;
     }
-    if (pid < 0) cause = errno;
-    else family.pids[p] = pid, family.running++;
+    if (pid < 0)
+      cause = errno;
+    else
+      family.pids[p] = pid, family.running++;
   }
   for (int p = 1; p < made; p++) close(pairs[p][0]), close(pairs[p][1]);
   free(pairs);

@@ -20,18 +20,54 @@ struct row {
 };
 
 static const struct row rows[] = {
-    {PERF_LAUNCHER_TORCHRUN, "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    {PERF_LAUNCHER_TORCHRUN,
+     "torchrun",
+     "TORCHELASTIC_RUN_ID",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT", NULL}},
-    {PERF_LAUNCHER_OPENMPI, "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL}},
-    {PERF_LAUNCHER_PMI, "mpirun (PMI)", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    {PERF_LAUNCHER_OPENMPI,
+     "mpirun (Open MPI)",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL}},
+    {PERF_LAUNCHER_PMI,
+     "mpirun (PMI)",
+     "PMI_SIZE",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
      {"PMI_KVSNAME", "PMI_JOBID", NULL}},
-    {PERF_LAUNCHER_SLURM, "srun", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL,
+    {PERF_LAUNCHER_SLURM,
+     "srun",
+     "SLURM_STEP_ID",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     NULL,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", NULL}},
-    {PERF_LAUNCHER_SLURM, "srun", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL,
+    {PERF_LAUNCHER_SLURM,
+     "srun",
+     "SLURM_STEP_ID",
+     "SLURM_PROCID",
+     "SLURM_NTASKS",
+     "SLURM_LOCALID",
+     NULL,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", NULL}},
-    {PERF_LAUNCHER_RANK_ENV, "RANK and WORLD_SIZE", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK",
-     "LOCAL_WORLD_SIZE", {"MASTER_PORT", NULL, NULL}},
+    {PERF_LAUNCHER_RANK_ENV,
+     "RANK and WORLD_SIZE",
+     "WORLD_SIZE",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"MASTER_PORT", NULL, NULL}},
 };
 
 static bool number(const char *text, long most, int *out)
@@ -105,8 +141,10 @@ static bool meeting_point(struct perf_launcher *launcher, const struct row *row,
   }
   if (launcher->address[0]) return true;
   if (row->kind == PERF_LAUNCHER_RANK_ENV || (launcher->local_size > 0 && launcher->local_size != launcher->size)) {
-    snprintf(error, size, "%s started %d processes, and how they can meet is not known: set MASTER_ADDR and "
-             "MASTER_PORT, or TUTTI_PERF_ROOT=host:port, for all of them", row->name, launcher->size);
+    snprintf(error, size,
+             "%s started %d processes, and how they can meet is not known: set MASTER_ADDR and "
+             "MASTER_PORT, or TUTTI_PERF_ROOT=host:port, for all of them",
+             row->name, launcher->size);
     return false;
   }
   return true;
@@ -115,8 +153,8 @@ static bool meeting_point(struct perf_launcher *launcher, const struct row *row,
 bool perf_launcher_detect(struct perf_launcher *launcher, const char *(*get)(const char *name), char *error,
                           size_t size)
 {
-  *launcher = (struct perf_launcher){.kind = PERF_LAUNCHER_NONE, .name = "none", .size = 1, .local_rank = -1,
-                                     .local_size = -1};
+  *launcher =
+      (struct perf_launcher){.kind = PERF_LAUNCHER_NONE, .name = "none", .size = 1, .local_rank = -1, .local_size = -1};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     const struct row *row = &rows[i];
     const char *rank = get(row->rank), *count = get(row->size);

@@ -28,7 +28,8 @@ static bool enough_memory(const struct perf_options *o, int local_processes, cha
   char line[128];
   unsigned long long kilobytes = 0;
   FILE *file = fopen("/proc/meminfo", "re");
-  while (file && fgets(line, sizeof(line), file) && sscanf(line, "MemAvailable: %llu kB", &kilobytes) != 1) {}
+  while (file && fgets(line, sizeof(line), file) && sscanf(line, "MemAvailable: %llu kB", &kilobytes) != 1) {
+  }
   if (file) fclose(file);
   double need = 2.0 * (double)o->max_bytes * o->threads * o->comms * local_processes, free_bytes = kilobytes * 1024.0;
   if (!kilobytes || need < 0.9 * free_bytes) return true;
@@ -52,8 +53,8 @@ static int find_processes(const struct perf_options *o, struct perf_control *con
   char address[160];
   if (!perf_launcher_detect(&launcher, environment, error, size) && o->rank < 0) return PERF_EXIT_USAGE;
   error[0] = 0;
-  if (o->rank >= 0) launcher = (struct perf_launcher){.name = "--rank", .rank = o->rank, .size = o->ranks_started,
-                                                      .local_size = -1};
+  if (o->rank >= 0)
+    launcher = (struct perf_launcher){.name = "--rank", .rank = o->rank, .size = o->ranks_started, .local_size = -1};
   if (o->processes && launcher.size > 1) {
     snprintf(error, size, "%s started this process as one of %d: leave out %s", launcher.name, launcher.size,
              o->nccl_tests_name ? "--np" : "-n");
@@ -92,8 +93,8 @@ static void share_id(struct perf_worker *worker)
   if (!all) perf_watch_fail(team->watch, "out of memory");
   memset(&worker->id, 0, sizeof(worker->id));
   if (team->control->process == 0) perf_worker_try(worker, 0, "ncclGetUniqueId", ncclGetUniqueId(&worker->id));
-  enum perf_control_state state = perf_control_gather(team->control, &worker->id, all, sizeof(*all), sentence,
-                                                      sizeof(sentence));
+  enum perf_control_state state =
+      perf_control_gather(team->control, &worker->id, all, sizeof(*all), sentence, sizeof(sentence));
   if (state != PERF_CONTROL_OK) perf_watch_lost(team->watch, state, sentence);
   worker->id = all[0];
   free(all);
@@ -103,8 +104,8 @@ static void run_threads(struct perf_team *team, struct perf_worker *workers, pth
 {
   const struct perf_options *o = team->options;
   for (int t = 0; t < o->threads; t++)
-    workers[t] = (struct perf_worker){.team = team, .thread = t, .memory = &perf_memory_host,
-                                      .comms = comms + t * o->comms};
+    workers[t] =
+        (struct perf_worker){.team = team, .thread = t, .memory = &perf_memory_host, .comms = comms + t * o->comms};
   share_id(&workers[0]);
   for (int t = 1; t < o->threads; t++) workers[t].id = workers[0].id;
   if (!o->parallel_init)
@@ -133,11 +134,16 @@ static int agree(struct perf_team *team, int status)
 
 static int run(const struct perf_options *o, struct perf_control *control, bool launched, int argc, char **argv)
 {
-  struct perf_watch watch = {.program = o->program, .control = control,
-                             .json = control->process == 0 ? o->json : NULL, .launched = launched};
+  struct perf_watch watch = {
+      .program = o->program, .control = control, .json = control->process == 0 ? o->json : NULL, .launched = launched};
   struct perf_report report = {0};
-  struct perf_team team = {.options = o, .control = control, .watch = &watch, .report = &report, .argc = argc,
-                           .argv = argv, .ranks = control->processes * o->threads * o->comms};
+  struct perf_team team = {.options = o,
+                           .control = control,
+                           .watch = &watch,
+                           .report = &report,
+                           .argc = argc,
+                           .argv = argv,
+                           .ranks = control->processes * o->threads * o->comms};
   struct perf_worker *workers = calloc((size_t)o->threads, sizeof(*workers));
   pthread_t *threads = calloc((size_t)o->threads, sizeof(*threads));
   ncclComm_t *comms = calloc((size_t)(o->threads * o->comms), sizeof(ncclComm_t));
@@ -160,13 +166,19 @@ int main(int argc, char **argv)
   char error[1024] = "", saving[512];
   bool child = false;
   switch (perf_options_parse(&options, argc, argv, error, sizeof(error))) {
-  case PERF_PARSE_HELP: perf_options_help(&options, stdout); return PERF_EXIT_OK;
-  case PERF_PARSE_WRONG: return refuse(&options, PERF_EXIT_USAGE, error, true);
-  case PERF_PARSE_RUN: break;
+  case PERF_PARSE_HELP:
+    perf_options_help(&options, stdout);
+    return PERF_EXIT_OK;
+  case PERF_PARSE_WRONG:
+    return refuse(&options, PERF_EXIT_USAGE, error, true);
+  case PERF_PARSE_RUN:
+    break;
   }
   if (environment("NCCL_TESTS_SPLIT") || environment("NCCL_TESTS_SPLIT_MASK"))
-    return refuse(&options, PERF_EXIT_USAGE, "NCCL_TESTS_SPLIT and NCCL_TESTS_SPLIT_MASK are not supported: one group "
-                                             "of all ranks is measured; unset them", true);
+    return refuse(&options, PERF_EXIT_USAGE,
+                  "NCCL_TESTS_SPLIT and NCCL_TESTS_SPLIT_MASK are not supported: one group "
+                  "of all ranks is measured; unset them",
+                  true);
   int status = find_processes(&options, &control, &child, error, sizeof(error));
   if (status == PERF_EXIT_OK && (child || !options.processes || options.processes == 1))
     return run(&options, &control, child, argc, argv);

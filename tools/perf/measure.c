@@ -24,9 +24,15 @@ static double now(const struct perf_options *o)
 static struct perf_case case_of(struct perf_worker *worker, const struct perf_sweep *sweep, bool in_place, int comm)
 {
   struct perf_team *team = worker->team;
-  struct perf_case c = {.collective = team->options->collective, .type = sweep->type, .op = sweep->op,
-                        .root = sweep->root, .rank = perf_worker_rank(worker, comm), .nranks = team->ranks,
-                        .in_place = in_place, .epoch = worker->epoch, .send = &worker->send[comm],
+  struct perf_case c = {.collective = team->options->collective,
+                        .type = sweep->type,
+                        .op = sweep->op,
+                        .root = sweep->root,
+                        .rank = perf_worker_rank(worker, comm),
+                        .nranks = team->ranks,
+                        .in_place = in_place,
+                        .epoch = worker->epoch,
+                        .send = &worker->send[comm],
                         .recv = &worker->recv[comm]};
   c.collective->shape(&c.shape, sweep->bytes / (size_t)sweep->type->bytes, c.rank, c.nranks);
   c.send->data = c.send->base + PERF_GUARD + team->options->unalign * (size_t)sweep->type->bytes;
@@ -44,9 +50,9 @@ static void operate(struct perf_worker *worker, const struct perf_case *cases, i
   for (int t = 0; t < times; t++)
     for (int i = 0; i < comms; i++) {
       const struct perf_case *c = &cases[i];
-      struct perf_call call = {perf_case_send(c), perf_case_recv(c), c->shape.count, c->type->type,
-                               c->op ? c->op->op : ncclSum, c->root, c->rank, c->nranks, worker->comms[i],
-                               worker->memory->stream};
+      struct perf_call call = {
+          perf_case_send(c), perf_case_recv(c), c->shape.count, c->type->type,    c->op ? c->op->op : ncclSum,
+          c->root,           c->rank,           c->nranks,      worker->comms[i], worker->memory->stream};
       perf_worker_try(worker, c->rank, name, c->collective->run(&call));
     }
   if (grouped) perf_worker_try(worker, cases[0].rank, name, ncclGroupEnd());
@@ -115,10 +121,14 @@ static double over_ranks(const struct perf_team *team, const struct outcome *all
     if (seconds > most) most = seconds;
   }
   switch (team->options->average) {
-  case PERF_RANK0: return all[0].seconds;
-  case PERF_MEAN: return sum / team->ranks;
-  case PERF_MIN: return least;
-  default: return most;
+  case PERF_RANK0:
+    return all[0].seconds;
+  case PERF_MEAN:
+    return sum / team->ranks;
+  case PERF_MIN:
+    return least;
+  default:
+    return most;
   }
 }
 
@@ -127,7 +137,8 @@ static void conclude(const struct perf_team *team, const struct perf_row *row, c
 {
   double seconds = over_ranks(team, all);
   double bandwidth = seconds > 0 ? (double)row->bytes * 1e-9 / seconds : 0;
-  *result = (struct perf_result){.usec = seconds * 1e6, .algorithm_bandwidth = bandwidth,
+  *result = (struct perf_result){.usec = seconds * 1e6,
+                                 .algorithm_bandwidth = bandwidth,
                                  .bus_bandwidth = bandwidth * team->options->collective->bus_factor(team->ranks),
                                  .wrong = team->options->check ? 0 : -1};
   for (int r = 0; team->options->check && r < team->ranks; r++) result->wrong += (int64_t)all[r].wrong;
@@ -158,9 +169,12 @@ void perf_measure(struct perf_worker *worker, const struct perf_sweep *sweep, st
   const struct perf_collective *collective = worker->team->options->collective;
   struct perf_case c = case_of(worker, sweep, false, 0);
   size_t larger = c.shape.send > c.shape.recv ? c.shape.send : c.shape.recv;
-  *row = (struct perf_row){.bytes = larger * (size_t)sweep->type->bytes, .count = c.shape.count,
-                           .type = sweep->type->name, .op = sweep->op ? sweep->op->name : "none",
-                           .root = collective->rooted ? sweep->root : -1, .has_in_place = collective->in_place};
+  *row = (struct perf_row){.bytes = larger * (size_t)sweep->type->bytes,
+                           .count = c.shape.count,
+                           .type = sweep->type->name,
+                           .op = sweep->op ? sweep->op->name : "none",
+                           .root = collective->rooted ? sweep->root : -1,
+                           .has_in_place = collective->in_place};
   measure_form(worker, sweep, false, row, &row->out_of_place);
   if (row->has_in_place) measure_form(worker, sweep, true, row, &row->in_place);
 }

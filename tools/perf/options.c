@@ -13,25 +13,44 @@
 enum { OPT_NP = 256, OPT_ITERS, OPT_RANK, OPT_NRANKS, OPT_ROOT_ADDR, OPT_JOIN_TIMEOUT };
 
 static const struct option long_options[] = {
-    {"nthreads", 1, NULL, 't'},      {"ngpus", 1, NULL, 'g'},
-    {"minbytes", 1, NULL, 'b'},      {"maxbytes", 1, NULL, 'e'},
-    {"stepbytes", 1, NULL, 'i'},     {"stepfactor", 1, NULL, 'f'},
-    {"iters", 1, NULL, OPT_ITERS},   {"np", 1, NULL, OPT_NP},
-    {"agg_iters", 1, NULL, 'm'},     {"warmup_iters", 1, NULL, 'w'},
-    {"run_cycles", 1, NULL, 'N'},    {"parallel_init", 1, NULL, 'p'},
-    {"check", 1, NULL, 'c'},         {"op", 1, NULL, 'o'},
-    {"datatype", 1, NULL, 'd'},      {"root", 1, NULL, 'r'},
-    {"blocking", 1, NULL, 'z'},      {"stream_null", 1, NULL, 'y'},
-    {"timeout", 1, NULL, 'T'},       {"cudagraph", 1, NULL, 'G'},
-    {"report_cputime", 1, NULL, 'C'}, {"report_timestamps", 1, NULL, 'S'},
-    {"output_file", 1, NULL, 'J'},   {"json", 1, NULL, 'J'},
-    {"average", 1, NULL, 'a'},       {"local_register", 1, NULL, 'R'},
-    {"cta_policy", 1, NULL, 'x'},    {"device_implementation", 1, NULL, 'D'},
-    {"device_cta_count", 1, NULL, 'V'}, {"memory", 1, NULL, 'M'},
-    {"unalign", 1, NULL, 'u'},       {"per_iter_timing", 1, NULL, 'I'},
-    {"per_iter_skip", 1, NULL, 'K'}, {"rank", 1, NULL, OPT_RANK},
-    {"nranks", 1, NULL, OPT_NRANKS}, {"root-addr", 1, NULL, OPT_ROOT_ADDR},
-    {"join-timeout", 1, NULL, OPT_JOIN_TIMEOUT}, {"help", 0, NULL, 'h'},
+    {"nthreads", 1, NULL, 't'},
+    {"ngpus", 1, NULL, 'g'},
+    {"minbytes", 1, NULL, 'b'},
+    {"maxbytes", 1, NULL, 'e'},
+    {"stepbytes", 1, NULL, 'i'},
+    {"stepfactor", 1, NULL, 'f'},
+    {"iters", 1, NULL, OPT_ITERS},
+    {"np", 1, NULL, OPT_NP},
+    {"agg_iters", 1, NULL, 'm'},
+    {"warmup_iters", 1, NULL, 'w'},
+    {"run_cycles", 1, NULL, 'N'},
+    {"parallel_init", 1, NULL, 'p'},
+    {"check", 1, NULL, 'c'},
+    {"op", 1, NULL, 'o'},
+    {"datatype", 1, NULL, 'd'},
+    {"root", 1, NULL, 'r'},
+    {"blocking", 1, NULL, 'z'},
+    {"stream_null", 1, NULL, 'y'},
+    {"timeout", 1, NULL, 'T'},
+    {"cudagraph", 1, NULL, 'G'},
+    {"report_cputime", 1, NULL, 'C'},
+    {"report_timestamps", 1, NULL, 'S'},
+    {"output_file", 1, NULL, 'J'},
+    {"json", 1, NULL, 'J'},
+    {"average", 1, NULL, 'a'},
+    {"local_register", 1, NULL, 'R'},
+    {"cta_policy", 1, NULL, 'x'},
+    {"device_implementation", 1, NULL, 'D'},
+    {"device_cta_count", 1, NULL, 'V'},
+    {"memory", 1, NULL, 'M'},
+    {"unalign", 1, NULL, 'u'},
+    {"per_iter_timing", 1, NULL, 'I'},
+    {"per_iter_skip", 1, NULL, 'K'},
+    {"rank", 1, NULL, OPT_RANK},
+    {"nranks", 1, NULL, OPT_NRANKS},
+    {"root-addr", 1, NULL, OPT_ROOT_ADDR},
+    {"join-timeout", 1, NULL, OPT_JOIN_TIMEOUT},
+    {"help", 0, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -114,8 +133,10 @@ static bool type_value(struct parser *parser, const char *text)
   struct perf_options *o = parser->options;
   o->all_types = !strcasecmp(text, "all");
   if (o->all_types || (o->type = perf_type_find(text))) return true;
-  return wrong(parser, "-d %s: no such type; there are int8 uint8 int32 uint32 int64 uint64 half float double "
-                       "bfloat16 and all", text);
+  return wrong(parser,
+               "-d %s: no such type; there are int8 uint8 int32 uint32 int64 uint64 half float double "
+               "bfloat16 and all",
+               text);
 }
 
 static bool op_value(struct parser *parser, const char *text)
@@ -155,25 +176,38 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
 {
   struct perf_options *o = parser->options;
   switch (c) {
-  case 'b': return size_value(parser, "-b", arg, &o->min_bytes);
-  case 'e': return size_value(parser, "-e", arg, &o->max_bytes);
-  case 'i': return size_value(parser, "-i", arg, &o->step_bytes);
-  case 'f': return step_factor_value(parser, arg);
-  case OPT_ITERS: return integer(parser, o->nccl_tests_name ? "-n" : "--iters", arg, 1, 1 << 30, &o->iterations);
-  case 'w': return integer(parser, "-w", arg, 0, 1 << 30, &o->warmup);
-  case 'm': return integer(parser, "-m", arg, 1, 1 << 20, &o->aggregated);
-  case 'N': return integer(parser, "-N", arg, 0, 1 << 30, &o->cycles);
-  case 'c': return integer(parser, "-c", arg, 0, 1 << 20, &o->check);
-  case 'd': return type_value(parser, arg);
-  case 'o': return op_value(parser, arg);
-  case 'r': return root_value(parser, arg);
+  case 'b':
+    return size_value(parser, "-b", arg, &o->min_bytes);
+  case 'e':
+    return size_value(parser, "-e", arg, &o->max_bytes);
+  case 'i':
+    return size_value(parser, "-i", arg, &o->step_bytes);
+  case 'f':
+    return step_factor_value(parser, arg);
+  case OPT_ITERS:
+    return integer(parser, o->nccl_tests_name ? "-n" : "--iters", arg, 1, 1 << 30, &o->iterations);
+  case 'w':
+    return integer(parser, "-w", arg, 0, 1 << 30, &o->warmup);
+  case 'm':
+    return integer(parser, "-m", arg, 1, 1 << 20, &o->aggregated);
+  case 'N':
+    return integer(parser, "-N", arg, 0, 1 << 30, &o->cycles);
+  case 'c':
+    return integer(parser, "-c", arg, 0, 1 << 20, &o->check);
+  case 'd':
+    return type_value(parser, arg);
+  case 'o':
+    return op_value(parser, arg);
+  case 'r':
+    return root_value(parser, arg);
   case 'u': {
     int elements = 0;
     if (!integer(parser, "-u", arg, 0, 1 << 20, &elements)) return false;
     o->unalign = (size_t)elements;
     return true;
   }
-  default: return refused_value(parser, c, arg);
+  default:
+    return refused_value(parser, c, arg);
   }
 }
 
@@ -189,25 +223,42 @@ static bool run_flag(struct parser *parser, int c, const char *arg)
   struct perf_options *o = parser->options;
   int average = 0;
   switch (c) {
-  case OPT_NP: return integer(parser, o->nccl_tests_name ? "--np" : "-n", arg, 1, 4096, &o->processes);
-  case 't': return integer(parser, "-t", arg, 1, 4096, &o->threads);
-  case 'g': return integer(parser, "-g", arg, 1, 4096, &o->comms);
-  case 'p': return flag_value(parser, "-p", arg, &o->parallel_init);
-  case 'C': return flag_value(parser, "-C", arg, &o->cpu_time);
-  case 'S': return flag_value(parser, "-S", arg, &o->timestamps);
-  case 'y': return stream_value(parser, arg);
-  case 'z': return integer(parser, "-z", arg, 0, 3, &o->blocking);
-  case 'T': return integer(parser, "-T", arg, 0, 1 << 24, &o->timeout);
-  case 'J': o->json = arg; return true;
+  case OPT_NP:
+    return integer(parser, o->nccl_tests_name ? "--np" : "-n", arg, 1, 4096, &o->processes);
+  case 't':
+    return integer(parser, "-t", arg, 1, 4096, &o->threads);
+  case 'g':
+    return integer(parser, "-g", arg, 1, 4096, &o->comms);
+  case 'p':
+    return flag_value(parser, "-p", arg, &o->parallel_init);
+  case 'C':
+    return flag_value(parser, "-C", arg, &o->cpu_time);
+  case 'S':
+    return flag_value(parser, "-S", arg, &o->timestamps);
+  case 'y':
+    return stream_value(parser, arg);
+  case 'z':
+    return integer(parser, "-z", arg, 0, 3, &o->blocking);
+  case 'T':
+    return integer(parser, "-T", arg, 0, 1 << 24, &o->timeout);
+  case 'J':
+    o->json = arg;
+    return true;
   case 'a':
     if (!integer(parser, "-a", arg, 0, 3, &average)) return false;
     o->average = (enum perf_average)average;
     return true;
-  case OPT_RANK: return integer(parser, "--rank", arg, 0, 1 << 24, &o->rank);
-  case OPT_NRANKS: return integer(parser, "--nranks", arg, 1, 1 << 24, &o->ranks_started);
-  case OPT_ROOT_ADDR: o->root_address = arg; return true;
-  case OPT_JOIN_TIMEOUT: return integer(parser, "--join-timeout", arg, 1, 86400, &o->join_timeout);
-  default: return sweep_flag(parser, c, arg);
+  case OPT_RANK:
+    return integer(parser, "--rank", arg, 0, 1 << 24, &o->rank);
+  case OPT_NRANKS:
+    return integer(parser, "--nranks", arg, 1, 1 << 24, &o->ranks_started);
+  case OPT_ROOT_ADDR:
+    o->root_address = arg;
+    return true;
+  case OPT_JOIN_TIMEOUT:
+    return integer(parser, "--join-timeout", arg, 1, 86400, &o->join_timeout);
+  default:
+    return sweep_flag(parser, c, arg);
   }
 }
 
@@ -241,9 +292,19 @@ static bool consistent(struct parser *parser, bool op_given, bool root_given)
 static void defaults(struct perf_options *o, const char *argv0)
 {
   const char *slash = strrchr(argv0, '/');
-  *o = (struct perf_options){.program = slash ? slash + 1 : argv0, .min_bytes = 32 << 20, .max_bytes = 32 << 20,
-                             .step_bytes = 1 << 20, .threads = 1, .comms = 1, .iterations = 20, .warmup = 1,
-                             .aggregated = 1, .cycles = 1, .check = 1, .average = PERF_MAX, .rank = -1,
+  *o = (struct perf_options){.program = slash ? slash + 1 : argv0,
+                             .min_bytes = 32 << 20,
+                             .max_bytes = 32 << 20,
+                             .step_bytes = 1 << 20,
+                             .threads = 1,
+                             .comms = 1,
+                             .iterations = 20,
+                             .warmup = 1,
+                             .aggregated = 1,
+                             .cycles = 1,
+                             .check = 1,
+                             .average = PERF_MAX,
+                             .rank = -1,
                              .join_timeout = 60};
   o->type = perf_type_find("float");
   o->op = perf_op_find("sum");
@@ -273,11 +334,14 @@ enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv
   }
   for (; optind < argc; optind++) {
     const char *name = argv[optind];
-    if (o->collective) return wrong(&parser, "%s: one collective a run, and it is %s", name, o->collective->name),
-                              PERF_PARSE_WRONG;
+    if (o->collective)
+      return wrong(&parser, "%s: one collective a run, and it is %s", name, o->collective->name), PERF_PARSE_WRONG;
     if (!(o->collective = perf_collective_find(name)))
-      return wrong(&parser, "%s: no such collective; there are all_reduce all_gather reduce_scatter broadcast reduce "
-                            "alltoall sendrecv", name), PERF_PARSE_WRONG;
+      return wrong(&parser,
+                   "%s: no such collective; there are all_reduce all_gather reduce_scatter broadcast reduce "
+                   "alltoall sendrecv",
+                   name),
+             PERF_PARSE_WRONG;
   }
   return consistent(&parser, op_given, root_given) ? PERF_PARSE_RUN : PERF_PARSE_WRONG;
 }

@@ -12,7 +12,7 @@
 enum perf_average { PERF_RANK0, PERF_MEAN, PERF_MIN, PERF_MAX };
 
 struct perf_options {
-  const char *program; /* name in messages */
+  const char *program;  /* name in messages */
   bool nccl_tests_name; /* started as *_perf: -n is the iteration count */
   const struct perf_collective *collective;
   uint64_t min_bytes, max_bytes, step_bytes;

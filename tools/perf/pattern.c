@@ -110,7 +110,8 @@ static void floats(const struct perf_pattern *p, int rank, size_t first, size_t 
   case ncclMax:
     for (size_t i = 0; i < count; i++) {
       uint64_t bits = bits_at(seed, first + i);
-      double value = (1.0 + (double)(int64_t)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
+      double value =
+          (1.0 + (double)(int64_t)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
       out[i] = value * sign_of(bits);
     }
     break;
@@ -138,8 +139,10 @@ static inline double half_value(uint16_t bits)
 {
   int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   double value;
-  if (exponent == 31) value = mantissa ? NAN : INFINITY;
-  else value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
+  if (exponent == 31)
+    value = mantissa ? NAN : INFINITY;
+  else
+    value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
   return value * sign_of(bits >> 15);
 }
 
@@ -148,7 +151,9 @@ static void encode(const struct perf_type *type, const double *from, size_t coun
   uint32_t bits;
   uint16_t low;
   switch (type->type) {
-  case ncclFloat64: memcpy(to, from, 8 * count); break;
+  case ncclFloat64:
+    memcpy(to, from, 8 * count);
+    break;
   case ncclFloat32:
     for (size_t i = 0; i < count; i++) bits = float_bits(from[i]), memcpy(to + 4 * i, &bits, 4);
     break;
@@ -166,7 +171,9 @@ static void decode(const struct perf_type *type, const char *from, size_t count,
   uint32_t bits;
   uint16_t low;
   switch (type->type) {
-  case ncclFloat64: memcpy(to, from, 8 * count); break;
+  case ncclFloat64:
+    memcpy(to, from, 8 * count);
+    break;
   case ncclFloat32:
     for (size_t i = 0; i < count; i++) memcpy(&single, from + 4 * i, 4), to[i] = single;
     break;
@@ -226,8 +233,10 @@ void perf_pattern_fill(const struct perf_pattern *p, int rank, size_t first, siz
     } else {
       integers(p, rank, first + done, n, block.integer);
     }
-    if (floating) encode(p->type, block.floating, n, to);
-    else put_integers(block.integer, n, bytes, to);
+    if (floating)
+      encode(p->type, block.floating, n, to);
+    else
+      put_integers(block.integer, n, bytes, to);
     to += n * bytes;
   }
 }
@@ -241,16 +250,24 @@ static void combine_integers(const struct perf_pattern *p, size_t count, uint64_
   const struct perf_type *type = p->type;
   bool is_signed = type->kind == PERF_SIGNED;
   switch (p->op->op) {
-  case ncclProd: EACH(narrow(type, a[i] * b[i])); break;
+  case ncclProd:
+    EACH(narrow(type, a[i] * b[i]));
+    break;
   case ncclMin:
-    if (is_signed) EACH((int64_t)b[i] < (int64_t)a[i] ? b[i] : a[i]);
-    else EACH(b[i] < a[i] ? b[i] : a[i]);
+    if (is_signed)
+      EACH((int64_t)b[i] < (int64_t)a[i] ? b[i] : a[i]);
+    else
+      EACH(b[i] < a[i] ? b[i] : a[i]);
     break;
   case ncclMax:
-    if (is_signed) EACH((int64_t)b[i] > (int64_t)a[i] ? b[i] : a[i]);
-    else EACH(b[i] > a[i] ? b[i] : a[i]);
+    if (is_signed)
+      EACH((int64_t)b[i] > (int64_t)a[i] ? b[i] : a[i]);
+    else
+      EACH(b[i] > a[i] ? b[i] : a[i]);
     break;
-  default: EACH(narrow(type, a[i] + b[i])); break;
+  default:
+    EACH(narrow(type, a[i] + b[i]));
+    break;
   }
 }
 
@@ -264,8 +281,10 @@ static void reduce_integers(const struct perf_pattern *p, size_t first, size_t c
   }
   if (p->op->op != ncclAvg) return;
   for (size_t i = 0; i < count; i++) {
-    if (p->type->kind == PERF_SIGNED) result[i] = (uint64_t)((int64_t)result[i] / p->nranks);
-    else result[i] /= (uint64_t)p->nranks;
+    if (p->type->kind == PERF_SIGNED)
+      result[i] = (uint64_t)((int64_t)result[i] / p->nranks);
+    else
+      result[i] /= (uint64_t)p->nranks;
   }
 }
 
@@ -278,10 +297,18 @@ static void reduce_floats(const struct perf_pattern *p, size_t first, size_t cou
   for (int rank = 1; rank < p->nranks; rank++) {
     floats(p, rank, first, count, b);
     switch (p->op->op) {
-    case ncclProd: EACH(a[i] * b[i]); break;
-    case ncclMin: EACH(b[i] < a[i] ? b[i] : a[i]); break;
-    case ncclMax: EACH(b[i] > a[i] ? b[i] : a[i]); break;
-    default: EACH(a[i] + b[i]); break;
+    case ncclProd:
+      EACH(a[i] * b[i]);
+      break;
+    case ncclMin:
+      EACH(b[i] < a[i] ? b[i] : a[i]);
+      break;
+    case ncclMax:
+      EACH(b[i] > a[i] ? b[i] : a[i]);
+      break;
+    default:
+      EACH(a[i] + b[i]);
+      break;
     }
     for (size_t i = 0; i < count; i++) size[i] += fabs(b[i]);
   }
@@ -322,14 +349,16 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
       reduce_floats(p, first + done, n, floating, size);
       decode(p->type, from, n, found);
     } else {
-      if (reduced) reduce_integers(p, first + done, n, integer), put_integers(integer, n, bytes, bits);
-      else perf_pattern_fill(p, origin, first + done, n, bits);
+      if (reduced)
+        reduce_integers(p, first + done, n, integer), put_integers(integer, n, bytes, bits);
+      else
+        perf_pattern_fill(p, origin, first + done, n, bits);
       if (!memcmp(from, bits, n * bytes)) continue;
     }
     for (size_t i = 0; i < n; i++) {
       const char *at = from + i * bytes;
-      bool equal = by_value ? floats_equal(p, floating[i], size[i], found[i], tolerance)
-                            : !memcmp(at, bits + i * bytes, bytes);
+      bool equal =
+          by_value ? floats_equal(p, floating[i], size[i], found[i], tolerance) : !memcmp(at, bits + i * bytes, bytes);
       if (!equal && wrong++ == 0) *where = done + i;
     }
   }
@@ -343,10 +372,14 @@ static uint64_t get_integer(const void *element, size_t bytes)
   uint32_t four;
   uint64_t eight;
   switch (bytes) {
-  case 1: return memcpy(&one, element, 1), one;
-  case 2: return memcpy(&two, element, 2), two;
-  case 4: return memcpy(&four, element, 4), four;
-  default: return memcpy(&eight, element, 8), eight;
+  case 1:
+    return memcpy(&one, element, 1), one;
+  case 2:
+    return memcpy(&two, element, 2), two;
+  case 4:
+    return memcpy(&four, element, 4), four;
+  default:
+    return memcpy(&eight, element, 8), eight;
   }
 }
 
@@ -354,10 +387,14 @@ static uint64_t get_integer(const void *element, size_t bytes)
 static void print_element(const struct perf_pattern *p, const void *element, char *text, size_t size)
 {
   uint64_t bits = get_integer(element, (size_t)p->type->bytes);
-  if (p->op && p->type->kind == PERF_FLOATING) snprintf(text, size, "%.17g", perf_pattern_decode(p->type, element));
-  else if (p->op && p->type->kind == PERF_SIGNED) snprintf(text, size, "%" PRId64, (int64_t)narrow(p->type, bits));
-  else if (p->op) snprintf(text, size, "%" PRIu64, bits);
-  else snprintf(text, size, "0x%0*" PRIx64, 2 * p->type->bytes, bits);
+  if (p->op && p->type->kind == PERF_FLOATING)
+    snprintf(text, size, "%.17g", perf_pattern_decode(p->type, element));
+  else if (p->op && p->type->kind == PERF_SIGNED)
+    snprintf(text, size, "%" PRId64, (int64_t)narrow(p->type, bits));
+  else if (p->op)
+    snprintf(text, size, "%" PRIu64, bits);
+  else
+    snprintf(text, size, "0x%0*" PRIx64, 2 * p->type->bytes, bits);
 }
 
 void perf_pattern_explain(const struct perf_pattern *p, int origin, int reduced, size_t index, const void *actual,

@@ -30,11 +30,14 @@ static void print_preamble(const struct perf_report *report)
   printf("# tutti-perf version %s nccl-headers=%d nccl-library=%d\n", TUTTI_VERSION_STRING, NCCL_VERSION_CODE, version);
   printf("# Collective test starting: %s_perf\n", o->collective->name);
   char step[32];
-  if (o->step_factor) snprintf(step, sizeof(step), "%g(factor)", o->step_factor);
-  else snprintf(step, sizeof(step), "%llu(bytes)", (unsigned long long)o->step_bytes);
+  if (o->step_factor)
+    snprintf(step, sizeof(step), "%g(factor)", o->step_factor);
+  else
+    snprintf(step, sizeof(step), "%llu(bytes)", (unsigned long long)o->step_bytes);
   printf("# nThread %d nGpus %d minBytes %llu maxBytes %llu step: %s warmup iters: %d iters: %d agg iters: %d "
-         "validation: %d graph: 0 unalign: %zu\n", o->threads, o->comms, (unsigned long long)o->min_bytes,
-         (unsigned long long)o->max_bytes, step, o->warmup, o->iterations, o->aggregated, o->check, o->unalign);
+         "validation: %d graph: 0 unalign: %zu\n",
+         o->threads, o->comms, (unsigned long long)o->min_bytes, (unsigned long long)o->max_bytes, step, o->warmup,
+         o->iterations, o->aggregated, o->check, o->unalign);
   if (o->blocking == 1) printf("# Blocking Enabled: barrier after each iteration\n");
   if (o->blocking == 3) printf("# Blocking Enabled: barrier after each iteration, not timed\n");
   if (o->parallel_init) printf("# Parallel Init Enabled: each thread creates its communicators\n");
@@ -52,7 +55,8 @@ static void print_header(const struct perf_options *o)
   printf("#\n# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place          \n", "", "", "",
          "", "");
   printf("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s%s\n", "size", "count", "type", "redop",
-         "root", time, "algbw", "busbw", "#wrong", time, "algbw", "busbw", "#wrong", o->timestamps ? "  timestamp" : "");
+         "root", time, "algbw", "busbw", "#wrong", time, "algbw", "busbw", "#wrong",
+         o->timestamps ? "  timestamp" : "");
   printf("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s\n", "(B)", "(elements)", "", "", "",
          "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
   fflush(stdout);
@@ -62,9 +66,16 @@ bool perf_report_begin(struct perf_report *report, const struct perf_options *op
                        int processes, int ranks, struct perf_device *devices, char *error, size_t size)
 {
   const char *least = getenv("NCCL_TESTS_MIN_BW");
-  *report = (struct perf_report){.options = options, .argc = argc, .argv = argv, .processes = processes, .ranks = ranks,
-                                 .active = true, .progress = isatty(2), .devices = devices,
-                                 .least_bandwidth = least && *least ? atof(least) : -1, .started = time(NULL),
+  *report = (struct perf_report){.options = options,
+                                 .argc = argc,
+                                 .argv = argv,
+                                 .processes = processes,
+                                 .ranks = ranks,
+                                 .active = true,
+                                 .progress = isatty(2),
+                                 .devices = devices,
+                                 .least_bandwidth = least && *least ? atof(least) : -1,
+                                 .started = time(NULL),
                                  .started_ns = now_ns()};
   pthread_mutex_init(&report->lock, NULL);
   print_preamble(report);
@@ -81,9 +92,10 @@ void perf_report_progress(struct perf_report *report, size_t done, size_t total,
 {
   /* Short sweeps need no progress line. */
   if (!report->progress || now_ns() - report->started_ns < 1000000000u) return;
-  if (total) fprintf(stderr, "\r\033[K%s: %zu of %zu measurements, now %zu bytes", report->options->program, done, total,
-                     bytes);
-  else fprintf(stderr, "\r\033[K%s: %zu measurements, now %zu bytes", report->options->program, done, bytes);
+  if (total)
+    fprintf(stderr, "\r\033[K%s: %zu of %zu measurements, now %zu bytes", report->options->program, done, total, bytes);
+  else
+    fprintf(stderr, "\r\033[K%s: %zu measurements, now %zu bytes", report->options->program, done, bytes);
 }
 
 static void print_result(const struct perf_result *result)
@@ -100,8 +112,10 @@ static void print_row(const struct perf_report *report, const struct perf_row *r
 {
   printf("%12zu  %12zu  %8s  %6s  %6d", row->bytes, row->count, row->type, row->op, row->root);
   print_result(&row->out_of_place);
-  if (row->has_in_place) print_result(&row->in_place);
-  else printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+  if (row->has_in_place)
+    print_result(&row->in_place);
+  else
+    printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
   if (report->options->timestamps) {
     char text[32];
     time_t now = time(NULL);

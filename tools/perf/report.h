@@ -16,7 +16,7 @@ struct perf_device {
 
 struct perf_result {
   double usec, algorithm_bandwidth, bus_bandwidth; /* microseconds, GB/s */
-  int64_t wrong; /* elements over all ranks; -1: not checked */
+  int64_t wrong;                                   /* elements over all ranks; -1: not checked */
 };
 
 struct perf_row {

@@ -36,8 +36,10 @@ static void save_config(struct tool_json *json, const struct perf_report *report
   tool_json_integer(json, "ngpus", o->comms);
   tool_json_integer(json, "minimum_bytes", (int64_t)o->min_bytes);
   tool_json_integer(json, "maximum_bytes", (int64_t)o->max_bytes);
-  if (o->step_factor) tool_json_real(json, "step_factor", o->step_factor);
-  else tool_json_integer(json, "step_bytes", (int64_t)o->step_bytes);
+  if (o->step_factor)
+    tool_json_real(json, "step_factor", o->step_factor);
+  else
+    tool_json_integer(json, "step_bytes", (int64_t)o->step_bytes);
   tool_json_integer(json, "warmup_iters", o->warmup);
   tool_json_integer(json, "iterations", o->iterations);
   tool_json_integer(json, "aggregated_iterations", o->aggregated);
@@ -74,8 +76,10 @@ static void save_result(struct tool_json *json, const char *key, const struct pe
   tool_json_real(json, "time", result->usec);
   tool_json_real(json, "alg_bw", result->algorithm_bandwidth);
   tool_json_real(json, "bus_bw", result->bus_bandwidth);
-  if (result->wrong < 0) tool_json_null(json, "nwrong");
-  else tool_json_integer(json, "nwrong", result->wrong);
+  if (result->wrong < 0)
+    tool_json_null(json, "nwrong");
+  else
+    tool_json_integer(json, "nwrong", result->wrong);
   tool_json_close(json, '{');
 }
 
@@ -91,8 +95,10 @@ static void save_results(struct tool_json *json, const struct perf_report *repor
     tool_json_string(json, "redop", row->op);
     tool_json_integer(json, "root", row->root);
     save_result(json, "out_of_place", &row->out_of_place);
-    if (row->has_in_place) save_result(json, "in_place", &row->in_place);
-    else tool_json_null(json, "in_place");
+    if (row->has_in_place)
+      save_result(json, "in_place", &row->in_place);
+    else
+      tool_json_null(json, "in_place");
     tool_json_close(json, '{');
   }
   tool_json_close(json, '[');

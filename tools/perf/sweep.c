@@ -5,8 +5,8 @@
 
 void perf_sweep_begin(struct perf_sweep *sweep, const struct perf_options *options, int ranks)
 {
-  *sweep = (struct perf_sweep){.options = options, .ranks = ranks, .root = options->all_roots ? 0 : options->root,
-                               .bytes = options->min_bytes};
+  *sweep = (struct perf_sweep){
+      .options = options, .ranks = ranks, .root = options->all_roots ? 0 : options->root, .bytes = options->min_bytes};
 }
 
 static bool settle(struct perf_sweep *sweep)

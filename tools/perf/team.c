@@ -26,8 +26,8 @@ void perf_team_exchange(struct perf_team *team, int thread, const void *mine, vo
   pthread_barrier_wait(&team->barrier);
   if (thread == 0) {
     char sentence[1024];
-    enum perf_control_state state = perf_control_gather(team->control, team->mine, team->all, threads * comms * bytes,
-                                                        sentence, sizeof(sentence));
+    enum perf_control_state state =
+        perf_control_gather(team->control, team->mine, team->all, threads * comms * bytes, sentence, sizeof(sentence));
     if (state != PERF_CONTROL_OK) perf_watch_lost(team->watch, state, sentence);
   }
   pthread_barrier_wait(&team->barrier);

@@ -5,10 +5,10 @@
 #include <strings.h>
 
 static const struct perf_type types[] = {
-    {"int8", ncclInt8, 1, PERF_SIGNED, 7},        {"uint8", ncclUint8, 1, PERF_UNSIGNED, 8},
-    {"int32", ncclInt32, 4, PERF_SIGNED, 31},     {"uint32", ncclUint32, 4, PERF_UNSIGNED, 32},
-    {"int64", ncclInt64, 8, PERF_SIGNED, 63},     {"uint64", ncclUint64, 8, PERF_UNSIGNED, 64},
-    {"half", ncclFloat16, 2, PERF_FLOATING, 11},  {"float", ncclFloat32, 4, PERF_FLOATING, 24},
+    {"int8", ncclInt8, 1, PERF_SIGNED, 7},         {"uint8", ncclUint8, 1, PERF_UNSIGNED, 8},
+    {"int32", ncclInt32, 4, PERF_SIGNED, 31},      {"uint32", ncclUint32, 4, PERF_UNSIGNED, 32},
+    {"int64", ncclInt64, 8, PERF_SIGNED, 63},      {"uint64", ncclUint64, 8, PERF_UNSIGNED, 64},
+    {"half", ncclFloat16, 2, PERF_FLOATING, 11},   {"float", ncclFloat32, 4, PERF_FLOATING, 24},
     {"double", ncclFloat64, 8, PERF_FLOATING, 53}, {"bfloat16", ncclBfloat16, 2, PERF_FLOATING, 8},
 };
 
@@ -17,8 +17,8 @@ static const struct perf_op ops[] = {
 };
 
 static const char *const aliases[][2] = {
-    {"char", "int8"},    {"int", "int32"},     {"float16", "half"}, {"fp16", "half"},   {"float32", "float"},
-    {"fp32", "float"},   {"float64", "double"}, {"fp64", "double"}, {"bf16", "bfloat16"},
+    {"char", "int8"},  {"int", "int32"},      {"float16", "half"}, {"fp16", "half"},     {"float32", "float"},
+    {"fp32", "float"}, {"float64", "double"}, {"fp64", "double"},  {"bf16", "bfloat16"},
 };
 
 const struct perf_type *perf_type_at(int i)

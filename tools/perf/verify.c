@@ -79,8 +79,10 @@ static void check_output(const struct perf_case *c, struct perf_verdict *verdict
   struct perf_segment s;
   for (int i = 0; c->collective->segment(&s, i, &c->shape, c->rank, c->nranks, c->root); i++) {
     const char *at = perf_case_recv(c) + s.first * (size_t)c->type->bytes;
-    if (s.origin == PERF_REDUCED) compare(c, "output", 0, true, s.source, s.count, at, s.first, verdict);
-    else if (s.origin != PERF_UNTOUCHED) compare(c, "output", s.origin, false, s.source, s.count, at, s.first, verdict);
+    if (s.origin == PERF_REDUCED)
+      compare(c, "output", 0, true, s.source, s.count, at, s.first, verdict);
+    else if (s.origin != PERF_UNTOUCHED)
+      compare(c, "output", s.origin, false, s.source, s.count, at, s.first, verdict);
     else /* in place, what was there before is this rank's input */
       compare(c, "output, which this rank does not have,", c->in_place ? c->rank : PERF_POISON, false, s.first, s.count,
               at, s.first, verdict);
@@ -134,8 +136,10 @@ void perf_check_ones(const struct perf_case *c)
   size_t bytes = (size_t)c->type->bytes, count = area_elements(c);
   for (size_t i = 0; i < BLOCK; i++) {
     uint64_t one = 1;
-    if (c->type->kind == PERF_FLOATING) perf_pattern_encode(c->type, 1.0, block + i * bytes);
-    else memcpy(block + i * bytes, &one, bytes);
+    if (c->type->kind == PERF_FLOATING)
+      perf_pattern_encode(c->type, 1.0, block + i * bytes);
+    else
+      memcpy(block + i * bytes, &one, bytes);
   }
   for (size_t done = 0; done < count; done += BLOCK) {
     size_t n = (count - done < BLOCK ? count - done : BLOCK) * bytes;

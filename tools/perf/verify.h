@@ -16,7 +16,7 @@ struct perf_case {
   const struct perf_op *op; /* NULL where the collective has none */
   int root, rank, nranks;
   bool in_place;
-  uint64_t epoch;         /* new for each check; the same on all ranks */
+  uint64_t epoch; /* new for each check; the same on all ranks */
   struct perf_shape shape;
   struct perf_buffer *send, *recv; /* in place, only recv is used */
 };
@@ -26,7 +26,7 @@ char *perf_case_send(const struct perf_case *c);
 char *perf_case_recv(const struct perf_case *c);
 
 struct perf_verdict {
-  uint64_t wrong; /* elements of output or input, and damaged guard bytes */
+  uint64_t wrong;  /* elements of output or input, and damaged guard bytes */
   char first[200]; /* a sentence about the first of them, or "" */
 };
 

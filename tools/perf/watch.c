@@ -29,7 +29,8 @@ _Noreturn static void leave(struct perf_watch *watch, int status, const char *wo
   char error[256];
   if (atomic_exchange(&watch->ending, 1))
     for (;;) pause();
-  if (watch->report) perf_report_abort(watch->report, word, sentence);
+  if (watch->report)
+    perf_report_abort(watch->report, word, sentence);
   else if (watch->json && !perf_report_save_failure(watch->json, watch->program, sentence, error, sizeof(error)))
     fprintf(stderr, "%s: %s\n", watch->program, error);
   if (how & PRINT) fprintf(stderr, "%s: %s\n", watch->program, sentence);
@@ -109,7 +110,8 @@ static void *watching(void *arg)
       if (state != PERF_CONTROL_OK) perf_watch_lost(watch, state, sentence);
     }
     if (deadline && now_ns() > deadline)
-      perf_watch_fail(watch, "process %d: a measurement did not end within the time given by -T", watch->control->process);
+      perf_watch_fail(watch, "process %d: a measurement did not end within the time given by -T",
+                      watch->control->process);
   }
   free(set);
   return NULL;
@@ -137,7 +139,8 @@ void perf_watch_arm(struct perf_watch *watch, int seconds)
 void perf_watch_stop(struct perf_watch *watch)
 {
   uint64_t one = 1;
-  if (write(watch->stop_fd, &one, sizeof(one)) != sizeof(one)) perf_watch_fail(watch, "cannot stop the watching thread");
+  if (write(watch->stop_fd, &one, sizeof(one)) != sizeof(one))
+    perf_watch_fail(watch, "cannot stop the watching thread");
   pthread_join(watch->thread, NULL);
   close(watch->stop_fd);
   close(watch->signal_fd);

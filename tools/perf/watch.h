@@ -35,8 +35,8 @@ _Noreturn void perf_watch_fail(struct perf_watch *watch, const char *format, ...
 /* To be called before reporting that the library lost another rank: if that rank's process says within half a second
  * why it ended, this process ends with that sentence instead, and the call does not return. */
 void perf_watch_await_cause(struct perf_watch *watch);
-/* As perf_watch_fail, for what perf_control_gather returned. A sentence that another process has printed is repeated only
- * where its output may be elsewhere. */
+/* As perf_watch_fail, for what perf_control_gather returned. A sentence that another process has printed is repeated
+ * only where its output may be elsewhere. */
 _Noreturn void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence);
 
 #endif

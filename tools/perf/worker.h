@@ -10,11 +10,11 @@ struct perf_worker {
   int thread;
   const struct perf_memory *memory;
   ncclUniqueId id;
-  ncclComm_t *comms;          /* of this thread; made by the main thread unless -p 1 */
+  ncclComm_t *comms;               /* of this thread; made by the main thread unless -p 1 */
   struct perf_buffer *send, *recv; /* one of each a communicator */
-  uint64_t epoch;             /* of the next check */
-  int complaints;             /* sentences about wrong data printed so far */
-  int status;                 /* thread 0 of process 0: what the report says */
+  uint64_t epoch;                  /* of the next check */
+  int complaints;                  /* sentences about wrong data printed so far */
+  int status;                      /* thread 0 of process 0: what the report says */
 };
 
 int perf_worker_rank(const struct perf_worker *worker, int comm);

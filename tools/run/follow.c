@@ -81,13 +81,15 @@ static void look_at(struct family *family, pid_t pid)
   run_maps_look(pid, family->ours, &maps);
   if (!maps.readable || !maps.loaded) return;
   if (maps.other[0])
-    fprintf(stderr, "tutti-run: process %d of %s has another NCCL mapped: %s; calls may go there and not to Tutti (%s). "
-                    "Find who loads it by its path (LD_DEBUG=files), and remove it\n", (int)pid, family->command,
-            maps.other, family->ours);
+    fprintf(stderr,
+            "tutti-run: process %d of %s has another NCCL mapped: %s; calls may go there and not to Tutti (%s). "
+            "Find who loads it by its path (LD_DEBUG=files), and remove it\n",
+            (int)pid, family->command, maps.other, family->ours);
   else if (!maps.ours && pid == family->root && family->elapsed_ms >= SETTLED_MS)
     fprintf(stderr, "tutti-run: process %d of %s runs without Tutti's drop-in: LD_PRELOAD was removed or ignored\n",
             (int)pid, family->command);
-  else return;
+  else
+    return;
   family->reported[family->reports++] = pid;
 }
 

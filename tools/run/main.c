@@ -1,4 +1,5 @@
-/* tutti-run CMD [ARG...]: starts CMD with Tutti's drop-in libnccl.so.2 preloaded, and says so if another NCCL is used. */
+/* tutti-run CMD [ARG...]: starts CMD with Tutti's drop-in libnccl.so.2 preloaded, and says so if another NCCL is used.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -14,11 +15,13 @@ enum { USAGE = 2 };
 static void help(FILE *out)
 {
   fputs("usage: tutti-run [--print] COMMAND [ARGUMENT...]\n"
-        "Starts COMMAND with Tutti in the place of NCCL: its drop-in libnccl.so.2 is preloaded (LD_PRELOAD), here and in\n"
+        "Starts COMMAND with Tutti in the place of NCCL: its drop-in libnccl.so.2 is preloaded (LD_PRELOAD), here and "
+        "in\n"
         "all processes that COMMAND starts. While it runs, tutti-run looks at what these processes have mapped, and\n"
         "reports any other libnccl.so. An NCCL that is linked into a program statically is not replaced, nor found.\n\n"
         "  --print   print the setting of LD_PRELOAD and do nothing else\n\n"
-        "Exit status: COMMAND's; 128 + N if signal N ended it; 127 not found; 126 cannot be run; 2 wrong usage.\n", out);
+        "Exit status: COMMAND's; 128 + N if signal N ended it; 127 not found; 126 cannot be run; 2 wrong usage.\n",
+        out);
 }
 
 /* The drop-in beside this program, in a build tree or installed. */
@@ -63,7 +66,8 @@ int main(int argc, char **argv)
   char **command = argv + 1;
   if (!print && argc > 1 && !strcmp(argv[1], "--")) command++;
   if (!print && (!*command || (command == argv + 1 && **command == '-'))) {
-    fprintf(stderr, "tutti-run: %s%s; see --help\n", *command ? *command : "", *command ? ": unknown flag" : "no command given");
+    fprintf(stderr, "tutti-run: %s%s; see --help\n", *command ? *command : "",
+            *command ? ": unknown flag" : "no command given");
     return USAGE;
   }
   if (!find_drop_in(drop_in, error, sizeof(error))) {

@@ -21,8 +21,10 @@ void run_maps_scan(FILE *file, const char *ours, struct run_maps *maps)
     char *deleted = strstr(path, " (deleted)");
     if (deleted && !deleted[10]) *deleted = 0;
     if (strstr(path, "/libc.so") || strstr(path, "/libc-") || strstr(path, "/ld-musl")) maps->loaded = true;
-    if (!strcmp(path, ours)) maps->ours = true;
-    else if (is_nccl(path)) snprintf(maps->other, sizeof(maps->other), "%s", path);
+    if (!strcmp(path, ours))
+      maps->ours = true;
+    else if (is_nccl(path))
+      snprintf(maps->other, sizeof(maps->other), "%s", path);
   }
 }
 

@@ -20,7 +20,8 @@ static int check_file(const char *path, char *error, size_t size)
   if (cause == 0) return 0;
   if (cause == EACCES && !access(path, F_OK))
     snprintf(error, size, "%s: is not executable; chmod +x it, or name its interpreter", path);
-  else snprintf(error, size, "%s: %s", path, strerror(cause));
+  else
+    snprintf(error, size, "%s: %s", path, strerror(cause));
   return cause == ENOENT || cause == ENOTDIR ? RUN_NOT_FOUND : RUN_CANNOT;
 }
 
@@ -74,8 +75,10 @@ static bool elf_preloads(FILE *file, const char *path, const Elf64_Ehdr *header,
     return false;
   }
   if (elf_is_dynamic(file, header)) return true;
-  snprintf(error, size, "%s: is statically linked, so nothing can be preloaded into it; link it with -lnccl and run it "
-                        "with the drop-in's directory in LD_LIBRARY_PATH, or relink it with libtutti", path);
+  snprintf(error, size,
+           "%s: is statically linked, so nothing can be preloaded into it; link it with -lnccl and run it "
+           "with the drop-in's directory in LD_LIBRARY_PATH, or relink it with libtutti",
+           path);
   return false;
 }
 
