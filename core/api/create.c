@@ -60,6 +60,12 @@ static ncclResult_t buffer_bytes(const struct tt_device *device, int protocol, e
   return ncclSuccess;
 }
 
+/* While a rank waits for connections it has time to look whether others are gone. */
+static ncclResult_t check_health(void *health)
+{
+  return tt_health_check(health, true);
+}
+
 static ncclResult_t make_env(struct ncclComm *comm, int device_index)
 {
   struct tt_transport_config config = {
@@ -74,7 +80,9 @@ static ncclResult_t make_env(struct ncclComm *comm, int device_index)
   TT_TRY(buffer_bytes(comm->device, TT_PROTO_SIMPLE, TT_PARAM_NCCL_BUFFSIZE, &config.buffer_bytes[TT_PROTO_SIMPLE]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
   TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, &comm->health));
-  return tt_connect_create(comm->env, comm->bootstrap, &comm->connect);
+  TT_TRY(tt_connect_create(comm->env, comm->bootstrap, &comm->connect));
+  tt_connect_set_check(comm->connect, check_health, comm->health);
+  return ncclSuccess;
 }
 
 /* From the proved hosts: the rank order, the number of hosts, and this rank's device. */
@@ -197,6 +205,7 @@ void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
   comm->magic = 0;
+  if (comm->health != NULL) tt_health_leave(comm->health);
   tt_connect_destroy(comm->connect);
   tt_health_destroy(comm->health);
   tt_bootstrap_destroy(comm->bootstrap);

@@ -67,6 +67,8 @@ void tt_bootstrap_notify(struct tt_bootstrap *bootstrap, int peer, uint32_t tag,
 
 /* Whether a rank is known to be gone without a goodbye: its number and what happened. */
 bool tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t why_size);
+/* Whether a rank is known to have said goodbye. Ranks that have no connection with it may not know. */
+bool tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
 
 /* Moves the all-gather onto a ring of net connections (NCCL_OOB_NET_ENABLE). `net` outlives the object. All ranks. */
 ncclResult_t tt_bootstrap_use_net(struct tt_bootstrap *bootstrap, struct tt_net *net, int device);

@@ -283,3 +283,11 @@ bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_
   pthread_mutex_unlock(&b->mutex);
   return dead;
 }
+
+bool tt_bootstrap_left(struct tt_bootstrap *b, int rank)
+{
+  pthread_mutex_lock(&b->mutex);
+  bool left = rank >= 0 && rank < b->nranks && b->peers[rank].left;
+  pthread_mutex_unlock(&b->mutex);
+  return left;
+}

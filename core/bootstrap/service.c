@@ -20,6 +20,8 @@
 #define ON_DEMAND_MAX 64
 /* How long a goodbye may take. */
 #define LEAVE_MS 2000
+/* After an abort nobody is waited for, but what was said before, perhaps why, is still sent. */
+#define ABORT_LEAVE_MS 300
 /* Messages taken from one link before the others have their turn. */
 #define BURST 64
 #define EXHAUSTED_MS 100
@@ -203,16 +205,17 @@ static void close_idle(struct tt_bootstrap *b)
 /* Says goodbye where everything is sent; true when nothing is left to wait for. */
 static bool leave(struct tt_bootstrap *b)
 {
-  bool done = true;
-  if (b->leave_by == 0) b->leave_by = tt_bootstrap_aborted(b) ? 1 : tt_deadline_in_ms(LEAVE_MS);
+  bool done = true, sent = true, aborted = tt_bootstrap_aborted(b);
+  if (b->leave_by == 0) b->leave_by = tt_deadline_in_ms(aborted ? ABORT_LEAVE_MS : LEAVE_MS);
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
     if (l->peer < 0) continue;
     if (l->ready && !l->said && !b->peers[l->peer].waiting)
       l->said = tt_link_send(l->link, TT_TAG_LEAVE, NULL, 0) == ncclSuccess;
     if (l->ready || b->peers[l->peer].waiting) done = false;
+    if (l->link->out || b->peers[l->peer].waiting) sent = false;
   }
-  return done || tt_deadline_passed(b->leave_by) || tt_bootstrap_aborted(b);
+  return done || (aborted && sent) || tt_deadline_passed(b->leave_by);
 }
 
 static struct pollfd *poll_set(struct tt_bootstrap *b, nfds_t *count, int *nlisteners, tt_deadline *timer)

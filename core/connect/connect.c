@@ -1,6 +1,7 @@
 /* The user's side of connection set-up: what is needed, rounds, and waiting. */
 #include "connect/internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include "base/param.h"
 
 #define ABORT_POLL_MS 100
+/* A peer that has left the communicator may have answered before: what it said is read within this time. */
+#define LEFT_NS 500000000u
 
 ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap, struct tt_connect **out)
 {
@@ -47,6 +50,12 @@ static void destroy_peer(struct tt_connect *connect, struct tt_connect_peer *pee
     free(entry);
   }
   free(peer);
+}
+
+void tt_connect_set_check(struct tt_connect *connect, tt_connect_check *check, void *context)
+{
+  connect->check = check;
+  connect->check_context = context;
 }
 
 void tt_connect_destroy(struct tt_connect *connect)
@@ -152,6 +161,7 @@ struct round {
   size_t first, end;
   tt_deadline deadline;
   uint64_t started, reported; /* ns */
+  uint64_t left_since;        /* ns; 0: no peer that is missing has left */
 };
 
 static int distance(const struct tt_connect *connect, const struct tt_entry *entry)
@@ -232,6 +242,36 @@ static struct timespec point_in_time(uint64_t ns)
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
+/* A peer that said goodbye before its connections were up, or -1. */
+static int left_peer(const struct tt_connect *connect, const struct round *round)
+{
+  for (size_t i = round->first; i < round->end; i++) {
+    const struct tt_entry *entry = connect->wanted[i];
+    if (entry->state != TT_ENTRY_UP && tt_bootstrap_left(connect->bootstrap, entry->connector.peer))
+      return entry->connector.peer;
+  }
+  return -1;
+}
+
+/* What ends the wait although no connection has failed. Called with the lock held, which it drops meanwhile. */
+static ncclResult_t look_outside(struct tt_connect *connect, struct round *round)
+{
+  uint64_t now = tt_timer_ns();
+  ncclResult_t result = ncclSuccess;
+  pthread_mutex_unlock(&connect->lock);
+  if (connect->check) result = connect->check(connect->check_context);
+  int left = result == ncclSuccess ? left_peer(connect, round) : -1;
+  if (left < 0)
+    round->left_since = 0;
+  else if (round->left_since == 0)
+    round->left_since = now;
+  else if (now - round->left_since > LEFT_NS)
+    result = TT_FAIL(ncclRemoteError, "rank %d needs a connection with rank %d, which has left the communicator: it "
+                     "destroyed or aborted it before this operation", connect->env->rank, left);
+  pthread_mutex_lock(&connect->lock);
+  return result;
+}
+
 /* Waits for the round's end. Called with the lock held; returns with it. */
 static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
 {
@@ -239,6 +279,8 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
   for (;;) {
     struct tt_entry *failed;
     int up = count_up(connect, round, &failed);
+    /* A failure here may follow from one that another rank has reported. */
+    if (failed) TT_TRY(look_outside(connect, round));
     if (failed)
       return TT_FAIL(failed->result, "rank %d is not connected with rank %d (channel %d, %s): %s", connect->env->rank,
                      failed->connector.peer, failed->connector.channel, failed->connector.send ? "send" : "receive",
@@ -259,7 +301,8 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     }
     struct timespec until =
         point_in_time(now + (uint64_t)tt_deadline_poll_ms(round->deadline, ABORT_POLL_MS) * 1000000u);
-    pthread_cond_timedwait(&connect->changed, &connect->lock, &until);
+    if (pthread_cond_timedwait(&connect->changed, &connect->lock, &until) == ETIMEDOUT)
+      TT_TRY(look_outside(connect, round));
   }
 }
 

@@ -21,6 +21,10 @@ struct tt_connect; /* one a communicator; used by one user thread and the bootst
 
 /* Registers its handler with the bootstrap: call before the barrier that ends init. env and bootstrap outlive it. */
 ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap, struct tt_connect **out);
+/* What ended outside ends a wait for connections too: `check` is called now and then in tt_connect_run's thread, and
+ * reports the error that it returns. */
+typedef ncclResult_t tt_connect_check(void *context);
+void tt_connect_set_check(struct tt_connect *connect, tt_connect_check *check, void *context);
 /* Closes all connections. */
 void tt_connect_destroy(struct tt_connect *connect);
 

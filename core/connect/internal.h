@@ -57,6 +57,8 @@ struct tt_connect {
   pthread_t worker;
   _Atomic size_t bytes;
   struct tt_connect_peer *_Atomic *peers; /* nranks; made when first needed */
+  tt_connect_check *check; /* NULL: none */
+  void *check_context;
   /* The user thread's: what it noted and has not seen UP. */
   struct tt_entry **wanted;
   size_t nwanted, wanted_capacity;

@@ -10,6 +10,7 @@
 
 #define TAG_FAILED (TT_TAG_USER + 0x1000u)
 #define TAG_STALLED (TT_TAG_USER + 0x1001u)
+#define TAG_LEFT (TT_TAG_USER + 0x1002u)
 #define TAG_MASK 0xfffffff0u
 
 /* Operations remembered: a stalled rank is behind by at most what the FIFOs of its neighbours hold. */
@@ -30,6 +31,8 @@ struct tt_health {
   uint64_t begun;              /* collectives begun: sequence numbers below it are in the history */
   struct tt_signature *theirs; /* [nranks]: the latest said, ahead of this rank */
   bool *ahead;
+  int first_left; /* of the ranks that left: the one that began the fewest collectives; -1: none left */
+  uint64_t first_left_begun;
   bool told, reported;
   ncclResult_t result;
   char text[TEXT_BYTES + 300];
@@ -85,6 +88,16 @@ static void on_failed(struct tt_health *health, int peer, const void *data, size
   set_trouble(health, message.result == ncclInvalidUsage ? ncclInvalidUsage : ncclRemoteError, text);
 }
 
+static void on_left(struct tt_health *health, int peer, const void *data, size_t bytes)
+{
+  uint64_t begun;
+  if (bytes != sizeof begun) return;
+  memcpy(&begun, data, sizeof begun);
+  if (health->first_left >= 0 && health->first_left_begun <= begun) return;
+  health->first_left = peer;
+  health->first_left_begun = begun;
+}
+
 static void on_message(void *context, int peer, uint32_t tag, const void *data, size_t bytes)
 {
   struct tt_health *health = context;
@@ -92,6 +105,7 @@ static void on_message(void *context, int peer, uint32_t tag, const void *data, 
   pthread_mutex_lock(&health->lock);
   if (tag == TAG_FAILED) on_failed(health, peer, data, bytes);
   if (tag == TAG_STALLED) on_stalled(health, peer, data, bytes);
+  if (tag == TAG_LEFT) on_left(health, peer, data, bytes);
   pthread_mutex_unlock(&health->lock);
 }
 
@@ -105,6 +119,7 @@ ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nran
   health->rank = rank;
   health->nranks = nranks;
   health->describe = describe;
+  health->first_left = -1;
   pthread_mutex_init(&health->lock, NULL);
   TT_TRY_GOTO(TT_CALLOC(&health->theirs, (size_t)nranks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&health->ahead, (size_t)nranks), result, out);
@@ -157,6 +172,18 @@ void tt_health_stalled(struct tt_health *health)
   if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
 }
 
+void tt_health_leave(struct tt_health *health)
+{
+  pthread_mutex_lock(&health->lock);
+  uint64_t begun = health->begun;
+  pthread_mutex_unlock(&health->lock);
+  for (int step = 1; step < health->nranks; step *= 2) {
+    int up = (health->rank + step) % health->nranks, down = (health->rank + health->nranks - step) % health->nranks;
+    tt_bootstrap_notify(health->bootstrap, up, TAG_LEFT, &begun, sizeof begun);
+    if (down != up) tt_bootstrap_notify(health->bootstrap, down, TAG_LEFT, &begun, sizeof begun);
+  }
+}
+
 void tt_health_failed(struct tt_health *health, ncclResult_t result, const char *text)
 {
   struct failed_message message = {.result = result};
@@ -181,9 +208,26 @@ static void look_for_dead(struct tt_health *health)
   pthread_mutex_unlock(&health->lock);
 }
 
+/* A rank that left without the collective that this one is in. */
+static void look_for_left(struct tt_health *health)
+{
+  char mine[300], text[TEXT_BYTES];
+  pthread_mutex_lock(&health->lock);
+  if (health->first_left >= 0 && health->begun > health->first_left_begun) {
+    health->describe(&health->mine[(health->begun - 1) % HISTORY], mine, sizeof mine);
+    snprintf(text, sizeof text,
+             "rank %d destroyed or aborted the communicator after %llu collectives, and rank %d waits for it in %s; all "
+             "ranks must call the same collectives in the same order",
+             health->first_left, (unsigned long long)health->first_left_begun, health->rank, mine);
+    set_trouble(health, ncclInvalidUsage, text);
+  }
+  pthread_mutex_unlock(&health->lock);
+}
+
 ncclResult_t tt_health_check(struct tt_health *health, bool idle)
 {
   if (idle) look_for_dead(health);
+  if (idle) look_for_left(health);
   if (!atomic_load_explicit(&health->trouble, memory_order_acquire)) return ncclSuccess;
   pthread_mutex_lock(&health->lock);
   bool first = !health->reported;

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
@@ -13,6 +14,9 @@
 /* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
 #define LOOK_NS 5000000ull
 #define STALL_NS 1000000000ull
+/* How long a network failure waits to hear whether it is only the consequence of another rank's. */
+#define CAUSE_NS 500000000ull
+#define CAUSE_USEC 5000
 
 struct run {
   struct tt_plan *plans;
@@ -42,6 +46,24 @@ static ncclResult_t collect(struct run *run)
   return ncclSuccess;
 }
 
+/* What other ranks reported, and the abort word, of all communicators of the run. */
+static ncclResult_t check_others(const struct run *run, bool idle)
+{
+  for (int p = 0; p < run->nplans; p++) {
+    struct tt_health *health = run->plans[p].comm->health;
+    if (health != NULL && run->plans[p].nworks > 0) TT_TRY(tt_health_check(health, idle));
+  }
+  return ncclSuccess;
+}
+
+/* A peer that fails closes its connections, and its own account of why may arrive just after. */
+static ncclResult_t find_cause(const struct run *run, ncclResult_t result)
+{
+  for (uint64_t start = tt_timer_ns(); tt_timer_ns() - start < CAUSE_NS; usleep(CAUSE_USEC))
+    TT_TRY(check_others(run, true));
+  return result;
+}
+
 /* One pass over everything that can move. */
 static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *network)
 {
@@ -54,20 +76,11 @@ static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *netw
     struct ncclComm *comm = run->plans[p].comm;
     if (comm->env == NULL || comm->env->proxy == NULL) continue;
     bool proxy_moved, proxy_idle;
-    TT_TRY(tt_proxy_progress(comm->env->proxy, &proxy_moved, &proxy_idle));
+    ncclResult_t result = tt_proxy_progress(comm->env->proxy, &proxy_moved, &proxy_idle);
+    if (result != ncclSuccess) return find_cause(run, result);
     *moved |= proxy_moved;
     *done &= proxy_idle;
     *network |= !proxy_idle;
-  }
-  return ncclSuccess;
-}
-
-/* What other ranks reported, and the abort word, of all communicators of the run. */
-static ncclResult_t check_others(const struct run *run, bool idle)
-{
-  for (int p = 0; p < run->nplans; p++) {
-    struct tt_health *health = run->plans[p].comm->health;
-    if (health != NULL && run->plans[p].nworks > 0) TT_TRY(tt_health_check(health, idle));
   }
   return ncclSuccess;
 }

@@ -211,7 +211,8 @@ class Namespaces(Case):
                                                     NCCL_NET_DISABLE=1)):
             process.wait()
             self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
-            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: [^;]*(host|namespace)[^;]*; NET: NCCL_NET_DISABLE is set\)",
+            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on two hosts or network "
+                             r"namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
                              f"rank {rank}")
 
 

@@ -6,6 +6,7 @@
  *     init | destroy | leave            create the communicator; destroy it; exit at once with status 0
  *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
  *     send:COUNT:PEER | recv:COUNT:PEER of floats
+ *     sleep:MILLISECONDS
  *     loop:...                          the same again and again, until it fails; says "running" after the first
  * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
 #include <stdbool.h>
@@ -139,6 +140,8 @@ static void run(const char *step)
     comm = NULL;
   } else if (strcmp(step, "leave") == 0) {
     _exit(0);
+  } else if (strncmp(step, "sleep:", 6) == 0) {
+    usleep((useconds_t)atoi(step + 6) * 1000);
   } else if (strncmp(step, "loop:", 5) == 0) {
     for (bool first = true;; first = false) {
       collective(step + 5);
