@@ -79,12 +79,9 @@ static void *run_rank(void *arg)
 static struct rank *make_ranks(int n, void (*body)(struct rank *rank))
 {
   struct rank *ranks = calloc((size_t)n, sizeof(*ranks));
-  ncclUniqueId id;
-  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
   for (int r = 0; r < n; r++) {
     ranks[r].rank = r;
     ranks[r].nranks = n;
-    ranks[r].id = id;
     ranks[r].body = body;
   }
   return ranks;
@@ -94,7 +91,11 @@ void world_run(int n, void (*body)(struct rank *rank))
 {
   struct rank *ranks = make_ranks(n, body);
   pthread_t *threads = calloc((size_t)n, sizeof(*threads));
-  for (int r = 0; r < n; r++) ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&ranks[0].id), ncclSuccess);
+  for (int r = 0; r < n; r++) {
+    ranks[r].id = ranks[0].id;
+    ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+  }
   int failed = 0;
   for (int r = 0; r < n; r++) {
     pthread_join(threads[r], NULL);
@@ -105,17 +106,33 @@ void world_run(int n, void (*body)(struct rank *rank))
   ck_assert_int_eq(failed, 0);
 }
 
+/* Rank 0 makes the id, so that the process that forks never has threads: a child would inherit the locks they hold. */
+static int run_process(struct rank *rank, const int ids[2])
+{
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (rank->rank == 0) {
+    if (tt_bootstrap_unique_id(&rank->id) != ncclSuccess) return 1;
+    for (int r = 1; r < rank->nranks; r++)
+      if (write(ids[1], &rank->id, sizeof(rank->id)) != sizeof(rank->id)) return 1;
+  } else if (read(ids[0], &rank->id, sizeof(rank->id)) != sizeof(rank->id)) {
+    return 1;
+  }
+  run_rank(rank);
+  return rank->failed ? 1 : 0;
+}
+
 void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses)
 {
   struct rank *ranks = make_ranks(n, body);
   pid_t *pids = calloc((size_t)n, sizeof(*pids));
+  int ids[2];
+  ck_assert_int_eq(pipe(ids), 0);
   for (int r = 0; r < n; r++) {
     pids[r] = fork();
-    if (pids[r] != 0) continue;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    run_rank(&ranks[r]);
-    _exit(ranks[r].failed ? 1 : 0);
+    if (pids[r] == 0) _exit(run_process(&ranks[r], ids));
   }
+  close(ids[0]);
+  close(ids[1]);
   bool all_good = true;
   for (int r = 0; r < n; r++) {
     int status;
@@ -129,8 +146,10 @@ void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses)
   ck_assert(statuses || all_good);
 }
 
-static bool drive(struct rank *rank)
+/* False on an error, or when the other rank has let this one wait for too long. */
+static bool drive(struct rank *rank, tt_deadline deadline)
 {
+  if (tt_deadline_passed(deadline)) return false;
   bool moved = false, idle;
   if (rank->env->proxy && tt_proxy_progress(rank->env->proxy, &moved, &idle) != ncclSuccess) return false;
   if (!moved) sched_yield();
@@ -145,11 +164,12 @@ static unsigned char byte_of(uint64_t step, size_t i)
 bool send_by_hand(struct rank *rank, struct tt_connector *connector, int count)
 {
   struct tt_conn *conn = &connector->conn;
+  tt_deadline deadline = tt_deadline_in_ms(60000);
   if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
     return false;
   for (int i = 0; i < count; i++, conn->step++) {
     while (conn->step - atomic_load_explicit(conn->head, memory_order_acquire) >= TT_SLOTS)
-      if (!drive(rank)) return false;
+      if (!drive(rank, deadline)) return false;
     unsigned slot = (unsigned)(conn->step % TT_SLOTS);
     unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
     size_t bytes = (conn->step * 37) % (conn->slot_bytes[TT_PROTO_SIMPLE] - TT_SLOT_HEADER + 1);
@@ -162,19 +182,20 @@ bool send_by_hand(struct rank *rank, struct tt_connector *connector, int count)
     tt_doorbell_ring(conn->peer_bell);
   }
   while (connector->proxied && atomic_load(conn->head) != conn->step)
-    if (!drive(rank)) return false;
+    if (!drive(rank, deadline)) return false;
   return true;
 }
 
 bool recv_by_hand(struct rank *rank, struct tt_connector *connector, int count)
 {
   struct tt_conn *conn = &connector->conn;
+  tt_deadline deadline = tt_deadline_in_ms(60000);
   bool good = true;
   if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
     return false;
   for (int i = 0; i < count; i++, conn->step++) {
     while (atomic_load_explicit(conn->tail, memory_order_acquire) <= conn->step)
-      if (!drive(rank)) return false;
+      if (!drive(rank, deadline)) return false;
     unsigned slot = (unsigned)(conn->step % TT_SLOTS);
     unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
     struct tt_slot_header header;
