@@ -230,6 +230,20 @@ static void describe_missing(const struct tt_connect *connect, const struct roun
   if (named > 8) snprintf(text + at, size - at, " and %d more", named - 8);
 }
 
+/* A peer that the round waits for and that is known to be gone: no use in waiting for the deadline. Called with the lock
+ * held. */
+static ncclResult_t check_alive(const struct tt_connect *connect, const struct round *round)
+{
+  int dead;
+  char why[256];
+  if (!tt_bootstrap_dead(connect->bootstrap, &dead, why, sizeof(why))) return ncclSuccess;
+  for (size_t i = round->first; i < round->end; i++)
+    if (connect->wanted[i]->connector.peer == dead && !is_up(connect->wanted[i]))
+      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d, which is gone: %s", connect->env->rank, dead,
+                     why);
+  return ncclSuccess;
+}
+
 static void report(const struct tt_connect *connect, struct round *round, int up)
 {
   round->reported = tt_timer_ns();
@@ -288,6 +302,7 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     uint64_t now = tt_timer_ns();
     if (reports && (up == round->npeers || now - round->reported >= 1000000000u)) report(connect, round, up);
     if (up == round->npeers) return ncclSuccess;
+    TT_TRY(check_alive(connect, round));
     if (connect->env->abort && atomic_load(connect->env->abort))
       return TT_FAIL(ncclInternalError, "rank %d was aborted while it connected", connect->env->rank);
     if (tt_deadline_passed(round->deadline)) {
