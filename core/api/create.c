@@ -92,6 +92,8 @@ static ncclResult_t place(struct ncclComm *comm, int *max_local)
   TT_TRY(TT_CALLOC(&node, (size_t)comm->nranks));
   for (int r = 0; r < comm->nranks; r++) node[r] = comm->env != NULL ? comm->env->peers[r].node : r;
   tt_graph_order(comm->nranks, node, comm->order, &comm->nnodes, max_local);
+  comm->local_ranks = 0;
+  for (int r = 0; r < comm->nranks; r++) comm->local_ranks += node[r] == node[comm->rank];
   free(node);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   return ncclSuccess;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -19,10 +20,9 @@
 #define YIELD_USEC 50
 /* Where the kernel cannot wait for several futexes (before 5.16), the sleep on one of them is short. */
 #define ONE_OF_MANY_USEC 200
-/* Spin where processors abound. With one or two, whoever is waited for needs ours. */
-#define SPIN_USEC_MANY 20
-#define SPIN_USEC_FEW 1
-#define FEW_PROCESSORS 2
+/* Spin where every rank of the host has a processor; else whoever is waited for may need ours. */
+#define SPIN_USEC_ROOM 20
+#define SPIN_USEC_CROWD 1
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -71,19 +71,27 @@ void tt_doorbell_ring(struct tt_doorbell *bell)
   errno = saved;
 }
 
-static int automatic_spin(void)
+static int processors;
+
+static void count_processors(void)
 {
   cpu_set_t set;
   /* Fails where there are more processors than the set has room for. */
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return SPIN_USEC_MANY;
-  return CPU_COUNT(&set) <= FEW_PROCESSORS ? SPIN_USEC_FEW : SPIN_USEC_MANY;
+  processors = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : INT_MAX;
 }
 
-void tt_waiter_init(struct tt_waiter *waiter, struct tt_doorbell **bells, int nbells)
+static int automatic_spin(int crowd)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, count_processors);
+  return crowd <= processors ? SPIN_USEC_ROOM : SPIN_USEC_CROWD;
+}
+
+void tt_waiter_init(struct tt_waiter *waiter, struct tt_doorbell **bells, int nbells, int crowd)
 {
   int64_t spin = tt_param_int(TT_PARAM_TUTTI_SPIN_USEC);
   *waiter = (struct tt_waiter){.bells = bells, .nbells = nbells};
-  waiter->spin_usec = spin < 0 ? automatic_spin() : (int)spin;
+  waiter->spin_usec = spin < 0 ? automatic_spin(crowd) : (int)spin;
 }
 
 static void set_sleeping(struct tt_waiter *waiter, uint32_t value)

@@ -27,7 +27,8 @@ struct tt_waiter {
   uint64_t idle_since; /* ns; 0 while progress is made */
   bool armed;
 };
-void tt_waiter_init(struct tt_waiter *waiter, struct tt_doorbell **bells, int nbells);
+/* `crowd`: how many threads of this host wait and work like this one, the caller included. */
+void tt_waiter_init(struct tt_waiter *waiter, struct tt_doorbell **bells, int nbells, int crowd);
 /* Call when something was done: the next idle phase starts from the spin again. */
 void tt_waiter_progress(struct tt_waiter *waiter);
 /* Call when nothing could be done. Returns at once (spin, pause), after a yield, or after a sleep of at most max_usec

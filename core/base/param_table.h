@@ -32,7 +32,7 @@ TT_PARAM(NCCL_COMM_BLOCKING,           INT, -2147483648LL, -2147483648LL, 1, fal
 TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: check buffer pointers of each call")
 TT_PARAM(TUTTI_DEVICE,                 STRING, 0, 0, 0, true, "auto, cuda or host: which device backend to use")
 TT_PARAM(TUTTI_SHM_ARENA_BYTES,        INT, 1LL << 32, 1 << 20, 1LL << 44, false, "address space of a rank's shared memory; memory is taken only as used")
-TT_PARAM(TUTTI_SPIN_USEC,              INT, -1, -1, 1000000, false, "microseconds a waiting thread spins before it yields and sleeps; -1: chosen by the load")
+TT_PARAM(TUTTI_SPIN_USEC,              INT, -1, -1, 1000000, false, "microseconds a waiting thread spins before it yields and sleeps; -1: 20 where the host's ranks have a processor each, else 1")
 TT_PARAM(TUTTI_PORT_RANGE,             STRING, 0, 0, 0, false, "first-last: the ports that may be listened on; unset: any free one")
 TT_PARAM(NCCL_SOCKET_RCVBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's receive buffer; -1: the system's default")
 TT_PARAM(NCCL_SOCKET_SNDBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's send buffer; -1: the system's default")

@@ -44,6 +44,7 @@ struct ncclComm {
   struct tt_tuning *tuning;
   struct tt_programs *programs;
   int nnodes;
+  int local_ranks;   /* on this rank's host, itself included */
   int32_t *order;    /* ring order */
   int32_t *position; /* of each rank in it */
 

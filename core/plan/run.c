@@ -105,6 +105,14 @@ static void note_begin(const struct run *run)
   }
 }
 
+/* Ranks that share this host, as far as the run's communicators know; those that this thread drives count once. */
+static int crowd(const struct run *run)
+{
+  int most = 1;
+  for (int p = 0; p < run->nplans; p++) most = TT_MAX(most, run->plans[p].comm->local_ranks - run->nplans + 1);
+  return most;
+}
+
 static ncclResult_t drive(struct run *run)
 {
   struct tt_waiter waiter;
@@ -114,7 +122,7 @@ static ncclResult_t drive(struct run *run)
   bool told = false;
   note_begin(run);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
-  tt_waiter_init(&waiter, run->bells, run->nbells);
+  tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
   for (;;) {
     result = advance(run, &moved, &done, &network);
     if (result != ncclSuccess || done) break;

@@ -29,7 +29,7 @@ static void wait_for(struct table *table, struct side *side, uint64_t value)
 {
   struct tt_doorbell *bells[] = {&side->bell};
   struct tt_waiter waiter;
-  tt_waiter_init(&waiter, bells, 1);
+  tt_waiter_init(&waiter, bells, 1, 1);
   uint64_t start = tt_timer_ns();
   while (atomic_load_explicit(&side->count, memory_order_acquire) < value) tt_waiter_idle(&waiter, BOUND_USEC);
   tt_waiter_done(&waiter);
@@ -92,7 +92,7 @@ START_TEST(sleeps_are_bounded)
   memset(bells, 0, sizeof(bells));
   for (int count = 0; count <= 3; count++) {
     struct tt_waiter waiter;
-    tt_waiter_init(&waiter, list, count);
+    tt_waiter_init(&waiter, list, count, 1);
     uint64_t start = tt_timer_ns();
     while (tt_timer_ns() - start < 20000000u) tt_waiter_idle(&waiter, 3000);
     if (count > 0) {
@@ -113,7 +113,7 @@ START_TEST(ring_between_arm_and_sleep)
   struct tt_waiter waiter;
   memset(&bell, 0, sizeof(bell));
   set_variable("TUTTI_SPIN_USEC", "0");
-  tt_waiter_init(&waiter, list, 1);
+  tt_waiter_init(&waiter, list, 1, 1);
   while (!waiter.armed) tt_waiter_idle(&waiter, BOUND_USEC);
   tt_doorbell_ring(&bell);
   ck_assert_uint_eq(atomic_load(&bell.word), 1);
@@ -158,7 +158,7 @@ START_TEST(several)
     struct later later = {list[i], &flag};
     struct tt_waiter waiter;
     pthread_t thread;
-    tt_waiter_init(&waiter, list, COUNT);
+    tt_waiter_init(&waiter, list, COUNT, 1);
     pthread_create(&thread, NULL, ring_later, &later);
     uint64_t start = tt_timer_ns();
     while (!atomic_load(&flag)) tt_waiter_idle(&waiter, BOUND_USEC);
