@@ -257,3 +257,13 @@ void tt_param_reset(void)
   pthread_mutex_unlock(&mutex);
   tt_param_forget_check();
 }
+
+void tt_param_unload(void)
+{
+  tt_param_reset();
+  while (kept) {
+    struct kept_text *gone = kept;
+    kept = gone->next;
+    free(gone);
+  }
+}

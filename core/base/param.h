@@ -56,5 +56,7 @@ const char *tt_param_agreed(int i, char *text, size_t size);
 
 /* Forgets everything read; for tests. Not thread-safe. */
 void tt_param_reset(void);
+/* Forgets and frees everything, texts handed out too: for a plugin with its own copy of this file that is unloaded. */
+void tt_param_unload(void);
 
 #endif

@@ -172,4 +172,5 @@ struct tt_netsocket_shape tt_netsocket_shape(void)
 __attribute__((destructor)) static void unload(void)
 {
   tt_netsocket_connect_forget();
+  tt_param_unload();
 }

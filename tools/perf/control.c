@@ -75,53 +75,6 @@ static enum perf_control_state gone(const struct perf_control *control, int i, c
   return PERF_CONTROL_GONE;
 }
 
-/* Receives a data frame of exactly `bytes`; a failure frame, or the end, becomes the sentence in `error`. */
-static enum perf_control_state get_frame(struct perf_control *control, int i, void *data, size_t bytes, char *error,
-                                         size_t size)
-{
-  struct frame frame;
-  if (get(control->fds[i], &frame, sizeof(frame))) {
-    if (frame.kind == DATA && frame.bytes == bytes && get(control->fds[i], data, bytes)) return PERF_CONTROL_OK;
-    if (frame.kind == FAILURE && frame.bytes < size && get(control->fds[i], error, frame.bytes)) {
-      error[frame.bytes] = 0;
-      return PERF_CONTROL_TOLD;
-    }
-  }
-  return gone(control, i, error, size);
-}
-
-enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes,
-                                            char *error, size_t size)
-{
-  char *out = all;
-  size_t total = bytes * (size_t)control->processes;
-  memcpy(out + (size_t)control->process * bytes, mine, bytes);
-  if (control->processes == 1) return PERF_CONTROL_OK;
-  if (control->process > 0) {
-    if (!put_frame(control->fds[0], DATA, mine, bytes)) return gone(control, 0, error, size);
-    return get_frame(control, 0, all, total, error, size);
-  }
-  for (int p = 1; p < control->processes; p++) {
-    enum perf_control_state state = get_frame(control, p, out + (size_t)p * bytes, bytes, error, size);
-    if (state != PERF_CONTROL_OK) return state;
-  }
-  for (int p = 1; p < control->processes; p++)
-    if (!put_frame(control->fds[p], DATA, all, total)) return gone(control, p, error, size);
-  return PERF_CONTROL_OK;
-}
-
-void perf_control_fail(struct perf_control *control, const char *sentence)
-{
-  size_t bytes = strlen(sentence);
-  char message[1024 + sizeof(struct frame)];
-  struct frame frame = {FAILURE, (uint32_t)(bytes < 1023 ? bytes : 1023)};
-  memcpy(message, &frame, sizeof(frame));
-  memcpy(message + sizeof(frame), sentence, frame.bytes);
-  for (int i = 0; i < peer_count(control); i++)
-    if (control->fds[i] >= 0)
-      (void)send(control->fds[i], message, sizeof(frame) + frame.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 /* Looks at what has arrived, without taking it: a failure may lie behind a data frame. */
 static bool peek_failure(int fd, char *error, size_t size)
 {
@@ -146,6 +99,63 @@ static bool peek_failure(int fd, char *error, size_t size)
   return found;
 }
 
+/* A failure frame stays in the queue, for the thread that watches for it. False also at the end of the stream. */
+static bool failure_is_next(int fd, char *error, size_t size)
+{
+  struct frame frame;
+  ssize_t n;
+  do n = recv(fd, &frame, sizeof(frame), MSG_PEEK | MSG_WAITALL);
+  while (n < 0 && errno == EINTR);
+  if (n != sizeof(frame) || frame.kind != FAILURE) return false;
+  bool whole = false;
+  for (int tries = 0; tries < 50 && !(whole = peek_failure(fd, error, size)); tries++) poll(NULL, 0, 10);
+  return whole;
+}
+
+/* Receives a data frame of exactly `bytes`; a failure frame, or the end, becomes the sentence in `error`. */
+static enum perf_control_state get_frame(struct perf_control *control, int i, void *data, size_t bytes, char *error,
+                                         size_t size)
+{
+  struct frame frame;
+  int fd = control->fds[i];
+  if (failure_is_next(fd, error, size)) return PERF_CONTROL_TOLD;
+  if (get(fd, &frame, sizeof(frame)) && frame.kind == DATA && frame.bytes == bytes && get(fd, data, bytes))
+    return PERF_CONTROL_OK;
+  return gone(control, i, error, size);
+}
+
+enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes,
+                                            char *error, size_t size)
+{
+  char *out = all;
+  size_t total = bytes * (size_t)control->processes;
+  memcpy(out + (size_t)control->process * bytes, mine, bytes);
+  if (control->processes == 1) return PERF_CONTROL_OK;
+  if (control->process > 0) {
+    if (put_frame(control->fds[0], DATA, mine, bytes)) return get_frame(control, 0, all, total, error, size);
+    return peek_failure(control->fds[0], error, size) ? PERF_CONTROL_TOLD : gone(control, 0, error, size);
+  }
+  for (int p = 1; p < control->processes; p++) {
+    enum perf_control_state state = get_frame(control, p, out + (size_t)p * bytes, bytes, error, size);
+    if (state != PERF_CONTROL_OK) return state;
+  }
+  for (int p = 1; p < control->processes; p++)
+    if (!put_frame(control->fds[p], DATA, all, total)) return gone(control, p, error, size);
+  return PERF_CONTROL_OK;
+}
+
+void perf_control_fail(struct perf_control *control, const char *sentence)
+{
+  size_t bytes = strlen(sentence);
+  char message[1024 + sizeof(struct frame)];
+  struct frame frame = {FAILURE, (uint32_t)(bytes < 1023 ? bytes : 1023)};
+  memcpy(message, &frame, sizeof(frame));
+  memcpy(message + sizeof(frame), sentence, frame.bytes);
+  for (int i = 0; i < peer_count(control); i++)
+    if (control->fds[i] >= 0)
+      (void)send(control->fds[i], message, sizeof(frame) + frame.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 enum perf_control_state perf_control_lost(struct perf_control *control, char *error, size_t size)
 {
   enum perf_control_state state = PERF_CONTROL_OK;
@@ -153,7 +163,9 @@ enum perf_control_state perf_control_lost(struct perf_control *control, char *er
     if (control->fds[i] < 0) continue;
     struct pollfd ready = {control->fds[i], POLLRDHUP, 0};
     if (peek_failure(control->fds[i], error, size)) return PERF_CONTROL_TOLD;
-    if (state == PERF_CONTROL_OK && poll(&ready, 1, 0) > 0 && ready.revents) state = gone(control, i, error, size);
+    if (state != PERF_CONTROL_OK || poll(&ready, 1, 0) <= 0 || !ready.revents) continue;
+    if (peek_failure(control->fds[i], error, size)) return PERF_CONTROL_TOLD; /* came in between */
+    state = gone(control, i, error, size);
   }
   return state;
 }
