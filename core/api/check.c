@@ -33,21 +33,18 @@ ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm
   return ncclSuccess;
 }
 
-static bool reduces(int collective)
-{
-  return collective == TT_FUNC_ALL_REDUCE || collective == TT_FUNC_REDUCE || collective == TT_FUNC_REDUCE_SCATTER;
-}
-
 static bool reads_input(const struct ncclComm *comm, const struct tt_task *task)
 {
   if (task->collective == TT_FUNC_RECV) return false;
-  return task->collective != TT_FUNC_BROADCAST || comm->rank == task->root;
+  bool root_only = task->collective == TT_FUNC_BROADCAST || task->collective == TT_FUNC_SCATTER;
+  return !root_only || comm->rank == task->root;
 }
 
 static bool writes_output(const struct ncclComm *comm, const struct tt_task *task)
 {
   if (task->collective == TT_FUNC_SEND) return false;
-  return task->collective != TT_FUNC_REDUCE || comm->rank == task->root;
+  bool root_only = task->collective == TT_FUNC_REDUCE || task->collective == TT_FUNC_GATHER;
+  return !root_only || comm->rank == task->root;
 }
 
 static ncclResult_t check_reduction(const char *function, const struct tt_task *task)
@@ -69,8 +66,8 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   if (reads_input(comm, task)) TT_TRY(tt_api_check_pointer(function, "sendbuff", task->input));
   if (writes_output(comm, task)) TT_TRY(tt_api_check_pointer(function, "recvbuff", task->output));
   size_t element = tt_datatype_bytes(task->datatype);
-  bool blocks = task->collective == TT_FUNC_ALL_GATHER || task->collective == TT_FUNC_REDUCE_SCATTER;
-  size_t limit = (size_t)PTRDIFF_MAX / element / (blocks ? (size_t)comm->nranks : 1);
+  size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
+  size_t limit = (size_t)PTRDIFF_MAX / element / blocks;
   if (task->count > limit)
     return TT_FAIL(ncclInvalidArgument, "%s: count %zu of %zu-byte elements is more than memory can hold", function,
                    task->count, element);
@@ -88,7 +85,7 @@ ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm
   if (tt_datatype_bytes(task->datatype) == 0)
     return TT_FAIL(ncclInvalidArgument, "%s: datatype is %d; allowed are ncclInt8 (0) to ncclFloat8e5m2 (11)", function,
                    (int)task->datatype);
-  if (reduces(task->collective)) TT_TRY(check_reduction(function, task));
+  if (tt_collective_reduces(task->collective)) TT_TRY(check_reduction(function, task));
   TT_TRY(check_buffers(function, comm, task));
   if (stream != NULL)
     return TT_FAIL(ncclInvalidArgument, "%s: stream is %p; the host device takes only NULL, and completes in the call",

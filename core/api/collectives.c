@@ -117,6 +117,41 @@ TT_EXPORT(ncclResult_t, ncclReduceScatter,
   return call("ncclReduceScatter", comm, &task, stream);
 }
 
+TT_EXPORT(ncclResult_t, ncclAlltoAll,
+          (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+           cudaStream_t stream))
+{
+  struct tt_task task = {
+      .collective = TT_FUNC_ALL_TO_ALL, .input = sendbuff, .output = recvbuff, .count = count, .datatype = datatype};
+  return call("ncclAlltoAll", comm, &task, stream);
+}
+
+TT_EXPORT(ncclResult_t, ncclGather,
+          (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+           cudaStream_t stream))
+{
+  struct tt_task task = {.collective = TT_FUNC_GATHER,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = count,
+                         .datatype = datatype,
+                         .root = root};
+  return call("ncclGather", comm, &task, stream);
+}
+
+TT_EXPORT(ncclResult_t, ncclScatter,
+          (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+           cudaStream_t stream))
+{
+  struct tt_task task = {.collective = TT_FUNC_SCATTER,
+                         .input = sendbuff,
+                         .output = recvbuff,
+                         .count = count,
+                         .datatype = datatype,
+                         .root = root};
+  return call("ncclScatter", comm, &task, stream);
+}
+
 TT_EXPORT(ncclResult_t, ncclSend,
           (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream))
 {

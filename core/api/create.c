@@ -215,6 +215,7 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_net_close(comm->net);
   tt_tuning_destroy(comm->tuning);
   tt_programs_destroy(comm->programs);
+  free(comm->scratch);
   pthread_mutex_destroy(&comm->error_lock);
   free(comm->order);
   free(comm->sends);

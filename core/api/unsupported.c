@@ -28,12 +28,6 @@ TT_UNSUPPORTED(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
 TT_UNSUPPORTED(ncclRedOpCreatePreMulSum, (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype,
                                           ncclScalarResidence_t residence, ncclComm_t comm))
 TT_UNSUPPORTED(ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
-TT_UNSUPPORTED(ncclAlltoAll, (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
-                              ncclComm_t comm, cudaStream_t stream))
-TT_UNSUPPORTED(ncclGather, (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                            ncclComm_t comm, cudaStream_t stream))
-TT_UNSUPPORTED(ncclScatter, (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-                             ncclComm_t comm, cudaStream_t stream))
 TT_UNSUPPORTED(ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo))
 
 /* The device-side API, which NCCL declares in nccl_device.h. Layouts as there. */

@@ -5,11 +5,6 @@
 #include "plan/geometry.h"
 #include "program/emit.h"
 
-static bool reduces(int collective)
-{
-  return collective == TT_FUNC_ALL_REDUCE || collective == TT_FUNC_REDUCE || collective == TT_FUNC_REDUCE_SCATTER;
-}
-
 static bool is_float(int datatype)
 {
   return datatype == ncclFloat16 || datatype == ncclBfloat16 || datatype == ncclFloat32 || datatype == ncclFloat64;
@@ -43,7 +38,7 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
       .root = task->root,
       .collective = (uint8_t)task->collective,
       .datatype = (uint8_t)task->datatype,
-      .op = reduces(task->collective) ? (uint8_t)task->op : 0,
+      .op = tt_collective_reduces(task->collective) ? (uint8_t)task->op : 0,
       .algorithm = (uint8_t)choice->algorithm,
       .protocol = (uint8_t)choice->protocol,
       .nchannels = (uint8_t)choice->nchannels,
@@ -54,7 +49,8 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
 static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, struct tt_choice *choice)
 {
   if (comm->nranks == 1) {
-    *choice = (struct tt_choice){.algorithm = TT_ALGO_RING, .protocol = TT_PROTO_SIMPLE, .nchannels = 1};
+    int algorithm = tt_program_supports(task->collective, TT_ALGO_RING) ? TT_ALGO_RING : TT_ALGO_DIRECT;
+    *choice = (struct tt_choice){.algorithm = algorithm, .protocol = TT_PROTO_SIMPLE, .nchannels = 1};
     return ncclSuccess;
   }
   TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
@@ -68,8 +64,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
 {
   struct ncclComm *comm = plan->comm;
   size_t element = tt_datatype_bytes(task->datatype);
-  bool blocks = task->collective == TT_FUNC_ALL_GATHER || task->collective == TT_FUNC_REDUCE_SCATTER;
-  size_t bytes = task->count * element * (blocks ? (size_t)comm->nranks : 1);
+  size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
+  size_t bytes = task->count * element * blocks;
 
   struct tt_choice choice;
   TT_TRY(choose(comm, task, bytes, &choice));
@@ -87,17 +83,21 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   set_reduction(&work->reduction, task, comm->nranks);
 
   size_t count = task->count;
-  if (!reduces(task->collective)) { /* bytes will do, and any type then moves at full width */
+  if (!tt_collective_reduces(task->collective)) { /* bytes will do, and any type then moves at full width */
     work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
     count *= element;
     element = 1;
   }
-  size_t capacity = bytes; /* of a local copy; else of a slot */
+  size_t capacity = bytes, scratch = 0; /* capacity of a local copy; else of a slot */
   if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
-    tt_geometry_cut(count, element, programs[c]->parts, c, choice.nchannels, capacity, geometry);
+    size_t piece = tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]));
+    tt_geometry_cut(count, element, programs[c]->parts, c, choice.nchannels, piece, geometry);
     geometry->input_stride = geometry->output_stride = count;
+    geometry->scratch_stride = programs[c]->parts * geometry->chunk;
+    geometry->scratch_lo = scratch;
+    scratch += programs[c]->scratch_blocks * geometry->scratch_stride;
   }
   return comm->nranks == 1 ? ncclSuccess : tt_plan_need(comm, work);
 }

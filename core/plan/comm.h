@@ -48,6 +48,9 @@ struct ncclComm {
   int32_t *order;    /* ring order */
   int32_t *position; /* of each rank in it */
 
+  unsigned char *scratch; /* of the collectives, which run one after another; grown when first needed */
+  size_t scratch_bytes;
+
   uint64_t collectives;               /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */
   struct tt_task *tasks, **tasks_end; /* of the open group */

@@ -27,6 +27,11 @@ static size_t share_start(size_t count, size_t align, int channel, int nchannels
   return TT_MIN(before * align, count);
 }
 
+size_t tt_geometry_piece(size_t capacity, uint32_t pieces)
+{
+  return pieces == 1 ? capacity : capacity / pieces / TT_PIECE_ALIGN * TT_PIECE_ALIGN;
+}
+
 void tt_geometry_cut(size_t count, size_t element_bytes, uint32_t parts, int channel, int nchannels, size_t capacity,
                      struct tt_geometry *geometry)
 {

@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include "tutti/device.h"
 
+/* Bytes that each of `pieces` chunks of one message may have where `capacity` bytes fit a slot, or a piece of it. */
+size_t tt_geometry_piece(size_t capacity, uint32_t pieces);
+
 /* Channel `channel` of `nchannels` gets a share of each block of `count` elements; shares begin at multiples of 64
  * bytes, and differ by at most 64 bytes. `capacity` bytes fit a slot. Programs of one part a block are cut at least
  * eight times where that leaves chunks of 4 KiB or more, so that the hops of a chain or tree overlap. */

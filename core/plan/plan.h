@@ -23,7 +23,8 @@ void tt_plan_drop_tasks(struct ncclComm *comm);
 
 /* Plans all tasks of the communicator and notes the connections that they need. Local: sends nothing. */
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan);
-/* Once the connections are up: hands each work its connections and tells the proxy what will pass. */
+/* Once the connections are up: hands each work its connections and scratch memory, and tells the proxy what will pass.
+ */
 ncclResult_t tt_plan_bind(struct tt_plan *plan);
 /* Runs the plans of one group to their end on the calling thread. The first failure is kept in its communicator. */
 ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans);

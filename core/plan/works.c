@@ -26,10 +26,13 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
     plan->works = works;
     plan->capacity = capacity;
   }
-  size_t npeers = 0;
-  for (int c = 0; c < nchannels; c++) npeers += programs[c]->npeers;
-  struct tt_work *work =
-      calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels + 2 * npeers * sizeof(struct tt_conn *));
+  size_t npeers = 0, nscratch = 0;
+  for (int c = 0; c < nchannels; c++) {
+    npeers += programs[c]->npeers;
+    nscratch = TT_MAX(nscratch, programs[c]->nscratch);
+  }
+  struct tt_work *work = calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels +
+                                       2 * npeers * sizeof(struct tt_conn *) + nscratch * sizeof(void *));
   if (work == NULL) return NULL;
   work->size = sizeof *work;
   work->channels = (struct tt_work_channel *)(work + 1);
@@ -40,6 +43,7 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
     work->channels[c].recv = conns + programs[c]->npeers;
     conns += 2 * programs[c]->npeers;
   }
+  if (nscratch > 0) work->scratch = (void **)conns;
   work->nchannels = (uint32_t)nchannels;
   work->abort = &plan->comm->abort;
   work->rank = plan->comm->rank;
@@ -128,8 +132,50 @@ out:
   return result;
 }
 
+/* Bytes of one scratch buffer of a work, a multiple of a cache line. */
+static size_t scratch_buffer(const struct tt_work *work)
+{
+  size_t elements = 0;
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    const struct tt_geometry *geometry = &work->channels[c].geometry;
+    size_t blocks = work->channels[c].program->scratch_blocks;
+    elements = TT_MAX(elements, geometry->scratch_lo + blocks * geometry->scratch_stride);
+  }
+  return (elements * tt_datatype_bytes(work->reduction.datatype) + 63) / 64 * 64;
+}
+
+static uint32_t scratch_buffers(const struct tt_work *work)
+{
+  uint32_t count = 0;
+  for (uint32_t c = 0; c < work->nchannels; c++) count = TT_MAX(count, work->channels[c].program->nscratch);
+  return count;
+}
+
+/* All works of the plan use the same memory: those with scratch are collectives, which run one after another. */
+static ncclResult_t bind_scratch(struct tt_plan *plan)
+{
+  struct ncclComm *comm = plan->comm;
+  size_t needed = 0;
+  for (int w = 0; w < plan->nworks; w++)
+    needed = TT_MAX(needed, scratch_buffers(plan->works[w]) * scratch_buffer(plan->works[w]));
+  if (needed > comm->scratch_bytes) {
+    free(comm->scratch);
+    comm->scratch_bytes = 0;
+    comm->scratch = aligned_alloc(64, needed);
+    if (comm->scratch == NULL)
+      return TT_FAIL(ncclSystemError, "rank %d: no memory for %zu bytes of scratch", comm->rank, needed);
+    comm->scratch_bytes = needed;
+  }
+  for (int w = 0; w < plan->nworks; w++) {
+    const struct tt_work *work = plan->works[w];
+    for (uint32_t k = 0; k < scratch_buffers(work); k++) work->scratch[k] = comm->scratch + k * scratch_buffer(work);
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t tt_plan_bind(struct tt_plan *plan)
 {
+  TT_TRY(bind_scratch(plan));
   for (int w = 0; w < plan->nworks; w++)
     for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan->comm, plan->works[w], (int)c));
   return ncclSuccess;

@@ -12,6 +12,8 @@ ncclResult_t tt_emit_ring(struct tt_builder *builder, const struct tt_emit_reque
 ncclResult_t tt_emit_tree(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_one_shot(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_two_shot(struct tt_builder *builder, const struct tt_emit_request *request);
+ncclResult_t tt_emit_direct(struct tt_builder *builder, const struct tt_emit_request *request);
+ncclResult_t tt_emit_pat(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_point_to_point(struct tt_builder *builder, const struct tt_emit_request *request);
 
 /* Where all ranks talk to all: peer i of a rank is rank + 1 + i, so that ranks start with different peers. */

@@ -107,7 +107,9 @@ static void add_operand(struct tt_builder *builder, uint8_t kind, uint8_t buffer
                                         .peer = peer,
                                         .start = chunks.start,
                                         .stride = chunks.stride,
-                                        .modulo = chunks.modulo};
+                                        .modulo = chunks.modulo,
+                                        .count = chunks.count > 1 ? chunks.count : 1,
+                                        .step = chunks.count > 1 ? chunks.step : 0};
   builder->head.noperands++;
   builder->instructions[builder->head.ninstructions - 1].noperands++;
 }

@@ -15,9 +15,11 @@ struct tt_builder {
   ncclResult_t failed;
 };
 
-/* Chunks of an operand over the repetitions of its instruction: (start + i * stride) mod modulo. */
+/* Chunks of an operand over the repetitions of its instruction and over its pieces: (start + i * stride + p * step) mod
+ * modulo. count 0 is written as 1. */
 struct tt_chunks {
   int32_t start, stride, modulo;
+  int32_t count, step;
 };
 
 /* One chunk out of `total`, the same at each repetition. */

@@ -94,6 +94,8 @@ static bool check_operand(const struct checker *checker, const struct tt_operand
   if (is_local(operand) ? operand->peer != 0 : operand->peer >= program->npeers)
     return fail_at(checker, "peer index %d of %u", operand->peer, program->npeers);
   if (operand->modulo < 1) return fail_at(checker, "modulo %d is below 1", operand->modulo);
+  if (operand->count < 1 || (operand->buffer != TT_RESULT && operand->count > operand->modulo))
+    return fail_at(checker, "a list of %d out of %d chunks", operand->count, operand->modulo);
   if (operand->buffer == TT_RESULT)
     return is_local(operand) ? fail_at(checker, "a source or destination names the result") : true;
   bool stores = operand->kind == TT_DST || operand->kind == TT_RECV;
@@ -106,16 +108,21 @@ static bool check_operand(const struct checker *checker, const struct tt_operand
   return true;
 }
 
-/* Operands with the same chunks agree at once; others are compared at each repetition. */
+/* Operands with the same chunks agree at once; others are compared piece by piece, at each repetition. */
 static bool check_parts(const struct checker *checker, const struct tt_instruction *instruction,
                         const struct tt_operand *one, const struct tt_operand *other)
 {
   uint32_t parts = checker->program->parts;
-  bool same = one->start == other->start && one->stride == other->stride && one->modulo == other->modulo;
+  if (one->count != other->count)
+    return fail_at(checker, "reduces a list of %d chunks with one of %d", one->count, other->count);
+  bool same = one->start == other->start && one->stride == other->stride && one->modulo == other->modulo &&
+              one->step == other->step;
   if (same || parts == 1) return true;
   for (uint32_t i = 0; i < instruction->repeat; i++) {
-    if (tt_operand_chunk(one, i) % parts == tt_operand_chunk(other, i) % parts) continue;
-    return fail_at(checker, "repetition %u reduces chunks of different parts", i);
+    for (uint32_t piece = 0; piece < (uint32_t)one->count; piece++) {
+      if (tt_operand_piece(one, i, piece) % parts == tt_operand_piece(other, i, piece) % parts) continue;
+      return fail_at(checker, "repetition %u reduces chunks of different parts", i);
+    }
   }
   return true;
 }

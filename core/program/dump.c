@@ -4,20 +4,34 @@
 #include "program/dump.h"
 #include "program/emit.h"
 
+/* (start + stride * i), or the number itself where it does not change. */
+static void print_number(const struct tt_operand *operand, uint32_t repeat, uint32_t piece, FILE *out)
+{
+  if (repeat == 1 || !operand->stride) {
+    fprintf(out, "%" PRIu32, tt_operand_piece(operand, 0, piece));
+    return;
+  }
+  int64_t step = operand->stride < 0 ? -(int64_t)operand->stride : operand->stride;
+  fprintf(out, "%" PRId64 "%c", operand->start + (int64_t)piece * operand->step, operand->stride < 0 ? '-' : '+');
+  if (step != 1) fprintf(out, "%" PRId64, step);
+  fputc('i', out);
+}
+
 static void print_chunk(const struct tt_operand *operand, uint32_t repeat, FILE *out)
 {
   if (operand->buffer >= TT_SCRATCH)
     fprintf(out, "scratch%d", operand->buffer - TT_SCRATCH);
   else
     fputs(operand->buffer == TT_INPUT ? "input" : "output", out);
-  if (repeat == 1 || !operand->stride) {
-    fprintf(out, "[%" PRIu32 "]", tt_operand_chunk(operand, 0));
-    return;
+  fputc('[', out);
+  print_number(operand, repeat, 0, out);
+  if (operand->count > 1) {
+    fputs("..", out);
+    print_number(operand, repeat, (uint32_t)operand->count - 1, out);
+    if (operand->step != 1) fprintf(out, " step %" PRId32, operand->step);
   }
-  fprintf(out, "[%" PRId32 "%c", operand->start, operand->stride < 0 ? '-' : '+');
-  int64_t step = operand->stride < 0 ? -(int64_t)operand->stride : operand->stride;
-  if (step != 1) fprintf(out, "%" PRId64, step);
-  fprintf(out, "i mod %" PRId32 "]", operand->modulo);
+  if (operand->count > 1 || (repeat > 1 && operand->stride)) fprintf(out, " mod %" PRId32, operand->modulo);
+  fputc(']', out);
 }
 
 static void print_peer(const struct tt_program *program, const struct tt_operand *operand, FILE *out)
@@ -89,8 +103,7 @@ void tt_program_print(const struct tt_program *program, FILE *out)
 {
   fprintf(out, "%s %s: rank %" PRId32 " of %" PRId32, tt_collective_name(program->collective),
           tt_algorithm_name(program->algorithm), program->rank, program->nranks);
-  if (program->collective == TT_FUNC_BROADCAST || program->collective == TT_FUNC_REDUCE)
-    fprintf(out, ", root %" PRId32, program->root);
+  if (tt_collective_has_root(program->collective)) fprintf(out, ", root %" PRId32, program->root);
   fprintf(out, ", parts %" PRIu32 ", input %" PRIu32 ", output %" PRIu32 "\n", program->parts, program->input_blocks,
           program->output_blocks);
   for (uint32_t strand = 0; strand < program->nstrands; strand++) {

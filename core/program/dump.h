@@ -15,8 +15,9 @@
  *       3  x2   recv 1 -> output[1-i mod 4], send 3
  *       4       output[3] <- recv 1
  *
- * Peers are ranks; i counts repetitions. A move is written with its own arrow: `output[3] <- recv 1` stores what was
- * received, `send 1 <- input[3]` sends a local chunk. Program and output are the caller's. */
+ * Peers are ranks; i counts repetitions. A list of chunks is written as its first and last, `output[5..0 mod 6]`, with
+ * the step where that is not one, `output[1..5 step 2 mod 6]`. A move is written with its own arrow: `output[3] <- recv
+ * 1` stores what was received, `send 1 <- input[3]` sends a local chunk. Program and output are the caller's. */
 void tt_program_print(const struct tt_program *program, FILE *out);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef TT_PROGRAM_EMIT_H
 #define TT_PROGRAM_EMIT_H
 
+#include <stdbool.h>
 #include "tutti/program.h"
 
 /* A rank's place in a tree: -1 where there is none. */
@@ -14,17 +15,32 @@ struct tt_emit_request {
   int32_t collective; /* enum tt_collective */
   int32_t algorithm;  /* enum tt_algorithm */
   int32_t nranks, rank;
-  int32_t root;               /* broadcast, reduce; else 0 */
+  int32_t root;               /* where tt_collective_has_root; else 0 */
   int32_t peer;               /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
   const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
   int32_t tree_index;         /* 0 or 1 */
+  int32_t most_pieces;        /* PAT: chunks in a message at most; 0: TT_PAT_PIECES */
 };
 
 /* Emits into one allocation that tt_program_free releases. ncclInvalidUsage, naming both, where the algorithm has no
  * program for the collective. */
 ncclResult_t tt_program_emit(const struct tt_emit_request *request, struct tt_program **program);
 void tt_program_free(struct tt_program *program);
+
+/* Chunks that PAT puts in one message at most. Fewer mean more messages, more mean smaller chunks: eight fill a slot of
+ * the host device's Simple protocol with chunks of 16 KiB, whose copy still takes longer than posting a message. */
+#define TT_PAT_PIECES 8
+
+/* Chunks in the longest message of a program, at least 1. */
+uint32_t tt_program_most_pieces(const struct tt_program *program);
+
+/* Broadcast, reduce, scatter, gather. */
+bool tt_collective_has_root(int collective);
+/* All-reduce, reduce, reduce-scatter. */
+bool tt_collective_reduces(int collective);
+/* Whether a buffer of the collective has a block for each rank; of a rooted one, only on the root. */
+bool tt_collective_has_blocks(int collective);
 
 /* Whether an algorithm has a program for a collective. */
 int tt_program_supports(int collective, int algorithm);

@@ -11,14 +11,16 @@ static const char *name(const char *const *names, int count, int index)
 const char *tt_collective_name(int collective)
 {
   static const char *const names[TT_NUM_FUNCS] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-                                                  "AllReduce", "SendRecv", "Send",      "Recv"};
+                                                  "AllReduce", "SendRecv", "Send",      "Recv",
+                                                  "AlltoAll",  "Scatter",  "Gather"};
   return name(names, TT_NUM_FUNCS, collective);
 }
 
 const char *tt_algorithm_name(int algorithm)
 {
   static const char *const names[TT_NUM_ALGORITHMS] = {"TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
-                                                       "NVLS_TREE", "PAT",  "ONE_SHOT",       "TWO_SHOT",      "P2P"};
+                                                       "NVLS_TREE", "PAT",  "ONE_SHOT",       "TWO_SHOT",      "P2P",
+                                                       "DIRECT"};
   return name(names, TT_NUM_ALGORITHMS, algorithm);
 }
 

@@ -26,14 +26,18 @@ struct tt_value {
   uint8_t final;  /* instructions with TT_FLAG_FINAL that it went through */
 };
 
+/* What a slot holds: one value, or those of a list. */
 struct tt_message {
   struct tt_value value;
-  uint32_t step, parts; /* of the sender: together with the value's part and loop they tell the length */
+  struct tt_value *more; /* of pieces 1 .. count - 1; NULL where there are none. Freed by who pops the message */
+  uint32_t count;
+  uint32_t step, parts; /* of the sender: together with the values' part and loop they tell the length */
 };
 
 /* One direction between two ranks, lasting for the whole sequence of steps. */
 struct tt_connection {
   int32_t from, to;
+  uint32_t slots;
   uint32_t first, count;    /* slots filled */
   int64_t sender, receiver; /* the strand that waits for room, or for a message; -1: none */
   struct tt_message *messages;
@@ -107,6 +111,8 @@ struct tt_proof {
   uint32_t width; /* entries of a clock: strands of watched ranks */
   uint32_t *clocks, *reduced_clock, *moved_clock;
   struct tt_reference **references; /* by step: parts x loops */
+  struct tt_value *results;         /* of a reduction's pieces; as many as the longest list has */
+  uint32_t most_pieces;
   uint64_t event;
   char *why;
   size_t why_size;
@@ -169,7 +175,8 @@ enum tt_progress tt_proof_advance(struct tt_proof *proof, struct tt_proof_strand
 bool tt_definition_reduces(int collective);
 /* Blocks that the rank's input and output have by the collective's definition; false: there is no such collective. */
 bool tt_definition_blocks(const struct tt_program *program, uint32_t *input_blocks, uint32_t *output_blocks);
-/* The block of the output (all-gather) or of the input (reduce-scatter) that the smaller buffer is when in place. */
+/* The block of the output (all-gather, gather) or of the input (reduce-scatter, scatter) that the smaller buffer is
+ * when in place. */
 uint32_t tt_definition_in_place_block(const struct tt_program *program, bool *inside_output);
 /* Checks all that a rank holds at the end of a step. */
 bool tt_definition_met(struct tt_proof *proof, int32_t rank);

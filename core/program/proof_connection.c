@@ -37,7 +37,7 @@ static struct tt_connection *find(struct tt_proof *proof, int32_t from, int32_t 
   struct tt_connection *connection =
       calloc(1, sizeof(*connection) + messages + (size_t)proof->slots * proof->width * sizeof(uint32_t));
   if (!connection) return NULL;
-  *connection = (struct tt_connection){.from = from, .to = to, .sender = -1, .receiver = -1};
+  *connection = (struct tt_connection){.from = from, .to = to, .slots = proof->slots, .sender = -1, .receiver = -1};
   connection->messages = (struct tt_message *)(connection + 1);
   connection->clocks = (uint32_t *)(connection->messages + proof->slots);
   connections->table[at] = connection;
@@ -75,7 +75,9 @@ struct tt_message tt_proof_pop(struct tt_proof *proof, struct tt_connection *con
   connection->first = (slot + 1) % proof->slots;
   connection->count--;
   tt_proof_wake(proof, &connection->sender);
-  return connection->messages[slot];
+  struct tt_message message = connection->messages[slot];
+  connection->messages[slot].more = NULL;
+  return message;
 }
 
 bool tt_proof_no_leftover(struct tt_proof *proof)
@@ -92,7 +94,11 @@ bool tt_proof_no_leftover(struct tt_proof *proof)
 
 void tt_proof_connections_free(struct tt_connections *connections)
 {
-  for (size_t i = 0; i < connections->capacity; i++) free(connections->table[i]);
+  for (size_t i = 0; i < connections->capacity; i++) {
+    struct tt_connection *connection = connections->table[i];
+    for (uint32_t k = 0; connection && k < connection->slots; k++) free(connection->messages[k].more);
+    free(connection);
+  }
   free(connections->table);
   memset(connections, 0, sizeof(*connections));
 }

@@ -26,6 +26,15 @@ bool tt_definition_blocks(const struct tt_program *program, uint32_t *input_bloc
   case TT_FUNC_REDUCE_SCATTER:
     *input_blocks = (uint32_t)program->nranks;
     return true;
+  case TT_FUNC_ALL_TO_ALL:
+    *input_blocks = *output_blocks = (uint32_t)program->nranks;
+    return true;
+  case TT_FUNC_SCATTER:
+    *input_blocks = root ? (uint32_t)program->nranks : 0;
+    return true;
+  case TT_FUNC_GATHER:
+    *output_blocks = root ? (uint32_t)program->nranks : 0;
+    return true;
   case TT_FUNC_SEND: /* without a peer: to itself, a copy */
     *output_blocks = program->npeers ? 0 : 1;
     return true;
@@ -39,8 +48,9 @@ bool tt_definition_blocks(const struct tt_program *program, uint32_t *input_bloc
 
 uint32_t tt_definition_in_place_block(const struct tt_program *program, bool *inside_output)
 {
-  *inside_output = program->collective == TT_FUNC_ALL_GATHER;
-  bool blocks = *inside_output || program->collective == TT_FUNC_REDUCE_SCATTER;
+  *inside_output = program->collective == TT_FUNC_ALL_GATHER || program->collective == TT_FUNC_GATHER;
+  bool blocks =
+      *inside_output || program->collective == TT_FUNC_REDUCE_SCATTER || program->collective == TT_FUNC_SCATTER;
   return blocks ? (uint32_t)program->rank : 0;
 }
 
@@ -67,6 +77,11 @@ static uint64_t wanted_sum(struct tt_proof *proof, const struct tt_program *prog
     return sum_of_all(proof, step, 0, part, loop);
   case TT_FUNC_REDUCE_SCATTER:
     return sum_of_all(proof, step, (uint32_t)program->rank, part, loop);
+  case TT_FUNC_ALL_TO_ALL:
+    return tt_proof_leaf_sum(step, (int32_t)block, (uint32_t)program->rank, part, loop);
+  case TT_FUNC_SCATTER:
+    return tt_proof_leaf_sum(step, program->root, (uint32_t)program->rank, part, loop);
+  case TT_FUNC_GATHER:
   case TT_FUNC_ALL_GATHER:
     return tt_proof_leaf_sum(step, (int32_t)block, 0, part, loop);
   case TT_FUNC_BROADCAST:

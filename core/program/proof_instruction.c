@@ -2,6 +2,7 @@
  * then happens at once. An executor may do parts of it earlier; since each direction of a connection has one owner,
  * that can only let others go on sooner, so what does not deadlock here does not there. */
 #include <stdlib.h>
+#include <string.h>
 #include "program/proof.h"
 
 static const struct tt_instruction *current(const struct tt_proof *proof, const struct tt_proof_strand *strand)
@@ -10,65 +11,142 @@ static const struct tt_instruction *current(const struct tt_proof *proof, const 
   return &program->instructions[program->strands[strand->index].first_instruction + strand->instruction];
 }
 
-static bool check_message(struct tt_proof *proof, const struct tt_proof_strand *strand,
-                          const struct tt_operand *operand, uint32_t chunk, const struct tt_message *message)
+/* Piece p of a message. */
+static struct tt_value *piece_of(struct tt_message *message, uint32_t piece)
 {
-  const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
-  uint32_t part = chunk % rank->program->parts;
-  if (message->step == (uint32_t)rank->step && message->parts == rank->program->parts && message->value.part == part &&
-      message->value.loop == strand->loop)
-    return true;
-  return tt_proof_fail(proof, strand,
-                       "receives part %u of %u in loop %u of step %u from rank %d where it expects part %u of %u",
-                       message->value.part, message->parts, message->value.loop, message->step,
-                       rank->program->peers[operand->peer], part, rank->program->parts);
+  return piece == 0 ? &message->value : &message->more[piece - 1];
 }
 
-/* Inputs of the reduction are folded, and moves are done. */
-static bool do_inputs(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction,
-                      struct tt_value *result)
+static struct tt_message new_message(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                                     const struct tt_operand *operand)
 {
-  const struct tt_program *program = proof->ranks[strand->rank].program;
-  for (uint32_t i = 0; i < instruction->noperands; i++) {
-    const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
-    uint32_t chunk = tt_operand_chunk(operand, strand->repetition);
-    struct tt_message message = {.step = (uint32_t)proof->ranks[strand->rank].step, .parts = program->parts};
-    const uint32_t *clock;
-    if (operand->kind == TT_RECV) {
-      message = tt_proof_pop(proof, tt_proof_link(proof, strand, operand), &clock);
-      if (!check_message(proof, strand, operand, chunk, &message)) return false;
-      if (operand->buffer == TT_RESULT) {
-        if (!tt_proof_fold(proof, strand, result, &message.value)) return false;
-        tt_proof_clock_join(proof, proof->reduced_clock, clock);
-        continue;
-      }
-      tt_proof_clock_copy(proof, proof->moved_clock, strand->clock);
-      tt_proof_clock_join(proof, proof->moved_clock, clock);
-      if (!tt_proof_write(proof, strand, operand, chunk, proof->moved_clock, &message.value)) return false;
-    } else if (operand->kind == TT_SRC) {
-      if (!tt_proof_read(proof, strand, operand, chunk, strand->clock, &message.value)) return false;
-      if (!tt_proof_fold(proof, strand, result, &message.value)) return false;
-    } else if (operand->kind == TT_SEND && operand->buffer != TT_RESULT) {
-      if (!tt_proof_read(proof, strand, operand, chunk, strand->clock, &message.value)) return false;
-      tt_proof_push(proof, tt_proof_link(proof, strand, operand), &message, strand->clock);
-    }
+  const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
+  struct tt_message message = {
+      .count = (uint32_t)operand->count, .step = (uint32_t)rank->step, .parts = rank->program->parts};
+  if (message.count == 1) return message;
+  message.more = calloc(message.count - 1, sizeof(*message.more));
+  if (!message.more) {
+    message.count = 0;
+    tt_proof_out_of_memory(proof);
+  }
+  return message;
+}
+
+static bool check_message(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                          const struct tt_operand *operand, struct tt_message *message)
+{
+  const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
+  int32_t from = rank->program->peers[operand->peer];
+  if (message->count != (uint32_t)operand->count) {
+    return tt_proof_fail(proof, strand, "receives a list of %u chunks from rank %d where it expects %d", message->count,
+                         from, operand->count);
+  }
+  for (uint32_t p = 0; p < message->count; p++) {
+    uint32_t part = tt_operand_piece(operand, strand->repetition, p) % rank->program->parts;
+    const struct tt_value *value = piece_of(message, p);
+    if (message->step == (uint32_t)rank->step && message->parts == rank->program->parts && value->part == part &&
+        value->loop == strand->loop)
+      continue;
+    return tt_proof_fail(proof, strand,
+                         "receives part %u of %u in loop %u of step %u from rank %d where it expects part %u of %u",
+                         value->part, message->parts, value->loop, message->step, from, part, rank->program->parts);
   }
   return true;
 }
 
-static bool do_outputs(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction,
-                       const struct tt_value *result)
+/* Folds what has arrived into the results, or stores it. */
+static bool take_message(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand,
+                         struct tt_message *message, const uint32_t *clock)
+{
+  if (!check_message(proof, strand, operand, message)) return false;
+  bool result = operand->buffer == TT_RESULT;
+  if (result) {
+    tt_proof_clock_join(proof, proof->reduced_clock, clock);
+  } else {
+    tt_proof_clock_copy(proof, proof->moved_clock, strand->clock);
+    tt_proof_clock_join(proof, proof->moved_clock, clock);
+  }
+  for (uint32_t p = 0; p < message->count; p++) {
+    uint32_t chunk = tt_operand_piece(operand, strand->repetition, p);
+    const struct tt_value *value = piece_of(message, p);
+    if (result ? !tt_proof_fold(proof, strand, &proof->results[p], value)
+               : !tt_proof_write(proof, strand, operand, chunk, proof->moved_clock, value))
+      return false;
+  }
+  return true;
+}
+
+static bool do_receive(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand)
+{
+  const uint32_t *clock;
+  struct tt_message message = tt_proof_pop(proof, tt_proof_link(proof, strand, operand), &clock);
+  bool good = take_message(proof, strand, operand, &message, clock);
+  free(message.more);
+  return good;
+}
+
+static bool do_source(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand)
+{
+  struct tt_value value;
+  for (uint32_t p = 0; p < (uint32_t)operand->count; p++) {
+    uint32_t chunk = tt_operand_piece(operand, strand->repetition, p);
+    if (!tt_proof_read(proof, strand, operand, chunk, strand->clock, &value)) return false;
+    if (!tt_proof_fold(proof, strand, &proof->results[p], &value)) return false;
+  }
+  return true;
+}
+
+/* A send of local chunks. */
+static bool do_move(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand)
+{
+  struct tt_message message = new_message(proof, strand, operand);
+  if (!message.count) return false;
+  for (uint32_t p = 0; p < message.count; p++) {
+    uint32_t chunk = tt_operand_piece(operand, strand->repetition, p);
+    if (tt_proof_read(proof, strand, operand, chunk, strand->clock, piece_of(&message, p))) continue;
+    free(message.more);
+    return false;
+  }
+  tt_proof_push(proof, tt_proof_link(proof, strand, operand), &message, strand->clock);
+  return true;
+}
+
+/* Inputs of the reduction are folded, and moves are done. */
+static bool do_inputs(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction)
 {
   const struct tt_program *program = proof->ranks[strand->rank].program;
-  const struct tt_message message = {
-      .value = *result, .step = (uint32_t)proof->ranks[strand->rank].step, .parts = program->parts};
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
-    uint32_t chunk = tt_operand_chunk(operand, strand->repetition);
-    if (operand->kind == TT_DST) {
-      if (!tt_proof_write(proof, strand, operand, chunk, proof->reduced_clock, result)) return false;
-    } else if (operand->kind == TT_SEND && operand->buffer == TT_RESULT) {
-      tt_proof_push(proof, tt_proof_link(proof, strand, operand), &message, proof->reduced_clock);
+    bool good = true;
+    if (operand->kind == TT_RECV)
+      good = do_receive(proof, strand, operand);
+    else if (operand->kind == TT_SRC)
+      good = do_source(proof, strand, operand);
+    else if (operand->kind == TT_SEND && operand->buffer != TT_RESULT)
+      good = do_move(proof, strand, operand);
+    if (!good) return false;
+  }
+  return true;
+}
+
+static bool send_result(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand)
+{
+  struct tt_message message = new_message(proof, strand, operand);
+  if (!message.count) return false;
+  for (uint32_t p = 0; p < message.count; p++) *piece_of(&message, p) = proof->results[p];
+  tt_proof_push(proof, tt_proof_link(proof, strand, operand), &message, proof->reduced_clock);
+  return true;
+}
+
+static bool do_outputs(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction)
+{
+  const struct tt_program *program = proof->ranks[strand->rank].program;
+  for (uint32_t i = 0; i < instruction->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
+    if (operand->kind == TT_SEND && operand->buffer == TT_RESULT && !send_result(proof, strand, operand)) return false;
+    for (uint32_t p = 0; operand->kind == TT_DST && p < (uint32_t)operand->count; p++) {
+      uint32_t chunk = tt_operand_piece(operand, strand->repetition, p);
+      if (!tt_proof_write(proof, strand, operand, chunk, proof->reduced_clock, &proof->results[p])) return false;
     }
   }
   return true;
@@ -81,8 +159,8 @@ static bool mark_writes(struct tt_proof *proof, const struct tt_proof_strand *st
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
     bool stores = operand->kind == TT_DST || (operand->kind == TT_RECV && operand->buffer != TT_RESULT);
-    if (stores && !tt_proof_mark_write(proof, strand, operand, tt_operand_chunk(operand, strand->repetition)))
-      return false;
+    for (uint32_t p = 0; stores && p < (uint32_t)operand->count; p++)
+      if (!tt_proof_mark_write(proof, strand, operand, tt_operand_piece(operand, strand->repetition, p))) return false;
   }
   return true;
 }
@@ -103,7 +181,7 @@ static void join_received(struct tt_proof *proof, const struct tt_proof_strand *
 
 static bool do_data(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_instruction *instruction)
 {
-  struct tt_value result = {0};
+  memset(proof->results, 0, proof->most_pieces * sizeof(*proof->results));
   proof->event++;
   strand->time++;
   if (!mark_writes(proof, strand, instruction)) return false;
@@ -113,9 +191,9 @@ static bool do_data(struct tt_proof *proof, struct tt_proof_strand *strand, cons
     own = tt_proof_clock_own(proof, strand, proof->reduced_clock);
     if (own) *own = 2 * strand->time;
   }
-  if (!do_inputs(proof, strand, instruction, &result)) return false;
-  if (instruction->flags & TT_FLAG_FINAL) result.final++;
-  if (!do_outputs(proof, strand, instruction, &result)) return false;
+  if (!do_inputs(proof, strand, instruction)) return false;
+  for (uint32_t p = 0; instruction->flags & TT_FLAG_FINAL && p < proof->most_pieces; p++) proof->results[p].final++;
+  if (!do_outputs(proof, strand, instruction)) return false;
   if (proof->width) {
     join_received(proof, strand, instruction);
     own = tt_proof_clock_own(proof, strand, strand->clock);

@@ -170,6 +170,10 @@ static bool check_programs(struct tt_proof *proof)
       if (tt_program_check(program, reason, sizeof(reason)) != ncclSuccess)
         return tt_proof_fail(proof, NULL, "step %d, rank %d: %s", step, rank, reason);
       if (program->nstrands > proof->max_strands) proof->max_strands = program->nstrands;
+      for (uint32_t i = 0; i < program->noperands; i++) {
+        uint32_t count = (uint32_t)program->operands[i].count;
+        if (count > proof->most_pieces) proof->most_pieces = count;
+      }
     }
   }
   return true;
@@ -182,7 +186,9 @@ static bool start(struct tt_proof *proof)
   proof->strands = calloc(nstrands + 1, sizeof(*proof->strands));
   proof->ready = calloc(nstrands + 1, sizeof(*proof->ready));
   proof->references = calloc((size_t)proof->nsteps + 1, sizeof(*proof->references));
-  if (!proof->ranks || !proof->strands || !proof->ready || !proof->references) return tt_proof_out_of_memory(proof);
+  proof->results = calloc(proof->most_pieces, sizeof(*proof->results));
+  if (!proof->ranks || !proof->strands || !proof->ready || !proof->references || !proof->results)
+    return tt_proof_out_of_memory(proof);
   for (size_t i = 0; i < nstrands; i++) {
     proof->strands[i].rank = (int32_t)(i / proof->max_strands);
     proof->strands[i].index = (uint32_t)(i % proof->max_strands);
@@ -207,6 +213,7 @@ static void end(struct tt_proof *proof)
   for (int step = 0; proof->references && step < proof->nsteps; step++) free(proof->references[step]);
   tt_proof_connections_free(&proof->connections);
   free(proof->references);
+  free(proof->results);
   free(proof->clocks);
   free(proof->ready);
   free(proof->strands);

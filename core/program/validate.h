@@ -41,7 +41,8 @@ ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *step
  *   a semaphore is signalled by one strand and waited for by one strand, so the k-th wait follows the k-th signal;
  *   an instruction uses a direction of a connection at most once, since nothing orders two messages within it;
  *   input_blocks and output_blocks are those of the collective's definition, and the input is never written;
- *   the modulo of an operand is at most the number of chunks of its buffer;
+ *   the modulo of an operand is at most the number of chunks of its buffer, and its count at most the modulo;
+ *   the operands of a reduction have the same count, and their pieces the same parts;
  *   TT_FLAG_FINAL only stands at reductions of reducing collectives. */
 ncclResult_t tt_program_check(const struct tt_program *program, char *why, size_t why_size);
 

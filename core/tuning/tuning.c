@@ -23,14 +23,16 @@ struct tt_tuning {
 static const char *missing(const struct tt_tuning *t, int collective, int algorithm, int protocol)
 {
   const struct tt_tuning_input *input = &t->input;
-  bool direct = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT;
+  bool direct = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT || algorithm == TT_ALGO_DIRECT;
   const struct tt_env_list *env = &t->algorithms;
   if (!tt_program_supports(collective, algorithm)) return "it has no program for it";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
-  /* Connections of all to all over a network are made only if the user asks for them by name. */
+  /* Connections of all to all over a network are made only if the user asks for them by name, or if there is no other
+   * way. */
+  bool only = !tt_program_supports(collective, TT_ALGO_RING);
   bool named = env->set[collective] && !env->inverted[collective] && env->allowed[collective] & 1u << algorithm;
-  if (direct && !input->all_mapped && !named) return "not all ranks share memory";
+  if (direct && !input->all_mapped && !named && !only) return "not all ranks share memory";
   return NULL;
 }
 

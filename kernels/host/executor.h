@@ -12,6 +12,7 @@ struct tt_host_run;
 
 /* An operand of the instruction at hand, resolved to memory and connection. */
 struct tt_host_operand {
+  const struct tt_operand *source;
   uint8_t kind;      /* enum tt_operand_kind */
   bool result;       /* takes part in the reduction; else it is a move */
   bool scaled;       /* its value is scaled when it is read */
@@ -22,10 +23,17 @@ struct tt_host_operand {
   uint32_t after;       /* 1 + index of the operand that uses the same connection before this one; 0: none */
   struct tt_conn *conn; /* NULL for local operands */
   uint64_t step;        /* of the connection */
-  unsigned char *local; /* the chunk in this rank's memory; NULL for TT_RESULT and empty chunks */
-  size_t bytes;
+  uint32_t count;       /* pieces */
+  unsigned char *local; /* the only piece in this rank's memory; NULL for TT_RESULT, empty chunks and lists */
+  size_t bytes;         /* of the only piece, or of the message that holds the list */
   uint64_t line;       /* LL: lines taken so far, line 0 included */
   unsigned char *data; /* RECV that is ready: where its bytes are */
+};
+
+/* A piece of an operand. */
+struct tt_host_piece {
+  unsigned char *local; /* NULL for TT_RESULT and empty chunks */
+  size_t bytes;
 };
 
 /* A channel of a work. Arrays are indexed [TT_HOST_SEND or TT_HOST_RECV][peer]. */
@@ -52,7 +60,7 @@ struct tt_host_strand {
   const void **src; /* the reduction's inputs and outputs */
   void **dst;
   unsigned char *scaled;
-  unsigned char *unpacked; /* LL: where inputs of the reduction arrive; grown when first needed */
+  unsigned char *unpacked; /* LL: where inputs of the reduction and lists arrive; grown when first needed */
   size_t unpacked_bytes;
 };
 
@@ -82,6 +90,14 @@ void tt_host_strand_clear(struct tt_host_strand *strand);
 
 /* Resolves the operands of the instruction at hand. */
 ncclResult_t tt_host_resolve(struct tt_host_strand *strand);
+/* Piece number `piece` of a resolved operand. */
+struct tt_host_piece tt_host_piece(const struct tt_host_strand *strand, const struct tt_host_operand *operand,
+                                   uint32_t piece);
+/* Where the next piece of a message begins, behind one of `bytes` that begins at `offset`. */
+static inline size_t tt_host_next_piece(size_t offset, size_t bytes)
+{
+  return (offset + bytes + TT_PIECE_ALIGN - 1) / TT_PIECE_ALIGN * TT_PIECE_ALIGN;
+}
 
 /* What the protocols share. */
 /* The operand's slot, header first. */

@@ -25,17 +25,35 @@ static size_t stride_of(const struct tt_geometry *geometry, uint8_t buffer)
   return buffer == TT_OUTPUT ? geometry->output_stride : geometry->scratch_stride;
 }
 
-/* The first byte of a local chunk that lies `elements` into its buffer. */
-static ncclResult_t locate(const struct tt_host_strand *strand, uint32_t number, uint8_t buffer, size_t elements,
-                           unsigned char **local)
+/* Start of a buffer; NULL if this rank has none. */
+static unsigned char *base_of(const struct tt_work *work, uint8_t buffer)
 {
-  const struct tt_work *work = strand->run->work;
-  unsigned char *base = work->output;
-  if (buffer == TT_INPUT) base = (unsigned char *)(uintptr_t)work->input; /* only ever read */
-  if (buffer >= TT_SCRATCH) base = work->scratch[buffer - TT_SCRATCH];
-  if (base == NULL) return bad_program(strand, number, "the buffer it names is NULL on this rank");
-  *local = base + elements * strand->run->element_bytes;
-  return ncclSuccess;
+  if (buffer >= TT_SCRATCH) return work->scratch == NULL ? NULL : work->scratch[buffer - TT_SCRATCH];
+  return buffer == TT_INPUT ? (unsigned char *)(uintptr_t)work->input /* only ever read */ : work->output;
+}
+
+/* A chunk of a buffer, or of TT_RESULT, in the strand's loop. */
+static struct tt_host_piece find_chunk(const struct tt_host_strand *strand, uint8_t buffer, uint32_t chunk)
+{
+  const struct tt_work_channel *channel = strand->channel->work;
+  const struct tt_geometry *geometry = &channel->geometry;
+  uint32_t parts = channel->program->parts, part = chunk % parts;
+  size_t element_bytes = strand->run->element_bytes, offset;
+  size_t elements = tt_geometry_part(geometry, parts, strand->loop, part, &offset);
+  struct tt_host_piece piece = {.bytes = elements * element_bytes};
+  if (buffer == TT_RESULT || elements == 0) return piece;
+  unsigned char *base = base_of(strand->run->work, buffer);
+  if (base == NULL) return piece;
+  if (buffer >= TT_SCRATCH) offset = geometry->scratch_lo + part * geometry->chunk;
+  piece.local = base + (offset + chunk / parts * stride_of(geometry, buffer)) * element_bytes;
+  return piece;
+}
+
+struct tt_host_piece tt_host_piece(const struct tt_host_strand *strand, const struct tt_host_operand *operand,
+                                   uint32_t piece)
+{
+  if (operand->count == 1) return (struct tt_host_piece){operand->local, operand->bytes};
+  return find_chunk(strand, operand->source->buffer, tt_operand_piece(operand->source, strand->repetition, piece));
 }
 
 /* The operand's connection, its step there, and its place behind earlier uses in the same instruction. */
@@ -51,7 +69,7 @@ static ncclResult_t connect(struct tt_host_strand *strand, uint32_t number, uint
   if ((((uintptr_t)conn->slots[work->protocol] | conn->slot_bytes[work->protocol]) & (SLOT_ALIGN - 1)) != 0)
     return bad_program(strand, number, "the slots of its connection do not begin at multiples of 16 bytes");
   if (operand->bytes > tt_conn_capacity(conn->slot_bytes[work->protocol], work->protocol))
-    return bad_program(strand, number, "the chunk is larger than a slot of its connection");
+    return bad_program(strand, number, "the message is larger than a slot of its connection");
   operand->conn = conn;
   operand->step = conn->step;
   operand->after = channel->last_use[direction][peer];
@@ -67,23 +85,33 @@ static ncclResult_t connect(struct tt_host_strand *strand, uint32_t number, uint
   return ncclSuccess;
 }
 
+/* Finds the operand's memory, and counts its bytes as a message has them. */
+static ncclResult_t measure(const struct tt_host_strand *strand, uint32_t number)
+{
+  struct tt_host_operand *operand = &strand->operands[number];
+  const struct tt_operand *source = operand->source;
+  bool missing = source->buffer != TT_RESULT && base_of(strand->run->work, source->buffer) == NULL;
+  size_t next = 0;
+  for (uint32_t p = 0; p < operand->count; p++) {
+    struct tt_host_piece piece = find_chunk(strand, source->buffer, tt_operand_piece(source, strand->repetition, p));
+    if (piece.bytes > 0 && missing) return bad_program(strand, number, "the buffer it names is NULL on this rank");
+    if (operand->count == 1) operand->local = piece.local;
+    operand->bytes = next + piece.bytes;
+    next = tt_host_next_piece(next, piece.bytes);
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t resolve_one(struct tt_host_strand *strand, uint32_t number, const struct tt_operand *source)
 {
   const struct tt_host_run *run = strand->run;
-  const struct tt_program *program = strand->channel->work->program;
-  const struct tt_geometry *geometry = &strand->channel->work->geometry;
   struct tt_host_operand *operand = &strand->operands[number];
-  uint32_t chunk = tt_operand_chunk(source, strand->repetition);
-  size_t offset;
-  size_t elements = tt_geometry_part(geometry, program->parts, strand->loop, chunk % program->parts, &offset);
   memset(operand, 0, sizeof(*operand));
+  operand->source = source;
   operand->kind = source->kind;
+  operand->count = (uint32_t)source->count;
   operand->result = source->kind == TT_SRC || source->kind == TT_DST || source->buffer == TT_RESULT;
-  operand->bytes = elements * run->element_bytes;
-  if (source->buffer != TT_RESULT && elements > 0) {
-    offset += chunk / program->parts * stride_of(geometry, source->buffer);
-    TT_TRY(locate(strand, number, source->buffer, offset, &operand->local));
-  }
+  TT_TRY(measure(strand, number));
   operand->scaled = run->scale && source->buffer == TT_INPUT && (source->kind == TT_SRC || source->kind == TT_SEND);
   if (source->kind == TT_SEND || source->kind == TT_RECV) TT_TRY(connect(strand, number, source->peer));
   if (operand->result) {
@@ -95,13 +123,19 @@ static ncclResult_t resolve_one(struct tt_host_strand *strand, uint32_t number, 
   return ncclSuccess;
 }
 
-/* Gives each input of the reduction that comes by LL a place to be unpacked to. */
+/* Whether what the operand receives by LL cannot be unpacked to its place: it is reduced, or a list. */
+static bool is_unpacked(const struct tt_host_operand *operand)
+{
+  return operand->kind == TT_RECV && (operand->result || operand->count > 1);
+}
+
+/* Gives each of those a place. */
 static ncclResult_t place_unpacked(struct tt_host_strand *strand, uint32_t noperands)
 {
   size_t needed = 0;
   for (uint32_t k = 0; k < noperands; k++) {
     const struct tt_host_operand *operand = &strand->operands[k];
-    if (operand->kind == TT_RECV && operand->result) needed += (operand->bytes + 63) / 64 * 64;
+    if (is_unpacked(operand)) needed += (operand->bytes + 63) / 64 * 64;
   }
   if (needed > strand->unpacked_bytes) {
     tt_host_strand_clear(strand);
@@ -111,7 +145,7 @@ static ncclResult_t place_unpacked(struct tt_host_strand *strand, uint32_t noper
   size_t used = 0;
   for (uint32_t k = 0; k < noperands; k++) {
     struct tt_host_operand *operand = &strand->operands[k];
-    if (operand->kind != TT_RECV || !operand->result) continue;
+    if (!is_unpacked(operand)) continue;
     operand->data = strand->unpacked + used;
     used += (operand->bytes + 63) / 64 * 64;
   }
@@ -129,8 +163,7 @@ ncclResult_t tt_host_resolve(struct tt_host_strand *strand)
     if (sources[k].kind == TT_SEND) strand->channel->last_use[TT_HOST_SEND][sources[k].peer] = 0;
     if (sources[k].kind == TT_RECV) strand->channel->last_use[TT_HOST_RECV][sources[k].peer] = 0;
   }
-  if (strand->run->work->protocol == TT_PROTO_LL && !strand->reduced)
-    TT_TRY(place_unpacked(strand, instruction->noperands));
+  if (strand->run->work->protocol == TT_PROTO_LL) TT_TRY(place_unpacked(strand, instruction->noperands));
   strand->resolved = true;
   return ncclSuccess;
 }

@@ -44,7 +44,8 @@ static void finish_send(const struct tt_host_run *run, struct tt_host_operand *o
   operand->done = true;
 }
 
-/* Reduces into local memory and into the slots of sends. src, dst and scaled are the strand's arrays, filled. */
+/* Reduces one piece into local memory and into the slots of sends. src, dst and scaled are the strand's arrays,
+ * filled. */
 static void reduce_simple(struct tt_host_strand *strand, int ndst, int nsrc, bool final, size_t bytes)
 {
   const struct tt_host_run *run = strand->run;
@@ -53,56 +54,120 @@ static void reduce_simple(struct tt_host_strand *strand, int ndst, int nsrc, boo
                  bytes / run->element_bytes);
 }
 
-/* Reduces piece by piece, and packs each piece into the slots of the operands among [first, first + n) that send. */
+/* The operands among [first, first + n) that send what is being reduced or moved. */
+static bool sends(const struct tt_host_operand *first, uint32_t k)
+{
+  return first[k].kind == TT_SEND && first[k].result == first->result;
+}
+
+static void begin_ll(const struct tt_host_run *run, struct tt_host_operand *first, uint32_t n)
+{
+  for (uint32_t k = 0; k < n; k++) {
+    if (!sends(first, k)) continue;
+    tt_host_ll_clean(&first[k]);
+    tt_host_ll_begin(run, &first[k]);
+  }
+}
+
+/* Reduces one piece, which begins at `start` of the message, bit by bit, and packs each bit into the slots of sends. */
 static void reduce_ll(struct tt_host_strand *strand, struct tt_host_operand *first, uint32_t n, int ndst, int nsrc,
-                      bool final, size_t bytes)
+                      bool final, size_t start, size_t bytes)
 {
   const struct tt_host_run *run = strand->run;
   _Alignas(64) unsigned char piece[PACK_BYTES];
   bool in_piece = ndst == 0;
-  for (uint32_t k = 0; k < n; k++) {
-    if (first[k].kind != TT_SEND || first[k].result != first->result) continue;
-    tt_host_ll_clean(&first[k]);
-    tt_host_ll_begin(run, &first[k]);
-  }
   for (size_t offset = 0, now; offset < bytes; offset += now) {
     now = TT_MIN(bytes - offset, (size_t)PACK_BYTES);
     if (in_piece) strand->dst[0] = piece;
     tt_host_reduce(&run->work->reduction, strand->dst, in_piece ? 1 : ndst, strand->src, nsrc, strand->scaled, final,
                    now / run->element_bytes);
-    for (uint32_t k = 0; k < n; k++) {
-      if (first[k].kind == TT_SEND && first[k].result == first->result)
-        tt_host_ll_pack(run, &first[k], offset, strand->dst[0], now);
-    }
+    for (uint32_t k = 0; k < n; k++)
+      if (sends(first, k)) tt_host_ll_pack(run, &first[k], start + offset, strand->dst[0], now);
     for (int s = 0; s < nsrc; s++) strand->src[s] = (const unsigned char *)strand->src[s] + now;
     for (int d = 0; d < ndst; d++) strand->dst[d] = (unsigned char *)strand->dst[d] + now;
   }
 }
 
-/* A move that is ready: a local chunk into a slot, or a slot into a local chunk. */
+/* Between two pieces there may be a line that neither fills; the receiver waits for it too. */
+static void fill_gap(const struct tt_host_run *run, struct tt_host_operand *first, uint32_t n, size_t end, size_t next)
+{
+  static const unsigned char zeros[TT_PIECE_ALIGN];
+  size_t line = (end + 7) / 8 * 8;
+  for (uint32_t k = 0; line < next && k < n; k++)
+    if (sends(first, k)) tt_host_ll_pack(run, &first[k], line, zeros, next - line);
+}
+
+/* A list that was received, to its places. */
+static void store_list(struct tt_host_strand *strand, const struct tt_host_operand *operand)
+{
+  size_t at = 0;
+  for (uint32_t p = 0; p < operand->count; p++) {
+    struct tt_host_piece piece = tt_host_piece(strand, operand, p);
+    strand->src[0] = operand->data + at;
+    strand->dst[0] = piece.local;
+    reduce_simple(strand, 1, 1, false, piece.bytes);
+    at = tt_host_next_piece(at, piece.bytes);
+  }
+}
+
+/* Local chunks into a slot. */
+static void send_list(struct tt_host_strand *strand, struct tt_host_operand *operand)
+{
+  const struct tt_host_run *run = strand->run;
+  bool ll = run->work->protocol == TT_PROTO_LL;
+  size_t at = 0;
+  if (ll) begin_ll(run, operand, 1);
+  for (uint32_t p = 0; p < operand->count; p++) {
+    struct tt_host_piece piece = tt_host_piece(strand, operand, p);
+    size_t next = tt_host_next_piece(at, piece.bytes);
+    strand->src[0] = piece.local;
+    if (ll) {
+      reduce_ll(strand, operand, 1, 0, 1, false, at, piece.bytes);
+      if (p + 1 < operand->count) fill_gap(run, operand, 1, at + piece.bytes, next);
+    } else {
+      strand->dst[0] = tt_host_slot(run, operand) + TT_SLOT_HEADER + at;
+      reduce_simple(strand, 1, 1, false, piece.bytes);
+    }
+    at = next;
+  }
+}
+
+/* A move that is ready: local chunks into a slot, or a slot into local chunks. */
 static void do_move(struct tt_host_strand *strand, struct tt_host_operand *operand)
 {
   const struct tt_host_run *run = strand->run;
   bool ll = run->work->protocol == TT_PROTO_LL;
   strand->scaled[0] = operand->scaled;
   if (operand->kind == TT_RECV) {
-    strand->src[0] = operand->data;
-    strand->dst[0] = operand->local;
-    if (!ll) {
-      reduce_simple(strand, 1, 1, false, operand->bytes);
-      tt_host_release(operand);
-    }
+    if (!ll || operand->count > 1) store_list(strand, operand);
+    if (!ll) tt_host_release(operand);
     operand->done = true;
     return;
   }
-  strand->src[0] = operand->local;
-  if (ll) {
-    reduce_ll(strand, operand, 1, 0, 1, false, operand->bytes);
-  } else {
-    strand->dst[0] = tt_host_slot(run, operand) + TT_SLOT_HEADER;
-    reduce_simple(strand, 1, 1, false, operand->bytes);
-  }
+  send_list(strand, operand);
   finish_send(run, operand);
+}
+
+/* The reduction's inputs and outputs for one piece, which begins at `at` of its messages. */
+static void gather_piece(struct tt_host_strand *strand, const struct tt_instruction *instruction, uint32_t number,
+                         size_t at, int *nsrc, int *ndst, size_t *bytes)
+{
+  const struct tt_host_run *run = strand->run;
+  *nsrc = *ndst = 0;
+  for (uint32_t k = 0; k < instruction->noperands; k++) {
+    const struct tt_host_operand *operand = &strand->operands[k];
+    if (!operand->result) continue;
+    struct tt_host_piece piece = tt_host_piece(strand, operand, number);
+    *bytes = piece.bytes;
+    if (operand->kind == TT_SRC || operand->kind == TT_RECV) {
+      strand->scaled[*nsrc] = operand->scaled;
+      strand->src[(*nsrc)++] = operand->kind == TT_SRC ? piece.local : operand->data + at;
+    } else if (operand->kind == TT_DST) {
+      strand->dst[(*ndst)++] = piece.local;
+    } else if (run->work->protocol != TT_PROTO_LL) {
+      strand->dst[(*ndst)++] = tt_host_slot(run, operand) + TT_SLOT_HEADER + at;
+    }
+  }
 }
 
 /* All operands of the reduction are ready. */
@@ -110,34 +175,30 @@ static void do_reduction(struct tt_host_strand *strand, const struct tt_instruct
 {
   const struct tt_host_run *run = strand->run;
   bool ll = run->work->protocol == TT_PROTO_LL, final = instruction->flags & TT_FLAG_FINAL;
-  int nsrc = 0, ndst = 0;
-  uint32_t begin = UINT32_MAX;
-  size_t bytes = 0;
-  for (uint32_t k = 0; k < instruction->noperands; k++) {
-    const struct tt_host_operand *operand = &strand->operands[k];
-    if (!operand->result) continue;
-    if (begin == UINT32_MAX) begin = k;
-    bytes = operand->bytes;
-    if (operand->kind == TT_SRC || operand->kind == TT_RECV) {
-      strand->scaled[nsrc] = operand->scaled;
-      strand->src[nsrc++] = operand->kind == TT_SRC ? operand->local : operand->data;
-    } else if (operand->kind == TT_DST) {
-      strand->dst[ndst++] = operand->local;
-    } else if (!ll) {
-      strand->dst[ndst++] = tt_host_slot(run, operand) + TT_SLOT_HEADER;
+  uint32_t begin = 0;
+  while (!strand->operands[begin].result) begin++;
+  struct tt_host_operand *first = &strand->operands[begin];
+  uint32_t n = instruction->noperands - begin;
+  size_t at = 0;
+  if (ll) begin_ll(run, first, n);
+  for (uint32_t p = 0; p < first->count; p++) {
+    int nsrc, ndst;
+    size_t bytes = 0;
+    gather_piece(strand, instruction, p, at, &nsrc, &ndst, &bytes);
+    size_t next = tt_host_next_piece(at, bytes);
+    if (!ll) {
+      reduce_simple(strand, ndst, nsrc, final, bytes);
+    } else {
+      reduce_ll(strand, first, n, ndst, nsrc, final, at, bytes);
+      if (p + 1 < first->count) fill_gap(run, first, n, at + bytes, next);
     }
+    at = next;
   }
-  if (ll) {
-    reduce_ll(strand, &strand->operands[begin], instruction->noperands - begin, ndst, nsrc, final, bytes);
-  } else {
-    reduce_simple(strand, ndst, nsrc, final, bytes);
-  }
-  for (uint32_t k = begin; k < instruction->noperands; k++) {
-    struct tt_host_operand *operand = &strand->operands[k];
-    if (!operand->result) continue;
-    if (operand->kind == TT_SEND) finish_send(run, operand);
-    if (operand->kind == TT_RECV && !ll) tt_host_release(operand);
-    operand->done = true;
+  for (uint32_t k = 0; k < n; k++) {
+    if (!first[k].result) continue;
+    if (first[k].kind == TT_SEND) finish_send(run, &first[k]);
+    if (first[k].kind == TT_RECV && !ll) tt_host_release(&first[k]);
+    first[k].done = true;
   }
   strand->reduced = true;
 }

@@ -9,6 +9,7 @@
 
 struct operation {
   int collective, algorithm, protocol, nchannels;
+  int most_pieces; /* PAT */
   int nranks, root;
   size_t count, chunk; /* elements of a block and of a chunk at most */
   bool in_place, average;
@@ -24,19 +25,43 @@ struct rank_state {
   struct tt_program *programs[WORLD_CHANNELS];
   struct tt_work *work;
   uint32_t *input, *output; /* with a guard element behind each */
+  uint32_t *scratch;
+  void *scratches[1];
 };
 
 #define GUARD 0xdeadbeefu
 
 static bool has_output(const struct operation *o, int rank)
 {
-  return o->collective != TT_FUNC_REDUCE || rank == o->root;
+  return (o->collective != TT_FUNC_REDUCE && o->collective != TT_FUNC_GATHER) || rank == o->root;
+}
+
+static bool has_input(const struct operation *o, int rank)
+{
+  return (o->collective != TT_FUNC_BROADCAST && o->collective != TT_FUNC_SCATTER) || rank == o->root;
+}
+
+/* Blocks of the larger input and output that any rank has. */
+static size_t input_blocks(const struct operation *o)
+{
+  bool blocks = o->collective == TT_FUNC_REDUCE_SCATTER || o->collective == TT_FUNC_SCATTER ||
+                o->collective == TT_FUNC_ALL_TO_ALL;
+  return blocks ? (size_t)o->nranks : 1;
+}
+
+static size_t output_blocks(const struct operation *o)
+{
+  bool blocks =
+      o->collective == TT_FUNC_ALL_GATHER || o->collective == TT_FUNC_GATHER || o->collective == TT_FUNC_ALL_TO_ALL;
+  return blocks ? (size_t)o->nranks : 1;
 }
 
 static uint32_t expected(const struct operation *o, int rank, int block, size_t i)
 {
   if (o->collective == TT_FUNC_BROADCAST) return value(o->root, 0, i);
-  if (o->collective == TT_FUNC_ALL_GATHER) return value(block, 0, i);
+  if (o->collective == TT_FUNC_ALL_GATHER || o->collective == TT_FUNC_GATHER) return value(block, 0, i);
+  if (o->collective == TT_FUNC_ALL_TO_ALL) return value(block, rank, i);
+  if (o->collective == TT_FUNC_SCATTER) return value(o->root, rank, i);
   uint32_t sum = 0;
   for (int r = 0; r < o->nranks; r++) sum += value(r, o->collective == TT_FUNC_REDUCE_SCATTER ? rank : 0, i);
   return o->average ? sum / (uint32_t)o->nranks : sum;
@@ -45,15 +70,14 @@ static uint32_t expected(const struct operation *o, int rank, int block, size_t 
 /* Buffers at odd addresses' nearest, 4-byte aligned, each in its own allocation. */
 static void make_buffers(const struct operation *o, int rank, struct rank_state *state)
 {
-  size_t in_blocks = o->collective == TT_FUNC_REDUCE_SCATTER ? (size_t)o->nranks : 1;
-  size_t out_blocks = o->collective == TT_FUNC_ALL_GATHER ? (size_t)o->nranks : 1;
+  size_t in_blocks = input_blocks(o), out_blocks = output_blocks(o);
   uint32_t *memory = NULL;
   if (o->in_place) {
     size_t all = o->count * TT_MAX(in_blocks, out_blocks);
     memory = malloc((all + 1) * sizeof(uint32_t));
     memory[all] = GUARD;
-    state->input = memory + (out_blocks > 1 ? (size_t)rank * o->count : 0);
-    state->output = memory + (in_blocks > 1 ? (size_t)rank * o->count : 0);
+    state->input = memory + (out_blocks > in_blocks ? (size_t)rank * o->count : 0);
+    state->output = memory + (in_blocks > out_blocks ? (size_t)rank * o->count : 0);
   } else {
     state->input = malloc((in_blocks * o->count + 1) * sizeof(uint32_t));
     state->output = malloc((out_blocks * o->count + 1) * sizeof(uint32_t));
@@ -66,13 +90,10 @@ static void make_buffers(const struct operation *o, int rank, struct rank_state 
 
 static void free_buffers(const struct operation *o, int rank, struct rank_state *state)
 {
-  size_t before = o->in_place && o->collective == TT_FUNC_REDUCE_SCATTER ? (size_t)rank * o->count : 0;
-  if (o->in_place && o->collective == TT_FUNC_ALL_GATHER) {
-    free(state->output);
-    return;
-  }
+  bool inside_input = o->in_place && input_blocks(o) > output_blocks(o);
+  free(state->scratch);
   if (!o->in_place) free(state->input);
-  free(state->output - before);
+  free(state->output - (inside_input ? (size_t)rank * o->count : 0));
 }
 
 static void make_rank(struct world *world, const struct operation *o, int rank, uint64_t sequence,
@@ -84,12 +105,13 @@ static void make_rank(struct world *world, const struct operation *o, int rank, 
                                       .nranks = o->nranks,
                                       .rank = rank,
                                       .root = o->root,
-                                      .tree_index = c % 2};
+                                      .tree_index = c % 2,
+                                      .most_pieces = o->most_pieces};
     ck_assert_int_eq(tt_program_emit(&request, &state->programs[c]), ncclSuccess);
   }
   make_buffers(o, rank, state);
   state->work = world_work(world, rank, (const struct tt_program *const *)state->programs, o->nchannels, o->protocol);
-  state->work->input = o->collective == TT_FUNC_BROADCAST && rank != o->root && !o->in_place ? NULL : state->input;
+  state->work->input = has_input(o, rank) ? state->input : NULL;
   state->work->output = has_output(o, rank) ? state->output : NULL;
   state->work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint32};
   state->work->reduction.divide_result = o->average;
@@ -98,11 +120,18 @@ static void make_rank(struct world *world, const struct operation *o, int rank, 
   state->work->signature.collective = (uint8_t)o->collective;
   state->work->signature.count = o->count;
   world_cut(state->work, o->count, o->chunk);
+  const struct tt_program *program = state->programs[0];
+  if (program->nscratch == 0) return;
+  ck_assert_uint_eq(program->nscratch, 1);
+  size_t scratch = (size_t)o->nchannels * program->scratch_blocks * program->parts * o->chunk;
+  state->scratch = malloc(scratch * sizeof(uint32_t));
+  state->scratches[0] = state->scratch;
+  state->work->scratch = state->scratches;
 }
 
 static void check_rank(const struct operation *o, int rank, struct rank_state *state)
 {
-  int blocks = o->collective == TT_FUNC_ALL_GATHER ? o->nranks : 1;
+  int blocks = (int)output_blocks(o);
   if (has_output(o, rank)) {
     for (int b = 0; b < blocks; b++) {
       for (size_t i = 0; i < o->count; i++) {
@@ -145,9 +174,12 @@ static void run_all_sizes(struct world *world, struct operation o)
   for (size_t k = 0; k < TT_COUNT(counts); k++) {
     o.count = counts[k];
     for (o.nchannels = 1; o.nchannels <= WORLD_CHANNELS; o.nchannels += 2) {
-      size_t room = tt_conn_capacity(world->options.slot_bytes[o.protocol], o.protocol) / sizeof(uint32_t);
-      const size_t chunks[] = {room, 100, 13};
+      const size_t slot = tt_conn_capacity(world->options.slot_bytes[o.protocol], o.protocol) / sizeof(uint32_t);
+      const size_t chunks[] = {slot, 100, 13};
       for (size_t c = 0; c < TT_COUNT(chunks); c++) {
+        size_t room = slot;
+        o.most_pieces = o.algorithm == TT_ALGO_PAT ? 1 + (int)((k + c) % 3) : 0;
+        if (o.most_pieces > 1) room = room / (size_t)o.most_pieces / 4 * 4; /* pieces begin at multiples of 16 bytes */
         o.chunk = TT_MIN(chunks[c], room);
         if (o.count / o.chunk > 100) continue;
         o.in_place = (k + c) % 2;
@@ -160,7 +192,8 @@ static void run_all_sizes(struct world *world, struct operation o)
   }
 }
 
-static const int algorithms[] = {TT_ALGO_RING, TT_ALGO_TREE, TT_ALGO_ONE_SHOT, TT_ALGO_TWO_SHOT};
+static const int algorithms[] = {TT_ALGO_RING,     TT_ALGO_TREE,   TT_ALGO_ONE_SHOT,
+                                 TT_ALGO_TWO_SHOT, TT_ALGO_DIRECT, TT_ALGO_PAT};
 
 static struct world_options options_for(int nranks, int protocol, bool proxied)
 {
@@ -184,7 +217,7 @@ START_TEST(test_every_emitter)
   int ran = 0;
   world_open(&world, &options);
   for (size_t a = 0; a < TT_COUNT(algorithms); a++) {
-    for (int collective = TT_FUNC_BROADCAST; collective <= TT_FUNC_ALL_REDUCE; collective++) {
+    for (int collective = 0; collective < TT_NUM_FUNCS; collective++) {
       if (!tt_program_supports(collective, algorithms[a])) continue;
       run_all_sizes(&world,
                     (struct operation){
@@ -192,7 +225,7 @@ START_TEST(test_every_emitter)
       ran++;
     }
   }
-  ck_assert_int_ge(ran, 8);
+  ck_assert_int_ge(ran, 17);
   world_close(&world);
 }
 END_TEST

@@ -22,7 +22,8 @@ static void make_small(struct small *small, int peer, bool receives)
   *small = (struct small){
       .strand = {0, 1},
       .instruction = {.opcode = TT_OP_DATA, .repeat = 1, .noperands = 1},
-      .operands = {{.kind = receives ? TT_RECV : TT_SEND, .buffer = receives ? TT_OUTPUT : TT_INPUT, .modulo = 1}},
+      .operands =
+          {{.kind = receives ? TT_RECV : TT_SEND, .buffer = receives ? TT_OUTPUT : TT_INPUT, .modulo = 1, .count = 1}},
       .peer = peer,
   };
   small->program = (struct tt_program){
@@ -391,16 +392,16 @@ END_TEST
 START_TEST(test_one_connection_many_operands)
 {
   static const struct tt_operand sends[] = {
-      {.kind = TT_SEND, .buffer = TT_INPUT, .start = 0, .modulo = 4},
-      {.kind = TT_SRC, .buffer = TT_INPUT, .start = 4, .modulo = 8},
-      {.kind = TT_SEND, .buffer = TT_RESULT, .start = 4, .modulo = 8},
-      {.kind = TT_SEND, .buffer = TT_INPUT, .start = 8, .modulo = 12},
+      {.kind = TT_SEND, .buffer = TT_INPUT, .start = 0, .modulo = 4, .count = 1},
+      {.kind = TT_SRC, .buffer = TT_INPUT, .start = 4, .modulo = 8, .count = 1},
+      {.kind = TT_SEND, .buffer = TT_RESULT, .start = 4, .modulo = 8, .count = 1},
+      {.kind = TT_SEND, .buffer = TT_INPUT, .start = 8, .modulo = 12, .count = 1},
   };
   static const struct tt_operand receives[] = {
-      {.kind = TT_RECV, .buffer = TT_OUTPUT, .start = 0, .modulo = 4},
-      {.kind = TT_RECV, .buffer = TT_RESULT, .start = 4, .modulo = 8},
-      {.kind = TT_DST, .buffer = TT_OUTPUT, .start = 4, .modulo = 8},
-      {.kind = TT_RECV, .buffer = TT_OUTPUT, .start = 8, .modulo = 12},
+      {.kind = TT_RECV, .buffer = TT_OUTPUT, .start = 0, .modulo = 4, .count = 1},
+      {.kind = TT_RECV, .buffer = TT_RESULT, .start = 4, .modulo = 8, .count = 1},
+      {.kind = TT_DST, .buffer = TT_OUTPUT, .start = 4, .modulo = 8, .count = 1},
+      {.kind = TT_RECV, .buffer = TT_OUTPUT, .start = 8, .modulo = 12, .count = 1},
   };
   for (int kind = 0; kind < 4; kind++) {
     struct pair pair;
@@ -433,10 +434,10 @@ START_TEST(test_semaphores)
       {.opcode = TT_OP_SIGNAL, .semaphore = 1, .repeat = 2},
   };
   static const struct tt_operand operands[] = {
-      {.kind = TT_SRC, .buffer = TT_INPUT, .stride = 1, .modulo = 2},
-      {.kind = TT_DST, .buffer = TT_SCRATCH, .stride = 1, .modulo = 2},
-      {.kind = TT_SRC, .buffer = TT_SCRATCH, .start = 1, .modulo = 2},
-      {.kind = TT_DST, .buffer = TT_OUTPUT, .start = 0, .modulo = 1},
+      {.kind = TT_SRC, .buffer = TT_INPUT, .stride = 1, .modulo = 2, .count = 1},
+      {.kind = TT_DST, .buffer = TT_SCRATCH, .stride = 1, .modulo = 2, .count = 1},
+      {.kind = TT_SRC, .buffer = TT_SCRATCH, .start = 1, .modulo = 2, .count = 1},
+      {.kind = TT_DST, .buffer = TT_OUTPUT, .start = 0, .modulo = 1, .count = 1},
   };
   struct tt_program program = {.size = sizeof(program),
                                .parts = 1,
@@ -462,7 +463,7 @@ START_TEST(test_semaphores)
   work->output = output;
   work->scratch = scratches;
   work->reduction.datatype = ncclUint8;
-  world_cut(work, 100, 30);
+  world_cut(work, 100, 100); /* one loop, since scratch is used again by the next */
   ck_assert_int_eq(world_run(&world, rows, 1), ncclSuccess);
   ck_assert_mem_eq(output, input + 100, 100);
   ck_assert_mem_eq(scratch, input, 200);

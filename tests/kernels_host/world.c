@@ -125,7 +125,9 @@ void world_cut(struct tt_work *work, size_t count, size_t chunk)
     geometry->lo = count * c / n;
     geometry->hi = count * (c + 1) / n;
     geometry->chunk = chunk;
-    geometry->input_stride = geometry->output_stride = geometry->scratch_stride = count;
+    geometry->input_stride = geometry->output_stride = count;
+    geometry->scratch_stride = parts * chunk;
+    geometry->scratch_lo = c * work->channels[c].program->scratch_blocks * parts * chunk;
     size_t share = geometry->hi - geometry->lo, loop = parts * chunk;
     geometry->loops = share == 0 ? 1 : (share + loop - 1) / loop;
     size_t left = share - (geometry->loops - 1) * loop;

@@ -52,19 +52,20 @@ static const struct tt_operand *sent_source(const struct tt_program *program, co
 
 static uint64_t operand_word(const struct meaning *meaning, const struct tt_program *program,
                              const struct tt_instruction *instruction, const struct tt_operand *operand,
-                             uint32_t repetition)
+                             uint32_t repetition, uint32_t piece)
 {
   bool local = operand->kind == TT_SRC || operand->kind == TT_DST;
   uint64_t buffer = operand->buffer;
-  uint32_t chunk = tt_operand_chunk(operand, repetition);
+  uint32_t chunk = tt_operand_piece(operand, repetition, piece), count = (uint32_t)operand->count;
   if (meaning->sends_sources && buffer == TT_RESULT && operand->kind == TT_SEND) {
     const struct tt_operand *source = sent_source(program, instruction);
-    bool same_chunk = source && source->modulo == operand->modulo && tt_operand_chunk(source, repetition) == chunk;
+    bool same_chunk = source && source->modulo == operand->modulo && source->count == operand->count &&
+                      tt_operand_piece(source, repetition, piece) == chunk;
     if (same_chunk) buffer = source->buffer;
   }
   if (buffer == TT_RESULT) chunk %= program->parts;
   uint64_t peer = local ? 0xffff : (uint64_t)program->peers[operand->peer];
-  return (uint64_t)operand->kind << 60 | buffer << 48 | peer << 32 | chunk;
+  return (uint64_t)operand->kind << 60 | buffer << 48 | peer << 32 | count << 24 | piece << 16 | chunk;
 }
 
 static bool has_outputs(const struct tt_program *program, const struct tt_instruction *instruction)
@@ -84,8 +85,8 @@ static void add_repetition(struct meaning *meaning, const struct tt_program *pro
     size_t first = meaning->count;
     for (uint32_t i = 0; i < instruction->noperands; i++) {
       const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
-      if (is_input(operand) == inputs)
-        add_word(meaning, operand_word(meaning, program, instruction, operand, repetition));
+      for (uint32_t piece = 0; is_input(operand) == inputs && piece < (uint32_t)operand->count; piece++)
+        add_word(meaning, operand_word(meaning, program, instruction, operand, repetition, piece));
     }
     if (!inputs || !meaning->order_matters) sort_from(meaning, first);
   }
@@ -120,74 +121,17 @@ bool same_meaning(const struct tt_program *original, const struct tt_program *ch
   return same;
 }
 
-static bool reduces(const struct tt_program *program)
-{
-  return program->collective == TT_FUNC_ALL_REDUCE || program->collective == TT_FUNC_REDUCE ||
-         program->collective == TT_FUNC_REDUCE_SCATTER;
-}
-
 bool may_repeat(const struct tt_program *program, uint32_t instruction)
 {
   const struct tt_instruction *copy = &program->instructions[instruction];
-  if (copy->opcode != TT_OP_DATA || reduces(program)) return false;
+  bool reduces = program->collective == TT_FUNC_ALL_REDUCE || program->collective == TT_FUNC_REDUCE ||
+                 program->collective == TT_FUNC_REDUCE_SCATTER;
+  if (copy->opcode != TT_OP_DATA) return false;
   for (uint32_t i = 0; i < copy->noperands; i++) {
     const struct tt_operand *operand = &program->operands[copy->first_operand + i];
     bool from_input = operand->kind == TT_SRC && operand->buffer == TT_INPUT;
-    if (!from_input && operand->kind != TT_DST) return false;
-  }
-  return true;
-}
-
-static bool writes(const struct tt_operand *operand)
-{
-  return operand->kind == TT_DST || (operand->kind == TT_RECV && operand->buffer != TT_RESULT);
-}
-
-/* A number for the memory of a user's chunk, so that equal memory has equal numbers when in place. */
-static uint32_t memory_of(const struct tt_program *program, const struct tt_operand *operand, uint32_t chunk,
-                          bool in_place)
-{
-  uint32_t own = (uint32_t)program->rank * program->parts, apart = 1u << 30;
-  if (!in_place) return operand->buffer * apart + chunk;
-  if (program->collective == TT_FUNC_ALL_GATHER && operand->buffer == TT_INPUT) return own + chunk;
-  if (program->collective == TT_FUNC_REDUCE_SCATTER && operand->buffer == TT_OUTPUT) return own + chunk;
-  return chunk;
-}
-
-static bool share_memory(const struct tt_program *program, const struct tt_operand *one, uint32_t one_chunk,
-                         const struct tt_operand *other, uint32_t other_chunk)
-{
-  if (one->buffer == TT_RESULT || other->buffer == TT_RESULT || !(writes(one) || writes(other))) return false;
-  for (int in_place = 0; in_place < 2; in_place++) {
-    if (memory_of(program, one, one_chunk, in_place) == memory_of(program, other, other_chunk, in_place)) return true;
-  }
-  return false;
-}
-
-static bool share_anything(const struct tt_program *program, const struct tt_instruction *one_instruction,
-                           const struct tt_operand *one, const struct tt_instruction *other_instruction,
-                           const struct tt_operand *other)
-{
-  bool direction = one->kind == other->kind && (one->kind == TT_SEND || one->kind == TT_RECV);
-  if (direction && one->peer == other->peer) return true;
-  for (uint32_t i = 0; i < one_instruction->repeat; i++) {
-    for (uint32_t j = 0; j < other_instruction->repeat; j++) {
-      if (share_memory(program, one, tt_operand_chunk(one, i), other, tt_operand_chunk(other, j))) return true;
-    }
-  }
-  return false;
-}
-
-bool are_independent(const struct tt_program *program, uint32_t one, uint32_t other)
-{
-  const struct tt_instruction *first = &program->instructions[one], *second = &program->instructions[other];
-  if (first->opcode != TT_OP_DATA || second->opcode != TT_OP_DATA) return false;
-  for (uint32_t i = 0; i < first->noperands; i++) {
-    for (uint32_t j = 0; j < second->noperands; j++) {
-      if (share_anything(program, first, &program->operands[first->first_operand + i], second,
-                         &program->operands[second->first_operand + j]))
-        return false;
-    }
+    bool to_memory = operand->kind == TT_DST && (!reduces || operand->buffer >= TT_SCRATCH);
+    if (!from_input && !to_memory) return false;
   }
   return true;
 }

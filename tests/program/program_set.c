@@ -4,11 +4,16 @@
 #include "program_set.h"
 
 static const struct operation operations[] = {
-    {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0},     {TT_FUNC_ALL_GATHER, TT_ALGO_RING, 0},
-    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_RING, 0}, {TT_FUNC_BROADCAST, TT_ALGO_RING, 0},
-    {TT_FUNC_REDUCE, TT_ALGO_RING, 0},         {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0},
-    {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 1},     {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0},
-    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 0},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0},       {TT_FUNC_ALL_GATHER, TT_ALGO_RING, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_RING, 0},   {TT_FUNC_BROADCAST, TT_ALGO_RING, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_RING, 0},           {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 1},       {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 0},   {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 0}, {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_DIRECT, 0},         {TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0},        {TT_FUNC_GATHER, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 0},        {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 2},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 0},    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 2},
 };
 
 const struct operation *all_operations(int *count)
@@ -21,13 +26,14 @@ const char *operation_name(const struct operation *operation)
 {
   static char name[64];
   snprintf(name, sizeof(name), "%s %s %d", tt_collective_name(operation->collective),
-           tt_algorithm_name(operation->algorithm), operation->tree_index);
+           tt_algorithm_name(operation->algorithm), operation->variant);
   return name;
 }
 
 bool has_root(const struct operation *operation)
 {
-  return operation->collective == TT_FUNC_BROADCAST || operation->collective == TT_FUNC_REDUCE;
+  return operation->collective == TT_FUNC_BROADCAST || operation->collective == TT_FUNC_REDUCE ||
+         operation->collective == TT_FUNC_SCATTER || operation->collective == TT_FUNC_GATHER;
 }
 
 struct program_set emit_set(const struct operation *operation, int n, int root, const int32_t *ring)
@@ -38,7 +44,8 @@ struct program_set emit_set(const struct operation *operation, int n, int root, 
                                     .nranks = n,
                                     .root = root,
                                     .ring = ring,
-                                    .tree_index = operation->tree_index};
+                                    .tree_index = operation->algorithm == TT_ALGO_TREE ? operation->variant : 0,
+                                    .most_pieces = operation->algorithm == TT_ALGO_PAT ? operation->variant : 0};
   ck_assert_ptr_nonnull(set.programs);
   for (request.rank = 0; request.rank < n; request.rank++)
     ck_assert_int_eq(tt_program_emit(&request, &set.programs[request.rank]), ncclSuccess);

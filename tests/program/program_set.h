@@ -7,9 +7,10 @@
 #include "program/emit.h"
 #include "program/validate.h"
 
-/* A collective with an algorithm; for point to point, `root` sends to `peer`. */
+/* A collective with an algorithm; for point to point, `root` sends to `peer`. `variant` is the tree's number; for PAT
+ * the most pieces of a message, 0 for the emitter's own limit. */
 struct operation {
-  int32_t collective, algorithm, tree_index;
+  int32_t collective, algorithm, variant;
 };
 
 struct program_set {

@@ -52,8 +52,8 @@ START_TEST(wrong_head)
 {
   REJECT(new_ring, "another version", m->program.size = 8);
   REJECT(new_ring, "another version", m->program.version++);
-  REJECT(new_ring, "algorithm 10", m->program.algorithm = TT_NUM_ALGORITHMS);
-  REJECT(new_ring, "collective 8", m->program.collective = TT_NUM_FUNCS);
+  REJECT(new_ring, "algorithm 11", m->program.algorithm = TT_NUM_ALGORITHMS);
+  REJECT(new_ring, "collective 11", m->program.collective = TT_NUM_FUNCS);
   REJECT(new_ring, "rank 4", m->program.rank = 4);
   REJECT(new_ring, "root -1", m->program.root = -1);
   REJECT(new_ring, "no parts", m->program.parts = 0);
@@ -112,6 +112,16 @@ START_TEST(wrong_operands)
 }
 END_TEST
 
+START_TEST(wrong_lists)
+{
+  REJECT(new_ring, "a list of 0 out of 4", m->operands[0].count = 0);
+  REJECT(new_ring, "a list of 5 out of 4", m->operands[0].count = 5);
+  REJECT(new_ring, "a list of -1", m->operands[1].count = -1);
+  REJECT(new_ring, "a list of 2 chunks with one of 1", m->operands[0].count = 2);
+  REJECT(new_ring, "different parts", m->operands[0].count = m->operands[1].count = 2; m->operands[1].step = 1);
+}
+END_TEST
+
 Suite *check_suite(void)
 {
   Suite *suite = suite_create("check");
@@ -121,5 +131,6 @@ Suite *check_suite(void)
   tcase_add_test(tests, wrong_strands);
   tcase_add_test(tests, wrong_instructions);
   tcase_add_test(tests, wrong_operands);
+  tcase_add_test(tests, wrong_lists);
   return suite;
 }

@@ -134,14 +134,118 @@ START_TEST(point_to_point)
 }
 END_TEST
 
-/* What no emitter uses yet: scratch, and a reduction with moves beside it. */
+START_TEST(direct)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 0}, 3, 0, NULL, 1,
+                  "AllGather DIRECT: rank 1 of 3, parts 1, input 1, output 3\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[1], send 2, send 0\n"
+                  "strand 1\n"
+                  "  1       output[2] <- recv 2, output[0] <- recv 0\n");
+  must_print_rank((struct operation){TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 0}, 3, 0, NULL, 1,
+                  "ReduceScatter DIRECT: rank 1 of 3, parts 1, input 3, output 1\n"
+                  "strand 0\n"
+                  "  0       send 2 <- input[2], send 0 <- input[0]\n"
+                  "strand 1\n"
+                  "  1       recv 0 + input[1] + recv 2 -> output[0]  final\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 0}, 3, 0, NULL, 0,
+                  "AlltoAll DIRECT: rank 0 of 3, parts 1, input 3, output 3\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[0]; send 1 <- input[1], send 2 <- input[2]\n"
+                  "  1       signal 0\n"
+                  "strand 1\n"
+                  "  2       wait 0\n"
+                  "  3       output[1] <- recv 1, output[2] <- recv 2\n");
+}
+END_TEST
+
+START_TEST(direct_with_root)
+{
+  must_print_rank((struct operation){TT_FUNC_REDUCE, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 1,
+                  "Reduce DIRECT: rank 1 of 3, root 1, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       recv 0 + input[0] + recv 2 -> output[0]  final\n");
+  must_print_rank((struct operation){TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 1,
+                  "Broadcast DIRECT: rank 1 of 3, root 1, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[0], send 2, send 0\n");
+  must_print_rank((struct operation){TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 1,
+                  "Scatter DIRECT: rank 1 of 3, root 1, parts 1, input 3, output 1\n"
+                  "strand 0\n"
+                  "  0       input[1] -> output[0]; send 2 <- input[2], send 0 <- input[0]\n");
+  must_print_rank((struct operation){TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 0,
+                  "Scatter DIRECT: rank 0 of 3, root 1, parts 1, input 0, output 1\n"
+                  "strand 0\n"
+                  "  0       output[0] <- recv 1\n");
+  must_print_rank((struct operation){TT_FUNC_GATHER, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 1,
+                  "Gather DIRECT: rank 1 of 3, root 1, parts 1, input 1, output 3\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[1]; output[2] <- recv 2, output[0] <- recv 0\n");
+  must_print_rank((struct operation){TT_FUNC_GATHER, TT_ALGO_DIRECT, 0}, 3, 1, NULL, 2,
+                  "Gather DIRECT: rank 2 of 3, root 1, parts 1, input 1, output 0\n"
+                  "strand 0\n"
+                  "  0       send 1 <- input[0]\n");
+}
+END_TEST
+
+/* Seven ranks: the last step moves only the three blocks that are still missing. Messages of two blocks at most. */
+START_TEST(pat)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 0}, 7, 0, NULL, 5,
+                  "AllGather PAT: rank 5 of 7, parts 1, input 1, output 7\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[5], send 4\n"
+                  "  1       wait 0\n"
+                  "  2       send 3 <- output[5..6 mod 7]\n"
+                  "  3       wait 0\n"
+                  "  4       send 1 <- output[5..0 mod 7]\n"
+                  "strand 1\n"
+                  "  5       output[6] <- recv 6\n"
+                  "  6       signal 0\n"
+                  "  7       output[0..1 mod 7] <- recv 0\n"
+                  "  8       signal 0\n"
+                  "  9       output[2..4 mod 7] <- recv 2\n");
+  must_print_rank((struct operation){TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 2}, 7, 0, NULL, 5,
+                  "ReduceScatter PAT: rank 5 of 7, parts 1, input 7, output 1\n"
+                  "strand 0\n"
+                  "  0       send 2 <- input[2..3 mod 7]\n"
+                  "  1       send 2 <- input[4]\n"
+                  "  2       wait 0\n"
+                  "  3       send 0 <- scratch0[2]\n"
+                  "  4       send 0 <- input[1]\n"
+                  "  5       wait 0\n"
+                  "  6       send 6 <- scratch0[1]\n"
+                  "  7       signal 1\n"
+                  "strand 1\n"
+                  "  8       input[5..6 mod 7] + recv 1 -> scratch0[0..1 mod 3]\n"
+                  "  9       input[0] + recv 1 -> scratch0[2]\n"
+                  "  10      signal 0\n"
+                  "  11      scratch0[0] + recv 3 -> scratch0[0]\n"
+                  "  12      scratch0[1] + recv 3 -> scratch0[1]\n"
+                  "  13      signal 0\n"
+                  "  14      scratch0[0] + recv 4 -> output[0]  final\n"
+                  "  15      wait 1\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 1}, 4, 0, NULL, 0,
+                  "AllGather PAT: rank 0 of 4, parts 1, input 1, output 4\n"
+                  "strand 0\n"
+                  "  0       input[0] -> output[0], send 3\n"
+                  "  1       wait 0\n"
+                  "  2  x2   send 2 <- output[0+i mod 4]\n"
+                  "strand 1\n"
+                  "  3       output[1] <- recv 1\n"
+                  "  4       signal 0\n"
+                  "  5  x2   output[2+i mod 4] <- recv 2\n");
+}
+END_TEST
+
+/* What no emitter uses yet: a reduction with moves beside it, lists with another step, repeated lists. */
 START_TEST(everything_else)
 {
   const int32_t peers[] = {1};
-  const struct tt_operand operands[] = {{TT_SRC, TT_SCRATCH + 1, 0, 1, 2, 8},
-                                        {TT_DST, TT_OUTPUT, 0, 0, 0, 1},
-                                        {TT_SEND, TT_SCRATCH, 0, 3, 0, 8},
-                                        {TT_RECV, TT_SCRATCH, 0, 2, -1, 8}};
+  const struct tt_operand operands[] = {{TT_SRC, TT_SCRATCH + 1, 0, 1, 2, 8, 1, 0},
+                                        {TT_DST, TT_OUTPUT, 0, 0, 0, 1, 1, 0},
+                                        {TT_SEND, TT_SCRATCH, 0, 3, 0, 8, 3, 2},
+                                        {TT_RECV, TT_SCRATCH, 0, 2, -1, 8, 2, 1}};
   const struct tt_instruction instructions[] = {{TT_OP_DATA, 0, 0, 3, 0, 4}};
   const struct tt_strand strands[] = {{0, 1}};
   const struct tt_program program = {.size = sizeof(program),
@@ -163,8 +267,8 @@ START_TEST(everything_else)
                                      .operands = operands};
   must_print(&program, "AllReduce PAT: rank 0 of 2, parts 8, input 1, output 1\n"
                        "strand 0\n"
-                       "  0  x3   scratch1[1+2i mod 8] -> output[0]; send 1 <- scratch0[3], "
-                       "scratch0[2-i mod 8] <- recv 1\n");
+                       "  0  x3   scratch1[1+2i mod 8] -> output[0]; send 1 <- scratch0[3..7 step 2 mod 8], "
+                       "scratch0[2-i..3-i mod 8] <- recv 1\n");
 }
 END_TEST
 
@@ -178,6 +282,9 @@ Suite *dump_suite(void)
   tcase_add_test(tests, ring_chains);
   tcase_add_test(tests, tree_all_reduce);
   tcase_add_test(tests, direct_all_reduce);
+  tcase_add_test(tests, direct);
+  tcase_add_test(tests, direct_with_root);
+  tcase_add_test(tests, pat);
   tcase_add_test(tests, point_to_point);
   tcase_add_test(tests, everything_else);
   return suite;

@@ -1,12 +1,13 @@
 /* Sampled sizes up to thousands of ranks. What is proved follows the number of chunk events: rings of blocks or parts
- * have n of them a rank and the direct algorithms n operands an instruction, so those stop earlier than chains and
- * trees, which have a constant number. */
+ * and PAT have n of them a rank, and the direct algorithms n operands an instruction and as many connections, so those
+ * stop earlier than chains and trees, which have a constant number. */
 #include <stdlib.h>
 #include "program_set.h"
 
 static int largest(const struct operation *operation)
 {
   if (operation->algorithm == TT_ALGO_ONE_SHOT || operation->algorithm == TT_ALGO_TWO_SHOT) return 511;
+  if (operation->algorithm == TT_ALGO_DIRECT && !has_root(operation)) return 256;
   return operation->algorithm == TT_ALGO_TREE || has_root(operation) ? 4096 : 1024;
 }
 

@@ -59,7 +59,7 @@ static void change_instructions(struct trial *trial)
     judge(trial, mutant, may_repeat(original, i), "double instruction", i, 0);
     mutant = mutant_new(original);
     if (mutant_swap_instructions(mutant, i))
-      judge(trial, mutant, are_independent(original, i, i + 1), "swap instruction with next", i, 0);
+      judge(trial, mutant, may_swap(original, i), "swap instruction with next", i, 0);
     else
       mutant_free(mutant);
     mutant = mutant_new(original);
@@ -82,17 +82,6 @@ static void change_instructions(struct trial *trial)
   }
 }
 
-/* Independent on both sides of the split: all pairs of instructions across it. */
-static bool split_is_independent(const struct tt_program *program, uint32_t first, uint32_t split, uint32_t end)
-{
-  for (uint32_t i = first; i < split; i++) {
-    for (uint32_t j = split; j < end; j++) {
-      if (!are_independent(program, i, j)) return false;
-    }
-  }
-  return true;
-}
-
 static void split_strands(struct trial *trial)
 {
   const struct tt_program *original = trial->original;
@@ -102,7 +91,7 @@ static void split_strands(struct trial *trial)
     for (uint32_t split = first + 1; split < end; split++) {
       struct mutant *mutant = mutant_new(original);
       ck_assert(mutant_split_strand(mutant, split));
-      judge(trial, mutant, split_is_independent(original, first, split, end), "split strand at", split, 0);
+      judge(trial, mutant, may_split(original, strand, split), "split strand at", split, 0);
     }
   }
 }
@@ -130,6 +119,17 @@ static void retarget(struct trial *trial, uint32_t at)
     mutant = with_operand(trial, at, &operand);
     operand->stride = stride;
     judge(trial, mutant, false, "stride of operand", at, stride);
+  }
+  for (int32_t step = -2; step <= 2; step++) {
+    if (step == original->step) continue;
+    mutant = with_operand(trial, at, &operand);
+    operand->step = step;
+    judge(trial, mutant, false, "step of operand", at, step);
+  }
+  for (int32_t count = original->count - 1; count <= original->count + 1; count += 2) {
+    mutant = with_operand(trial, at, &operand);
+    operand->count = count;
+    judge(trial, mutant, false, "count of operand", at, count);
   }
   if (original->modulo > 1) {
     mutant = with_operand(trial, at, &operand);

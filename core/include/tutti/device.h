@@ -79,12 +79,14 @@ static inline size_t tt_conn_capacity(size_t slot_bytes, int protocol)
 
 /* Where a channel's chunks lie. In elements. A block's share [lo, hi) of this channel is moved in loops; loop l covers
  * `parts * chunk` elements from lo + l * parts * chunk, except that the last loop cuts what is left with `last_chunk`.
- * Blocks of a buffer are `stride` elements apart. */
+ * Blocks of a buffer are `stride` elements apart. Scratch is used again by each loop: there part p of block b lies
+ * scratch_lo + b * scratch_stride + p * chunk elements from the buffer's start. */
 struct tt_geometry {
   size_t lo, hi;
   size_t chunk;
   size_t last_chunk;
   size_t input_stride, output_stride, scratch_stride;
+  size_t scratch_lo; /* this channel's area of every scratch buffer */
   uint64_t loops; /* >= 1 even when the share is empty */
 };
 

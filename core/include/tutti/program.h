@@ -6,7 +6,8 @@
  * geometry (tutti/device.h).
  *
  * Chunks. A user buffer is a row of *blocks*: one for all-reduce, broadcast and reduce; one a rank for the output of
- * all-gather and the input of reduce-scatter. The plan cuts every block alike: the channel's share of a block is moved
+ * all-gather and of gather (on the root), the input of reduce-scatter and of scatter (on the root), and both buffers of
+ * all-to-all. The plan cuts every block alike: the channel's share of a block is moved
  * in *loops*, and each loop's piece is cut in `parts` pieces. Chunk c of a buffer is part (c % parts) of block
  * (c / parts). Chunks with the same part have the same length in every block; a chunk may be empty, and an empty chunk
  * is still sent.
@@ -20,6 +21,14 @@
  * Other sends and receives are *moves*: a send of a local chunk, or a receive straight into one. So one instruction
  * scatters different chunks to all peers. Moves and the reduction may happen in any order within the instruction. All
  * operands of the reduction name chunks of one part. A reduction of one input is a copy.
+ *
+ * Lists. An operand names a list of `count` chunks, its *pieces*: piece p (0 <= p < count) lies p times `step` behind
+ * the first, modulo `modulo`. A send or receive of a list is one message in one slot of its connection. The message
+ * holds the pieces one after the other; each begins at the next multiple of TT_PIECE_ALIGN bytes of the payload, and
+ * what lies between has no meaning. Both ends give the same count, and pieces p of both are of one part. In a move,
+ * piece p of the message is piece p of the local list. In a reduction all operands have the same count, and piece p of
+ * the result is the reduction of the inputs' pieces p, which are all of one part. Pieces of an operand are different
+ * chunks. The plan cuts chunks so that the longest list of a program fits a slot.
  *
  * On one connection, the chunks sent are received in the same order: the k-th send of a rank to a peer (on a channel)
  * meets the k-th receive of that peer from it.
@@ -58,7 +67,10 @@ enum tt_collective {
   TT_FUNC_SEND_RECV = 5,
   TT_FUNC_SEND = 6,
   TT_FUNC_RECV = 7,
-  TT_NUM_FUNCS = 8
+  TT_FUNC_ALL_TO_ALL = 8,
+  TT_FUNC_SCATTER = 9,
+  TT_FUNC_GATHER = 10,
+  TT_NUM_FUNCS = 11
 };
 
 /* Algorithms; the first seven numbered as in the tuner ABI. */
@@ -73,7 +85,8 @@ enum tt_algorithm {
   TT_ALGO_ONE_SHOT = 7, /* every rank sends its whole input to all; each reduces all of it */
   TT_ALGO_TWO_SHOT = 8, /* every rank reduces one part and sends the result to all */
   TT_ALGO_POINT_TO_POINT = 9,
-  TT_NUM_ALGORITHMS = 10
+  TT_ALGO_DIRECT = 10, /* every rank exchanges with every other, in one step; sums run in rank order */
+  TT_NUM_ALGORITHMS = 11
 };
 
 /* Protocols, numbered as in the tuner ABI. */
@@ -89,8 +102,8 @@ enum tt_operand_kind {
   TT_SEND  /* to peers[peer]: TT_RESULT, or the local buffer it is read from */
 };
 
-/* At repetition i (0 <= i < repeat) the operand's chunk is (start + i * stride) mod modulo, never negative. For
- * TT_RESULT it tells only which part, and so which length, is meant. */
+/* At repetition i (0 <= i < repeat) piece p (0 <= p < count) of the operand is chunk (start + i * stride + p * step)
+ * mod modulo, never negative. For TT_RESULT it tells only which part, and so which length, is meant. */
 struct tt_operand {
   uint8_t kind;   /* tt_operand_kind */
   uint8_t buffer; /* tt_buffer */
@@ -98,7 +111,12 @@ struct tt_operand {
   int32_t start;
   int32_t stride;
   int32_t modulo; /* >= 1 */
+  int32_t count;  /* 1 .. modulo */
+  int32_t step;   /* 0 where count is 1 */
 };
+
+/* Where the pieces of a message begin: at multiples of this many bytes of its payload. */
+#define TT_PIECE_ALIGN 16
 
 enum tt_opcode { TT_OP_DATA = 0, TT_OP_SIGNAL = 1, TT_OP_WAIT = 2 };
 enum { TT_FLAG_FINAL = 1 };
@@ -123,10 +141,10 @@ struct tt_program {
   int32_t collective;
   int32_t algorithm;
   int32_t nranks, rank, root;
-  uint32_t parts;            /* pieces of a block in one loop */
-  uint32_t input_blocks;     /* blocks of the user's input; 0 if this rank reads none */
-  uint32_t output_blocks;    /* likewise, written */
-  uint32_t nscratch;         /* scratch buffers, each of scratch_blocks blocks */
+  uint32_t parts;         /* pieces of a block in one loop */
+  uint32_t input_blocks;  /* blocks of the user's input; 0 if this rank reads none */
+  uint32_t output_blocks; /* likewise, written */
+  uint32_t nscratch;      /* scratch buffers, each of scratch_blocks blocks */
   uint32_t scratch_blocks;
   uint32_t nsemaphores;
   uint32_t npeers, nstrands, ninstructions, noperands;
@@ -136,11 +154,18 @@ struct tt_program {
   const struct tt_operand *operands;
 };
 
-/* The chunk of an operand at a repetition. */
+/* The chunk that is piece `piece` of an operand at a repetition. */
+static inline uint32_t tt_operand_piece(const struct tt_operand *operand, uint32_t repetition, uint32_t piece)
+{
+  int64_t chunk =
+      (operand->start + (int64_t)repetition * operand->stride + (int64_t)piece * operand->step) % operand->modulo;
+  return (uint32_t)(chunk < 0 ? chunk + operand->modulo : chunk);
+}
+
+/* The first, where there is no other. */
 static inline uint32_t tt_operand_chunk(const struct tt_operand *operand, uint32_t repetition)
 {
-  int64_t chunk = (operand->start + (int64_t)repetition * operand->stride) % operand->modulo;
-  return (uint32_t)(chunk < 0 ? chunk + operand->modulo : chunk);
+  return tt_operand_piece(operand, repetition, 0);
 }
 
 #ifdef __cplusplus
