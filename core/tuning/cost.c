@@ -89,6 +89,12 @@ uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int alg
     return lockstep(input, protocol, 1, others * b) + others * POST_NS;
   case TT_ALGO_TWO_SHOT:
     return lockstep(input, protocol, 2, 2 * share) + 2 * others * POST_NS;
+  case TT_ALGO_DIRECT: {
+    bool whole = collective == TT_FUNC_BROADCAST || collective == TT_FUNC_REDUCE;
+    return lockstep(input, protocol, 1, whole ? others * b : share) + others * POST_NS;
+  }
+  case TT_ALGO_PAT:
+    return lockstep(input, protocol, log2_up(n), share);
   default: /* point to point */
     return lockstep(input, protocol, 1, b);
   }
