@@ -28,6 +28,8 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   if (!tt_program_supports(collective, algorithm)) return "it has no program for it";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
+  bool fits = tt_conn_capacity(input->buffer_bytes[protocol] / TT_SLOTS, protocol) >= TT_PAT_PIECES * TT_PIECE_ALIGN;
+  if (algorithm == TT_ALGO_PAT && !fits) return "the protocol's buffers are too small for its messages";
   /* Connections of all to all over a network are made only if the user asks for them by name, or if there is no other
    * way. */
   bool only = !tt_program_supports(collective, TT_ALGO_RING);

@@ -8,10 +8,14 @@ import lib
 from lib import COLLECTIVES, SANITIZE, Case
 
 MODES = {"processes": "-n", "threads": "-t", "communicators": "-g"}
-SETTINGS = ({}, {"NCCL_ALGO": "tree"}, {"NCCL_ALGO": "ring"}, {"NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple"},
-            {"NCCL_SHM_DISABLE": "1"})
+SETTINGS = ({}, {"NCCL_ALGO": "tree"}, {"NCCL_ALGO": "ring"}, {"NCCL_ALGO": "direct"}, {"NCCL_ALGO": "pat"},
+            {"NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple"}, {"NCCL_SHM_DISABLE": "1"},
+            {"NCCL_SHM_DISABLE": "1", "NCCL_ALGO": "pat"})
+BLOCKS = {"all_gather", "reduce_scatter"}
+HAVE = {"tree": {"all_reduce"}, "ring": BLOCKS | {"all_reduce", "broadcast", "reduce"}, "pat": BLOCKS,
+        "direct": BLOCKS | {"broadcast", "reduce", "gather", "scatter"}}
 FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
-             "broadcast": "Broadcast", "reduce": "Reduce", "alltoall": "SendRecv", "sendrecv": "SendRecv"}
+             "broadcast": "Broadcast", "reduce": "Reduce", "gather": "Gather", "scatter": "Scatter", "alltoall": "SendRecv", "sendrecv": "SendRecv"}
 CHOICE = re.compile(r"(\w+): (\d+) bytes -> algorithm (\w+) protocol (\w+) channels (\d+): (.*)")
 VIA = re.compile(r"Channel (\d+)/\d+ : (\d+)\[-?\d+\] -> (\d+)\[-?\d+\].* via (\S+)")
 SIZES = ("-b", 8, "-e", "8K" if SANITIZE else "512K", "-f", 32 if SANITIZE else 64)
@@ -24,10 +28,10 @@ class Choices(Case):
             self.assertTrue(choices, text[-3000:])
         algorithm, protocol = setting.get("NCCL_ALGO"), setting.get("NCCL_PROTO")
         for _, _, chosen, proto, _, why in choices:
-            if algorithm == "tree" and collective != "all_reduce":
-                self.assertNotEqual(chosen, "TREE")
+            if algorithm and collective not in HAVE[algorithm]:
+                self.assertNotEqual(chosen, algorithm.upper())
                 if FUNCTIONS[collective] != "SendRecv":
-                    self.assertIn(f"NCCL_ALGO=tree has nothing for {FUNCTIONS[collective]}", why)
+                    self.assertIn(f"NCCL_ALGO={algorithm} has nothing for {FUNCTIONS[collective]}", why)
             elif algorithm and FUNCTIONS[collective] != "SendRecv":
                 self.assertEqual(chosen, algorithm.upper())
                 self.assertIn(f"NCCL_ALGO={algorithm}", why)
@@ -70,16 +74,16 @@ class Shapes(Choices):
         for collective in ("all_reduce", "reduce_scatter", "reduce"):
             with self.subTest(collective):
                 self.perf(collective, "-n", 3, "-d", "all", "-o", "all", "-b", 488, "-e", 488, *self.QUICK, rows=50)
-        for collective in ("all_gather", "broadcast", "alltoall", "sendrecv"):
+        for collective in ("all_gather", "broadcast", "gather", "scatter", "alltoall", "sendrecv"):
             with self.subTest(collective):
                 self.perf(collective, "-t", 3, "-d", "all", "-b", 488, "-e", 488, *self.QUICK, rows=10)
 
     def test_all_roots(self):
-        for collective in ("broadcast", "reduce"):
+        for collective in ("broadcast", "reduce", "gather", "scatter"):
             self.perf(collective, "-n", 3, "-r", "all", "-b", 1000, "-e", 1000, *self.QUICK, rows=3)
 
     def test_counts_that_do_not_divide(self):
-        for collective, algorithm in itertools.product(COLLECTIVES, ("ring", "tree", "")):
+        for collective, algorithm in itertools.product(COLLECTIVES, ("ring", "tree", "direct", "pat", "")):
             setting = {"NCCL_ALGO": algorithm} if algorithm else {}
             with self.subTest(collective, algorithm=algorithm):
                 self.perf(collective, "-g", 3, "-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *self.QUICK, **setting)
@@ -91,9 +95,11 @@ class Shapes(Choices):
                           *self.QUICK)
 
     def test_small_buffers(self):
-        for shared, collective in itertools.product(("0", "1"), ("all_reduce", "all_gather", "alltoall")):
+        kinds = (("all_reduce", ""), ("all_gather", ""), ("all_gather", "pat"), ("reduce_scatter", "pat"),
+                 ("gather", ""), ("alltoall", ""))
+        for shared, (collective, algorithm) in itertools.product(("0", "1"), kinds):
             for protocol, buffer in (("Simple", "NCCL_BUFFSIZE"), ("LL", "NCCL_LL_BUFFSIZE")):
-                setting = {"NCCL_SHM_DISABLE": shared, "NCCL_PROTO": protocol, buffer: 4096}
+                setting = {"NCCL_SHM_DISABLE": shared, "NCCL_PROTO": protocol, "NCCL_ALGO": algorithm, buffer: 4096}
                 with self.subTest(collective, **setting):
                     self.perf(collective, "-n", 3, "-b", 999, "-e", 60000, "-f", 60, *self.QUICK, **setting)
 

@@ -91,7 +91,7 @@ START_TEST(bandwidth_factors)
     double two, four, eight;
   } table[] = {{"all_reduce", 1, 1.5, 1.75},   {"all_gather", 0.5, 0.75, 0.875}, {"reduce_scatter", 0.5, 0.75, 0.875},
                {"alltoall", 0.5, 0.75, 0.875}, {"broadcast", 1, 1, 1},           {"reduce", 1, 1, 1},
-               {"sendrecv", 1, 1, 1}};
+               {"gather", 0.5, 0.75, 0.875},   {"scatter", 0.5, 0.75, 0.875},    {"sendrecv", 1, 1, 1}};
   for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
     const struct perf_collective *c = perf_collective_find(table[i].name);
     ck_assert_double_eq(c->bus_factor(2), table[i].two);
@@ -110,6 +110,10 @@ START_TEST(shapes)
   ck_assert(s.count == 2 && s.send == 2 && s.recv == 8 && s.send_offset == 6 && s.recv_offset == 0);
   perf_collective_find("reduce_scatter")->shape(&s, 11, 3, 4);
   ck_assert(s.count == 2 && s.send == 8 && s.recv == 2 && s.send_offset == 0 && s.recv_offset == 6);
+  perf_collective_find("gather")->shape(&s, 11, 3, 4);
+  ck_assert(s.count == 2 && s.send == 2 && s.recv == 8);
+  perf_collective_find("scatter")->shape(&s, 11, 3, 4);
+  ck_assert(s.count == 2 && s.send == 8 && s.recv == 2);
   perf_collective_find("alltoall")->shape(&s, 11, 3, 4);
   ck_assert(s.count == 2 && s.send == 8 && s.recv == 8);
 }

@@ -40,6 +40,8 @@ static const struct grammar_row {
      BIT(TT_ALGO_COLLNET_DIRECT) | BIT(TT_ALGO_COLLNET_CHAIN) | BIT(TT_ALGO_NVLS_TREE) | BIT(TT_ALGO_PAT),
      BIT(TT_ALGO_COLLNET_DIRECT) | BIT(TT_ALGO_COLLNET_CHAIN) | BIT(TT_ALGO_NVLS_TREE) | BIT(TT_ALGO_PAT)},
     {"Tree;", TREE, TREE, TREE},
+    {"direct", BIT(TT_ALGO_DIRECT), BIT(TT_ALGO_DIRECT), BIT(TT_ALGO_DIRECT)},
+    {"Ring;AllGather:PAT,Direct", RING, RING, BIT(TT_ALGO_PAT) | BIT(TT_ALGO_DIRECT)},
 };
 
 START_TEST(grammar_good)
@@ -146,6 +148,10 @@ static const char *const algorithm_settings[] = {NULL,
                                                  "AllReduce:TwoShot",
                                                  "Broadcast:Tree",
                                                  "CollNetDirect,PAT",
+                                                 "Direct",
+                                                 "^Direct",
+                                                 "PAT,Ring",
+                                                 "Ring;AllGather:PAT;Broadcast:Direct",
                                                  "^NVLS"};
 static const char *const protocol_settings[] = {
     NULL, "LL", "Simple", "LL128", "^LL", "^Simple", "LL,Simple", "AllReduce:LL", "Simple;AllReduce:LL"};
@@ -165,15 +171,19 @@ static void check_choice(const struct tt_tuning_input *input, int collective, si
     ck_assert_int_eq(result, ncclInvalidUsage);
     ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_PROTO"));
     ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), protocol));
-    ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "Ring"));
+    ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), collective > TT_FUNC_ALL_REDUCE ? "Direct" : "Ring"));
   } else {
     ck_assert_int_eq(result, ncclSuccess);
     ck_assert(usable & BIT(choice.protocol));
     ck_assert(tt_program_supports(collective, choice.algorithm));
     bool possible = false;
-    for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
-      if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a)) possible = true;
-    /* "^Ring" across hosts leaves the tree; the direct ones only when named. */
+    for (int a = 0; a < TT_NUM_ALGORITHMS; a++) {
+      /* "^Ring" across hosts leaves the tree and PAT; the direct ones only when named, or where nothing else is. */
+      bool direct = a == TT_ALGO_ONE_SHOT || a == TT_ALGO_TWO_SHOT || a == TT_ALGO_DIRECT;
+      bool named = algorithms.set[collective] && !algorithms.inverted[collective];
+      bool usual = input->all_mapped || !direct || named || !tt_program_supports(collective, TT_ALGO_RING);
+      if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a) && usual) possible = true;
+    }
     if (possible)
       ck_assert_msg(algorithms.allowed[collective] & BIT(choice.algorithm), "%s", choice.reason);
     else
@@ -196,8 +206,10 @@ START_TEST(every_choice_obeys)
     set(algorithm, protocol_settings[p]);
     for (int n = 0; n < 10; n++) {
       struct tt_tuning_input input = host_input(ranks[n / 2], n % 2);
-      for (int c = TT_FUNC_BROADCAST; c <= TT_FUNC_ALL_REDUCE; c++)
-        for (size_t bytes = 0; bytes <= (size_t)1 << 30; bytes = bytes ? bytes * 8 : 1)
+      for (int c = 0; c < TT_NUM_FUNCS; c++)
+        for (size_t bytes = 0;
+             c != TT_FUNC_SEND_RECV && c != TT_FUNC_SEND && c != TT_FUNC_RECV && bytes <= (size_t)1 << 30;
+             bytes = bytes ? bytes * 8 : 1)
           check_choice(&input, c, bytes, algorithm, protocol_settings[p]);
     }
   }
@@ -221,12 +233,56 @@ START_TEST(defaults)
   ck_assert_int_eq(c.algorithm, TT_ALGO_RING);
   c = choose(far_tuning, TT_FUNC_ALL_REDUCE, 8);
   ck_assert(c.algorithm == TT_ALGO_RING || c.algorithm == TT_ALGO_TREE);
-  for (int f = TT_FUNC_BROADCAST; f < TT_FUNC_ALL_REDUCE; f++)
+  for (int f = TT_FUNC_BROADCAST; f <= TT_FUNC_REDUCE; f++)
     ck_assert_int_eq(choose(near_tuning, f, 4096).algorithm, TT_ALGO_RING);
+  for (int f = TT_FUNC_ALL_TO_ALL; f <= TT_FUNC_GATHER; f++) { /* there is no other way */
+    ck_assert_int_eq(choose(near_tuning, f, 4096).algorithm, TT_ALGO_DIRECT);
+    ck_assert_int_eq(choose(far_tuning, f, 4096).algorithm, TT_ALGO_DIRECT);
+  }
   for (int f = TT_FUNC_SEND_RECV; f <= TT_FUNC_RECV; f++)
     ck_assert_int_eq(choose(near_tuning, f, 4096).algorithm, TT_ALGO_POINT_TO_POINT);
   tt_tuning_destroy(near_tuning);
   tt_tuning_destroy(far_tuning);
+}
+END_TEST
+
+/* As measured; see cost.c. */
+START_TEST(gathers_and_scatters)
+{
+  set(NULL, NULL);
+  struct tt_tuning_input two = host_input(2, true), four = host_input(4, true), many = host_input(64, true);
+  struct tt_tuning_input far = host_input(64, false);
+  struct tt_tuning *tunings[] = {create(&two), create(&four), create(&many), create(&far)};
+  for (int f = TT_FUNC_ALL_GATHER; f <= TT_FUNC_REDUCE_SCATTER; f++) {
+    const struct tt_choice small = choose(tunings[1], f, 64), large = choose(tunings[1], f, 8 << 20);
+    ck_assert_int_eq(small.algorithm, TT_ALGO_DIRECT);
+    ck_assert_int_eq(small.protocol, TT_PROTO_LL);
+    ck_assert_int_eq(choose(tunings[1], f, 128 << 10).algorithm, TT_ALGO_DIRECT);
+    ck_assert_int_eq(large.algorithm, TT_ALGO_RING);
+    ck_assert_int_eq(large.protocol, TT_PROTO_SIMPLE);
+    ck_assert_int_eq(choose(tunings[0], f, 8 << 20).algorithm, TT_ALGO_DIRECT);
+    ck_assert_int_eq(choose(tunings[2], f, 64).algorithm, TT_ALGO_PAT);
+    ck_assert_int_eq(choose(tunings[3], f, 64).algorithm, TT_ALGO_PAT);
+    ck_assert_int_eq(choose(tunings[3], f, 1 << 30).algorithm, TT_ALGO_RING);
+  }
+  for (int i = 0; i < 4; i++) tt_tuning_destroy(tunings[i]);
+}
+END_TEST
+
+/* A message of PAT holds eight chunks of at least 16 bytes. */
+START_TEST(pat_needs_room)
+{
+  struct tt_tuning_input input = host_input(4, true);
+  set("PAT", NULL);
+  input.buffer_bytes[TT_PROTO_LL] = 0;
+  input.buffer_bytes[TT_PROTO_SIMPLE] = TT_SLOTS * (TT_SLOT_HEADER + 128);
+  struct tt_tuning *tuning = create(&input);
+  ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, 64).algorithm, TT_ALGO_PAT);
+  tt_tuning_destroy(tuning);
+  input.buffer_bytes[TT_PROTO_SIMPLE] -= TT_SLOTS * 16;
+  tuning = create(&input);
+  ck_assert_int_ne(choose(tuning, TT_FUNC_ALL_GATHER, 64).algorithm, TT_ALGO_PAT);
+  tt_tuning_destroy(tuning);
 }
 END_TEST
 
@@ -275,7 +331,7 @@ START_TEST(fallback_keeps_the_protocol)
   set("Tree", "Simple");
   struct tt_tuning *tuning = create(&input);
   struct tt_choice c = choose(tuning, TT_FUNC_BROADCAST, 8);
-  ck_assert_int_eq(c.algorithm, TT_ALGO_RING);
+  ck_assert_int_eq(c.algorithm, TT_ALGO_DIRECT);
   ck_assert_int_eq(c.protocol, TT_PROTO_SIMPLE);
   ck_assert_msg(strstr(c.reason, "NCCL_ALGO=Tree has nothing for Broadcast"), "%s", c.reason);
   ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_REDUCE, 8).algorithm, TT_ALGO_TREE);
@@ -345,6 +401,8 @@ int main(void)
   tcase_add_test(tests, grammar_protocols);
   tcase_add_loop_test(tests, every_choice_obeys, 0, sizeof(algorithm_settings) / sizeof(algorithm_settings[0]));
   tcase_add_test(tests, defaults);
+  tcase_add_test(tests, gathers_and_scatters);
+  tcase_add_test(tests, pat_needs_room);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, direct_over_a_network_only_by_name);
   tcase_add_test(tests, fallback_keeps_the_protocol);

@@ -77,6 +77,22 @@ static bool segment_all_gather(struct perf_segment *segment, int i, const struct
   return i < nranks;
 }
 
+static bool segment_gather(struct perf_segment *segment, int i, const struct perf_shape *shape, int rank, int nranks,
+                           int root)
+{
+  if (rank == root) return segment_all_gather(segment, i, shape, rank, nranks, root);
+  *segment = (struct perf_segment){0, shape->recv, PERF_UNTOUCHED, 0};
+  return i == 0;
+}
+
+static bool segment_scatter(struct perf_segment *segment, int i, const struct perf_shape *shape, int rank, int nranks,
+                            int root)
+{
+  (void)nranks;
+  *segment = (struct perf_segment){0, shape->recv, root, rank * shape->count};
+  return i == 0;
+}
+
 static bool segment_alltoall(struct perf_segment *segment, int i, const struct perf_shape *shape, int rank, int nranks,
                              int root)
 {
@@ -136,6 +152,16 @@ static ncclResult_t run_reduce(const struct perf_call *c)
   return ncclReduce(c->send, c->recv, c->count, c->type, c->op, c->root, c->comm, c->stream);
 }
 
+static ncclResult_t run_gather(const struct perf_call *c)
+{
+  return ncclGather(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
+}
+
+static ncclResult_t run_scatter(const struct perf_call *c)
+{
+  return ncclScatter(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
+}
+
 static size_t type_bytes(ncclDataType_t type)
 {
   switch (type) {
@@ -179,6 +205,8 @@ static const struct perf_collective collectives[] = {
     {"reduce_scatter", true, false, true, shape_scatter, segment_reduce_scatter, factor_exchange, run_reduce_scatter},
     {"broadcast", false, true, true, shape_equal, segment_broadcast, factor_one, run_broadcast},
     {"reduce", true, true, true, shape_equal, segment_reduce, factor_one, run_reduce},
+    {"gather", false, true, false, shape_gather, segment_gather, factor_exchange, run_gather},
+    {"scatter", false, true, false, shape_scatter, segment_scatter, factor_exchange, run_scatter},
     {"alltoall", false, false, false, shape_exchange, segment_alltoall, factor_exchange, run_alltoall},
     {"sendrecv", false, false, false, shape_equal, segment_sendrecv, factor_one, run_sendrecv},
 };
