@@ -88,12 +88,70 @@ START_TEST(test_two_threads)
 }
 END_TEST
 
+/* Four threads, with the algorithms whose strands meet at semaphores and in scratch memory. */
+START_TEST(test_four_threads)
+{
+  enum { N = 4, BLOCK = 700 };
+  static const int kinds[][2] = {{TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT},
+                                 {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT},
+                                 {TT_FUNC_ALL_GATHER, TT_ALGO_PAT},
+                                 {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT}};
+  struct world_options options = {
+      .nranks = N, .slot_bytes = {[TT_PROTO_LL] = 2048, [TT_PROTO_SIMPLE] = 2048}, .stale = 0x80, .seed = 9};
+  bool gathers = kinds[_i][0] == TT_FUNC_ALL_GATHER;
+  struct world world;
+  struct tt_program *programs[N];
+  struct tt_work *works[N][TIMES];
+  struct rank ranks[N];
+  static float input[N][N * BLOCK], output[N][TIMES][N * BLOCK], scratch[N][2 * 2 * 100];
+  void *scratches[N][1];
+  pthread_t threads[N];
+  world_open(&world, &options);
+  for (int r = 0; r < N; r++) {
+    struct tt_emit_request request = {
+        .collective = kinds[_i][0], .algorithm = kinds[_i][1], .nranks = N, .rank = r, .most_pieces = 2};
+    ck_assert_int_eq(tt_program_emit(&request, &programs[r]), ncclSuccess);
+    const struct tt_program *both[] = {programs[r], programs[r]};
+    ck_assert_uint_le(programs[r]->scratch_blocks, 2);
+    scratches[r][0] = scratch[r];
+    for (int i = 0; i < N * BLOCK; i++) input[r][i] = (float)(i + r * 5);
+    for (int t = 0; t < TIMES; t++) {
+      struct tt_work *work = works[r][t] = world_work(&world, r, both, 2, t % 3 ? TT_PROTO_LL : TT_PROTO_SIMPLE);
+      work->input = input[r];
+      work->output = output[r][t];
+      work->scratch = scratches[r];
+      work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclFloat32};
+      work->signature.sequence = (uint64_t)t;
+      work->signature.collective = (uint8_t)kinds[_i][0];
+      world_cut(work, BLOCK, 100);
+    }
+    ranks[r] = (struct rank){.works = works[r]};
+  }
+  for (int r = 0; r < N; r++) ck_assert_int_eq(pthread_create(&threads[r], NULL, drive, &ranks[r]), 0);
+  for (int r = 0; r < N; r++) pthread_join(threads[r], NULL);
+  for (int r = 0; r < N; r++) {
+    ck_assert_int_eq(ranks[r].result, ncclSuccess);
+    for (int t = 0; t < TIMES; t++) {
+      for (int i = 0; i < (gathers ? N * BLOCK : BLOCK); i++) {
+        int wanted = gathers ? i % BLOCK + i / BLOCK * 5 : N * (i + r * BLOCK) + 5 * (0 + 1 + 2 + 3);
+        if (output[r][t][i] != (float)wanted)
+          ck_abort_msg("rank %d, operation %d, element %d: %g, not %d", r, t, i, (double)output[r][t][i], wanted);
+      }
+      world_free_work(works[r][t]);
+    }
+    tt_program_free(programs[r]);
+  }
+  world_close(&world);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("threads");
   TCase *tcase = tcase_create("threads");
   tcase_set_timeout(tcase, 0);
   tcase_add_loop_test(tcase, test_two_threads, 0, 8);
+  tcase_add_loop_test(tcase, test_four_threads, 0, 4);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -1,4 +1,4 @@
-/* Programs with scratch buffers and semaphores, which no emitter has yet: an all-reduce of two ranks in which one
+/* Programs with scratch buffers and semaphores, written by hand: an all-reduce of two ranks in which one
  * strand receives into scratch and another reduces from there. */
 #include <string.h>
 #include "program/builder.h"

@@ -7,10 +7,9 @@
  *
  * Chunks. A user buffer is a row of *blocks*: one for all-reduce, broadcast and reduce; one a rank for the output of
  * all-gather and of gather (on the root), the input of reduce-scatter and of scatter (on the root), and both buffers of
- * all-to-all. The plan cuts every block alike: the channel's share of a block is moved
- * in *loops*, and each loop's piece is cut in `parts` pieces. Chunk c of a buffer is part (c % parts) of block
- * (c / parts). Chunks with the same part have the same length in every block; a chunk may be empty, and an empty chunk
- * is still sent.
+ * all-to-all. The plan cuts every block alike: the channel's share of a block is moved in *loops*, and what a loop moves
+ * of it is cut in `parts` parts. Chunk c of a buffer is part (c % parts) of block (c / parts). Chunks with the same part
+ * have the same length in every block; a chunk may be empty, and an empty chunk is still sent.
  *
  * Instructions. An instruction has operands. Those whose buffer is TT_RESULT, and all sources and destinations, form
  * its *reduction*:
@@ -112,7 +111,7 @@ struct tt_operand {
   int32_t stride;
   int32_t modulo; /* >= 1 */
   int32_t count;  /* 1 .. modulo */
-  int32_t step;   /* 0 where count is 1 */
+  int32_t step;   /* without meaning where count is 1 */
 };
 
 /* Where the pieces of a message begin: at multiples of this many bytes of its payload. */
@@ -141,7 +140,7 @@ struct tt_program {
   int32_t collective;
   int32_t algorithm;
   int32_t nranks, rank, root;
-  uint32_t parts;         /* pieces of a block in one loop */
+  uint32_t parts;         /* of a block in one loop */
   uint32_t input_blocks;  /* blocks of the user's input; 0 if this rank reads none */
   uint32_t output_blocks; /* likewise, written */
   uint32_t nscratch;      /* scratch buffers, each of scratch_blocks blocks */
