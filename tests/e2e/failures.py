@@ -1,6 +1,6 @@
 """Ranks that fail: those that live end with an error that names the one to blame, in bounded time, and leave nothing.
-The ranks have no parent that could end them, and, but for the class of tutti-perf, no way to hear of each other than the
-library."""
+The ranks have no parent that could end them and, but for the class of tutti-perf, no way to hear of each other than
+the library."""
 import os
 import re
 import signal
@@ -184,7 +184,8 @@ class Killed(Failures):
 
     def test_many_ranks_of_which_one_leaves_too_early(self):
         """Most ranks have no connection of their own with it."""
-        processes = self.ranks(["init all_reduce:10 all_reduce:10"] * 8 + ["init all_reduce:10 destroy"], NCCL_ALGO="ring")
+        processes = self.ranks(["init all_reduce:10 all_reduce:10"] * 8 + ["init all_reduce:10 destroy"],
+                               NCCL_ALGO="ring")
         self.assertEqual(processes[8].wait().status, 0, processes[8].all)
         processes[8] = None
         self.blamed(processes, 8)

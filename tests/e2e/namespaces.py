@@ -43,7 +43,7 @@ class Hosts:
 
     def cable(self, number, *addresses, checks=0):
         """An interface e<number> in both, with addresses in which % stands for the host's own part. With `checks` it
-        also has a link-local IPv6 address that is no use for that many seconds, while the system looks for duplicates."""
+        also has a link-local IPv6 address that is of no use for that many seconds, while duplicates are looked for."""
         a, b = self.names
         ip("link", "add", f"e{number}", "netns", a, "type", "veth", "peer", "name", f"e{number}", "netns", b)
         for i, name in enumerate(self.names):
@@ -180,14 +180,14 @@ class Namespaces(Case):
                 self.assertGreater(second, 1 << 20)
 
     def test_an_interface_that_leads_nowhere(self):
-        """Ranks on one host may use an interface of which the other host cannot reach the address: data still passes, or
-        the error names the address, and neither takes long."""
+        """Ranks on one host may use an interface whose address the other host cannot reach: data still passes, or the
+        error names the address, and neither takes long."""
         self.hosts.cable(0, "10.1.0.%/24")
         self.hosts.nowhere(1, "10.9.0.1/24")
         a, b = self.hosts.names
         processes = self.by_hand(("all_reduce", "-b", "64K", "-e", "64K", "--iters", 2), 4, hosts=(a, a, b, b),
-                                 address="10.1.0.1", NCCL_SOCKET_TIMEOUT=5, NCCL_BOOTSTRAP_TIMEOUT=10, NCCL_DEBUG="WARN",
-                                 NCCL_SOCKET_RETRY_CNT=3)
+                                 address="10.1.0.1", NCCL_SOCKET_TIMEOUT=5, NCCL_BOOTSTRAP_TIMEOUT=10,
+                                 NCCL_DEBUG="WARN", NCCL_SOCKET_RETRY_CNT=3)
         for process in processes:
             process.wait()
         if any(p.status for p in processes):
@@ -217,8 +217,8 @@ class Namespaces(Case):
         for rank, process in enumerate(processes):
             process.wait()
             self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
-            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on two hosts or "
-                             r"network namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
+            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on two "
+                             r"hosts or network namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
                              f"rank {rank}")
 
 
