@@ -9,11 +9,19 @@
 #ifndef TUTTI_DEVICE_H_
 #define TUTTI_DEVICE_H_
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "nccl.h"
 #include "tutti/program.h"
+
+/* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its own
+ * means. */
+#ifdef __cplusplus
+#define TT_ATOMIC(type) type
+#else
+#include <stdatomic.h>
+#define TT_ATOMIC(type) _Atomic type
+#endif
 
 /* Slots of a connection's FIFO, NCCL's NCCL_STEPS. */
 #define TT_SLOTS 8
@@ -61,8 +69,8 @@ enum {
 struct tt_conn {
   unsigned char *slots[TT_NUM_PROTOCOLS]; /* TT_SLOTS slots each, slot_bytes apart; NULL: no such protocol here */
   size_t slot_bytes[TT_NUM_PROTOCOLS];    /* header and payload */
-  _Atomic uint64_t *head;
-  _Atomic uint64_t *tail;
+  TT_ATOMIC(uint64_t) *head;
+  TT_ATOMIC(uint64_t) *tail;
   struct tt_conn_fifo *fifo;       /* TT_SLOTS entries, or NULL */
   struct tt_doorbell *peer_bell;   /* rung after a post; NULL when proxied */
   uint64_t step;                   /* this end's next step; advanced by the executor only */
@@ -131,7 +139,7 @@ struct tt_work {
   void *output;
   void **scratch; /* program->nscratch buffers; NULL if none */
   struct tt_work_channel *channels;
-  const _Atomic uint32_t *abort; /* non-zero: stop */
+  const TT_ATOMIC(uint32_t) *abort; /* non-zero: stop */
   int32_t rank;
   /* Works of one launch with the same order key run one after the other; works with different keys concurrently. The
    * collectives of a communicator share one key; each direction of each point-to-point pair has its own. */
