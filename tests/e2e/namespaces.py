@@ -217,8 +217,8 @@ class Namespaces(Case):
         for rank, process in enumerate(processes):
             process.wait()
             self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
-            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on two "
-                             r"hosts or network namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
+            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on "
+                             r"two hosts or network namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
                              f"rank {rank}")
 
 
