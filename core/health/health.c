@@ -29,6 +29,7 @@ struct tt_health {
   pthread_mutex_t lock; /* for what follows */
   struct tt_signature mine[HISTORY];
   uint64_t begun;              /* collectives begun: sequence numbers below it are in the history */
+  uint64_t said;               /* `begun` when this rank last told what it is at */
   struct tt_signature *theirs; /* [nranks]: the latest said, ahead of this rank */
   bool *ahead;
   int first_left; /* of the ranks that left: the one that began the fewest collectives; -1: none left */
@@ -170,8 +171,9 @@ void tt_health_stalled(struct tt_health *health)
 {
   struct tt_signature mine;
   pthread_mutex_lock(&health->lock);
-  bool any = health->begun > 0;
+  bool any = health->begun > health->said; /* once is enough for each operation */
   if (any) mine = health->mine[(health->begun - 1) % HISTORY];
+  health->said = health->begun;
   pthread_mutex_unlock(&health->lock);
   if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
 }
