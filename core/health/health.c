@@ -63,6 +63,16 @@ static void compare(struct tt_health *health, int peer, const struct tt_signatur
       "ranks disagree on collective %llu of the communicator: rank %d called %s, rank %d called %s; all ranks must "
       "call the same collectives in the same order",
       (unsigned long long)theirs->sequence, health->rank, a, peer, b);
+  if (health->result == ncclSuccess) {
+    /* This rank may fail and leave before it stalls long enough to tell what it is at, so it owes the others the news:
+     * the peer that said what it is at has heard nothing back. */
+    health->alone = true;
+    if (health->cause.result == ncclSuccess) {
+      health->cause.result = ncclInvalidUsage;
+      health->cause.rank = health->rank;
+      snprintf(health->cause.text, sizeof health->cause.text, "%s", text);
+    }
+  }
   set_trouble(health, ncclInvalidUsage, text);
 }
 
@@ -185,7 +195,7 @@ void tt_health_leave(struct tt_health *health)
   bool fine = health->result == ncclSuccess && !health->told;
   struct failed_message cause = health->cause;
   pthread_mutex_unlock(&health->lock);
-  if (!fine && cause.result == ncclSuccess) return; /* a death or a disagreement, which every rank finds for itself */
+  if (!fine && cause.result == ncclSuccess) return; /* a death, which every rank finds for itself */
   uint32_t tag = fine ? TAG_LEFT : TAG_FAILED;
   const void *data = fine ? (const void *)&begun : &cause;
   size_t bytes = fine ? sizeof begun : sizeof cause;

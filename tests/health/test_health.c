@@ -133,6 +133,38 @@ START_TEST(who_is_late_compares_then)
 }
 END_TEST
 
+/* Rank 0 stalls and says what it is at; the others find the difference, fail and never stall themselves. Rank 0 must
+ * hear of it all the same, whether they report their failure or just leave. */
+static void one_waits(struct rank *me, bool report)
+{
+  begin(me, 0, me->rank == 0 ? 77 : 55);
+  ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
+  if (me->rank == 0) tt_health_stalled(me->health);
+  ncclResult_t result = wait_for_trouble(me);
+  ck_assert_int_eq(result, ncclInvalidUsage);
+  expect_words("77");
+  expect_words("55");
+  if (me->rank != 0 && report) tt_health_failed(me->health, result, tt_log_thread_error());
+  if (me->rank != 0) tt_health_leave(me->health);
+}
+
+static void one_waits_others_fail(struct rank *me)
+{
+  one_waits(me, true);
+}
+
+static void one_waits_others_leave(struct rank *me)
+{
+  one_waits(me, false);
+}
+
+START_TEST(who_stalled_first_hears_of_the_disagreement)
+{
+  run(one_waits_others_fail);
+  run(one_waits_others_leave);
+}
+END_TEST
+
 static void all_agree(struct rank *me)
 {
   for (uint64_t sequence = 0; sequence < 200; sequence++) {
@@ -177,6 +209,7 @@ int main(void)
   tcase_add_test(tests, a_failure_reaches_all);
   tcase_add_test(tests, a_disagreement_is_named);
   tcase_add_test(tests, who_is_late_compares_then);
+  tcase_add_test(tests, who_stalled_first_hears_of_the_disagreement);
   tcase_add_test(tests, agreement_is_no_trouble);
   tcase_add_test(tests, leaving_too_early);
   suite_add_tcase(suite, tests);
