@@ -143,6 +143,10 @@ static ncclResult_t run_tasks(struct ncclComm *comms)
   for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
   result = tt_plan_run(plans, nplans);
 out:
+  /* Nothing of the group runs, and the other ranks wait for all of it. A mistake in usage may be put right and tried
+   * again; after anything else this rank cannot be counted on. */
+  if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
+    for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) tt_comm_fail(comm, result);
   for (int p = 0; p < nplans; p++) tt_plan_free(&plans[p]);
   free(plans);
   return result;

@@ -113,7 +113,8 @@ static int preference(const struct tt_candidate *candidate)
 static bool usable(const struct tt_candidate *candidate, const char *filter, int family)
 {
   int has = candidate->interface.address.sa.sa_family;
-  if (!candidate->up || candidate->unready || (has != AF_INET && has != AF_INET6) || (family && has != family)) return false;
+  if (!candidate->up || candidate->unready || (has != AF_INET && has != AF_INET6) || (family && has != family))
+    return false;
   return tt_ifname_match(filter, candidate->interface.name);
 }
 
@@ -170,8 +171,7 @@ static void mark_unready(struct tt_candidate *candidates, int n)
       const union tt_address *address = &candidates[i].interface.address;
       char own[33];
       for (int b = 0; b < 16; b++) snprintf(own + 2 * b, 3, "%02x", address->v6.sin6_addr.s6_addr[b]);
-      if (address->sa.sa_family == AF_INET6 && strcmp(own, hex) == 0 &&
-          strcmp(candidates[i].interface.name, name) == 0)
+      if (address->sa.sa_family == AF_INET6 && strcmp(own, hex) == 0 && strcmp(candidates[i].interface.name, name) == 0)
         candidates[i].unready = true;
     }
   }

@@ -19,10 +19,12 @@ static ncclResult_t fixed_id(const char *text, struct tt_id *id)
   id->nonce = tt_hash_more(id->key.k1, text, strlen(text));
   id->root.count = 1;
   ncclResult_t result = tt_address_parse(text, &id->root.addresses[0]);
-  if (result != ncclSuccess)
+  /* Every rank has to know the port, so the system cannot choose it: a port of 0 is none. */
+  const union tt_address *root = &id->root.addresses[0];
+  if (result != ncclSuccess || (root->sa.sa_family == AF_INET6 ? root->v6.sin6_port : root->v4.sin_port) == 0)
     return TT_FAIL(ncclInvalidUsage,
                    "NCCL_COMM_ID is \"%s\"; it must be host:port, [IPv6]:port or name:port of rank 0's "
-                   "host",
+                   "host, with a port from 1 to 65535",
                    text);
   return ncclSuccess;
 }

@@ -33,7 +33,7 @@ static void drop_queues(struct tt_link *link)
 
 void tt_link_close(struct tt_link *link, const char *why)
 {
-  snprintf(link->why, sizeof(link->why), "%s", why);
+  if (why != link->why) snprintf(link->why, sizeof(link->why), "%s", why); /* it may be kept as it is */
   tt_socket_close(&link->fd);
   drop_queues(link);
   link->state = TT_LINK_CLOSED;

@@ -68,6 +68,10 @@ static ncclResult_t gone(const struct tt_bootstrap *b, int peer, const char *doi
   if (b->peers[peer].dead)
     return TT_FAIL(ncclRemoteError, "rank %d cannot %s rank %d: rank %d %s", b->rank, doing, peer, peer,
                    peer == b->first_dead ? b->dead_why : "is gone, as another rank says");
+  /* It left because it knew of a death, most likely. */
+  if (b->first_dead >= 0)
+    return TT_FAIL(ncclRemoteError, "rank %d cannot %s rank %d, which has left the communicator: rank %d %s", b->rank,
+                   doing, peer, b->first_dead, b->dead_why);
   return TT_FAIL(ncclRemoteError, "rank %d cannot %s rank %d: rank %d has left the communicator", b->rank, doing, peer,
                  peer);
 }

@@ -230,8 +230,8 @@ static void describe_missing(const struct tt_connect *connect, const struct roun
   if (named > 8) snprintf(text + at, size - at, " and %d more", named - 8);
 }
 
-/* A peer that the round waits for and that is known to be gone: no use in waiting for the deadline. Called with the lock
- * held. */
+/* A peer that the round waits for and that is known to be gone: no use in waiting for the deadline. Called with the
+ * lock held. */
 static ncclResult_t check_alive(const struct tt_connect *connect, const struct round *round)
 {
   int dead;
@@ -239,8 +239,8 @@ static ncclResult_t check_alive(const struct tt_connect *connect, const struct r
   if (!tt_bootstrap_dead(connect->bootstrap, &dead, why, sizeof(why))) return ncclSuccess;
   for (size_t i = round->first; i < round->end; i++)
     if (connect->wanted[i]->connector.peer == dead && !is_up(connect->wanted[i]))
-      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d, which is gone: %s", connect->env->rank, dead,
-                     why);
+      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d, which is gone: %s", connect->env->rank,
+                     dead, why);
   return ncclSuccess;
 }
 
@@ -280,8 +280,10 @@ static ncclResult_t look_outside(struct tt_connect *connect, struct round *round
   else if (round->left_since == 0)
     round->left_since = now;
   else if (now - round->left_since > LEFT_NS)
-    result = TT_FAIL(ncclRemoteError, "rank %d needs a connection with rank %d, which has left the communicator: it "
-                     "destroyed or aborted it before this operation", connect->env->rank, left);
+    result = TT_FAIL(ncclRemoteError,
+                     "rank %d needs a connection with rank %d, which has left the communicator: it "
+                     "destroyed or aborted it before this operation",
+                     connect->env->rank, left);
   pthread_mutex_lock(&connect->lock);
   return result;
 }

@@ -24,7 +24,7 @@ struct tt_entry {
   bool wanted;           /* on the list of what the user waits for; the user thread's */
   struct tt_entry *next; /* of `fresh`, then of the worker's list */
   ncclResult_t result;   /* of FAILED */
-  char why[256];
+  char why[600];
   /* The worker's while ACTIVE; `progress` may be read under the lock, for reports. */
   const char *progress;
   bool set_up, sent, heard, connected, told_ready, peer_ready;

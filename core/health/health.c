@@ -18,7 +18,7 @@
 #define TEXT_BYTES 900
 
 struct failed_message {
-  int32_t result;
+  int32_t result, rank; /* whose failure it is: others hand it on when they leave because of it */
   char text[TEXT_BYTES];
 };
 
@@ -29,11 +29,14 @@ struct tt_health {
   pthread_mutex_t lock; /* for what follows */
   struct tt_signature mine[HISTORY];
   uint64_t begun;              /* collectives begun: sequence numbers below it are in the history */
+  uint64_t said;               /* `begun` when this rank last told what it is at */
   struct tt_signature *theirs; /* [nranks]: the latest said, ahead of this rank */
   bool *ahead;
   int first_left; /* of the ranks that left: the one that began the fewest collectives; -1: none left */
   uint64_t first_left_begun;
   bool told, reported;
+  bool alone;                  /* others may not know of the trouble */
+  struct failed_message cause; /* what was told or heard; result is ncclSuccess while there is none */
   ncclResult_t result;
   char text[TEXT_BYTES + 300];
   _Atomic int trouble; /* `result` is set */
@@ -60,6 +63,16 @@ static void compare(struct tt_health *health, int peer, const struct tt_signatur
       "ranks disagree on collective %llu of the communicator: rank %d called %s, rank %d called %s; all ranks must "
       "call the same collectives in the same order",
       (unsigned long long)theirs->sequence, health->rank, a, peer, b);
+  if (health->result == ncclSuccess) {
+    /* This rank may fail and leave before it stalls long enough to tell what it is at, so it owes the others the news:
+     * the peer that said what it is at has heard nothing back. */
+    health->alone = true;
+    if (health->cause.result == ncclSuccess) {
+      health->cause.result = ncclInvalidUsage;
+      health->cause.rank = health->rank;
+      snprintf(health->cause.text, sizeof health->cause.text, "%s", text);
+    }
+  }
   set_trouble(health, ncclInvalidUsage, text);
 }
 
@@ -76,14 +89,16 @@ static void on_stalled(struct tt_health *health, int peer, const void *data, siz
   }
 }
 
-static void on_failed(struct tt_health *health, int peer, const void *data, size_t bytes)
+static void on_failed(struct tt_health *health, const void *data, size_t bytes)
 {
   struct failed_message message;
   char text[TEXT_BYTES + 100];
   if (bytes != sizeof message) return;
   memcpy(&message, data, sizeof message);
   message.text[sizeof message.text - 1] = 0;
-  snprintf(text, sizeof text, "rank %d failed: %s", peer, message.text);
+  if (message.rank == health->rank || message.result == ncclSuccess) return;
+  snprintf(text, sizeof text, "rank %d failed: %s", message.rank, message.text);
+  if (health->cause.result == ncclSuccess) health->cause = message;
   /* A mistake in usage is one on all ranks; everything else is the other rank's trouble. */
   set_trouble(health, message.result == ncclInvalidUsage ? ncclInvalidUsage : ncclRemoteError, text);
 }
@@ -103,7 +118,7 @@ static void on_message(void *context, int peer, uint32_t tag, const void *data, 
   struct tt_health *health = context;
   if (peer < 0 || peer >= health->nranks) return;
   pthread_mutex_lock(&health->lock);
-  if (tag == TAG_FAILED) on_failed(health, peer, data, bytes);
+  if (tag == TAG_FAILED) on_failed(health, data, bytes);
   if (tag == TAG_STALLED) on_stalled(health, peer, data, bytes);
   if (tag == TAG_LEFT) on_left(health, peer, data, bytes);
   pthread_mutex_unlock(&health->lock);
@@ -166,8 +181,9 @@ void tt_health_stalled(struct tt_health *health)
 {
   struct tt_signature mine;
   pthread_mutex_lock(&health->lock);
-  bool any = health->begun > 0;
+  bool any = health->begun > health->said; /* once is enough for each operation */
   if (any) mine = health->mine[(health->begun - 1) % HISTORY];
+  health->said = health->begun;
   pthread_mutex_unlock(&health->lock);
   if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
 }
@@ -176,24 +192,31 @@ void tt_health_leave(struct tt_health *health)
 {
   pthread_mutex_lock(&health->lock);
   uint64_t begun = health->begun;
+  bool fine = health->result == ncclSuccess && !health->told;
+  struct failed_message cause = health->cause;
   pthread_mutex_unlock(&health->lock);
+  if (!fine && cause.result == ncclSuccess) return; /* a death, which every rank finds for itself */
+  uint32_t tag = fine ? TAG_LEFT : TAG_FAILED;
+  const void *data = fine ? (const void *)&begun : &cause;
+  size_t bytes = fine ? sizeof begun : sizeof cause;
   for (int step = 1; step < health->nranks; step *= 2) {
     int up = (health->rank + step) % health->nranks, down = (health->rank + health->nranks - step) % health->nranks;
-    tt_bootstrap_notify(health->bootstrap, up, TAG_LEFT, &begun, sizeof begun);
-    if (down != up) tt_bootstrap_notify(health->bootstrap, down, TAG_LEFT, &begun, sizeof begun);
+    tt_bootstrap_notify(health->bootstrap, up, tag, data, bytes);
+    if (down != up) tt_bootstrap_notify(health->bootstrap, down, tag, data, bytes);
   }
 }
 
 void tt_health_failed(struct tt_health *health, ncclResult_t result, const char *text)
 {
-  struct failed_message message = {.result = result};
-  pthread_mutex_lock(&health->lock);
-  bool told = health->told || health->result != ncclSuccess; /* others know already what this rank heard from them */
-  health->told = true;
-  pthread_mutex_unlock(&health->lock);
-  if (told) return;
+  struct failed_message message = {.result = result, .rank = health->rank};
   snprintf(message.text, sizeof message.text, "%s", text);
-  tell_all(health, TAG_FAILED, &message, sizeof message);
+  pthread_mutex_lock(&health->lock);
+  /* Others know already what this rank heard from them. */
+  bool told = health->told || (health->result != ncclSuccess && !health->alone);
+  health->told = true;
+  if (!told && health->cause.result == ncclSuccess) health->cause = message;
+  pthread_mutex_unlock(&health->lock);
+  if (!told) tell_all(health, TAG_FAILED, &message, sizeof message);
 }
 
 /* Also notices a rank that is gone without having said anything. */
@@ -215,10 +238,12 @@ static void look_for_left(struct tt_health *health)
   pthread_mutex_lock(&health->lock);
   if (health->first_left >= 0 && health->begun > health->first_left_begun) {
     health->describe(&health->mine[(health->begun - 1) % HISTORY], mine, sizeof mine);
-    snprintf(text, sizeof text,
-             "rank %d destroyed or aborted the communicator after %llu collectives, and rank %d waits for it in %s; all "
-             "ranks must call the same collectives in the same order",
-             health->first_left, (unsigned long long)health->first_left_begun, health->rank, mine);
+    snprintf(
+        text, sizeof text,
+        "rank %d destroyed or aborted the communicator after %llu collectives, and rank %d waits for it in %s; all "
+        "ranks must call the same collectives in the same order",
+        health->first_left, (unsigned long long)health->first_left_begun, health->rank, mine);
+    if (health->result == ncclSuccess) health->alone = true; /* only the nearest ranks of the one that left know */
     set_trouble(health, ncclInvalidUsage, text);
   }
   pthread_mutex_unlock(&health->lock);

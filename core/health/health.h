@@ -26,8 +26,8 @@ void tt_health_begin(struct tt_health *health, const struct tt_signature *signat
 /* Tells all ranks what this one is at, since the operation has not moved for a while. Harmless when it is merely slow:
  * a rank that is late compares when it gets there. */
 void tt_health_stalled(struct tt_health *health);
-/* Tells the nearest ranks how many collectives this one has begun, before it leaves the communicator: who is in a later
- * one would wait for it in vain, and is told to fail by then. */
+/* To be called before leaving the communicator. Tells the nearest ranks how many collectives this one has begun, since
+ * who is in a later one would wait for it in vain; or, if it leaves because of a failure, hands that on. */
 void tt_health_leave(struct tt_health *health);
 /* Tells all ranks, once, that this one failed, with the sentence. */
 void tt_health_failed(struct tt_health *health, ncclResult_t result, const char *text);

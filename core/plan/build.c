@@ -54,6 +54,7 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
   if (comm->ntasks == 0) return ncclSuccess;
+  tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)comm->ntasks), result, out);
   for (struct tt_task *task = comm->tasks; task != NULL; task = task->next) {
     if (is_point_to_point(task))

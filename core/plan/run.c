@@ -2,10 +2,10 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
+#include "plan/watch.h"
 
 /* Longest sleeps in microseconds. With network requests open the sleep is short, since the net plugins' ABI has nothing
  * to wait on; else it only bounds how late an abort is seen. */
@@ -14,10 +14,6 @@
 /* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
 #define LOOK_NS 5000000ull
 #define STALL_NS 1000000000ull
-/* How long a network failure waits to hear whether it is only the consequence of another rank's. */
-#define CAUSE_NS 500000000ull
-#define CAUSE_USEC 5000
-
 struct run {
   struct tt_plan *plans;
   int nplans;
@@ -46,24 +42,6 @@ static ncclResult_t collect(struct run *run)
   return ncclSuccess;
 }
 
-/* What other ranks reported, and the abort word, of all communicators of the run. */
-static ncclResult_t check_others(const struct run *run, bool idle)
-{
-  for (int p = 0; p < run->nplans; p++) {
-    struct tt_health *health = run->plans[p].comm->health;
-    if (health != NULL && run->plans[p].nworks > 0) TT_TRY(tt_health_check(health, idle));
-  }
-  return ncclSuccess;
-}
-
-/* A peer that fails closes its connections, and its own account of why may arrive just after. */
-static ncclResult_t find_cause(const struct run *run, ncclResult_t result)
-{
-  for (uint64_t start = tt_timer_ns(); tt_timer_ns() - start < CAUSE_NS; usleep(CAUSE_USEC))
-    TT_TRY(check_others(run, true));
-  return result;
-}
-
 /* One pass over everything that can move. */
 static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *network)
 {
@@ -77,32 +55,12 @@ static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *netw
     if (comm->env == NULL || comm->env->proxy == NULL) continue;
     bool proxy_moved, proxy_idle;
     ncclResult_t result = tt_proxy_progress(comm->env->proxy, &proxy_moved, &proxy_idle);
-    if (result != ncclSuccess) return find_cause(run, result);
+    if (result != ncclSuccess) return tt_watch_cause(run->plans, run->nplans, result);
     *moved |= proxy_moved;
     *done &= proxy_idle;
     *network |= !proxy_idle;
   }
   return ncclSuccess;
-}
-
-/* Nothing has moved for a while: tell the others what this rank is at. */
-static void tell_stalled(const struct run *run)
-{
-  for (int p = 0; p < run->nplans; p++) {
-    struct ncclComm *comm = run->plans[p].comm;
-    if (comm->health != NULL && run->plans[p].nworks > 0) tt_health_stalled(comm->health);
-  }
-}
-
-/* Collectives that begin now. */
-static void note_begin(const struct run *run)
-{
-  for (int p = 0; p < run->nplans; p++) {
-    struct tt_plan *plan = &run->plans[p];
-    for (int w = 0; plan->comm->health != NULL && w < plan->nworks; w++)
-      if (plan->works[w]->signature.collective != TT_FUNC_SEND_RECV)
-        tt_health_begin(plan->comm->health, &plan->works[w]->signature);
-  }
 }
 
 /* Ranks that share this host, as far as the run's communicators know; those that this thread drives count once. */
@@ -119,8 +77,8 @@ static ncclResult_t drive(struct run *run)
   ncclResult_t result;
   bool moved, done, network;
   uint64_t idle_since = 0;
-  bool told = false;
-  note_begin(run);
+  uint64_t stalled_since = 0;
+  tt_watch_begin(run->plans, run->nplans);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
   for (;;) {
@@ -132,12 +90,13 @@ static ncclResult_t drive(struct run *run)
       continue;
     }
     uint64_t now = tt_timer_ns();
-    if (idle_since == 0) idle_since = now;
-    result = check_others(run, now - idle_since > LOOK_NS);
+    if (idle_since == 0) idle_since = stalled_since = now;
+    result = tt_watch_check(run->plans, run->nplans, now - idle_since > LOOK_NS);
     if (result != ncclSuccess) break;
-    if (!told && now - idle_since > STALL_NS) {
-      tell_stalled(run);
-      told = true;
+    if (now - stalled_since > STALL_NS) { /* again each time: a peer may leave later */
+      result = tt_watch_stalled(run->plans, run->nplans);
+      if (result != ncclSuccess) break;
+      stalled_since = now;
     }
     tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
   }

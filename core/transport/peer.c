@@ -32,7 +32,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
       snprintf(reason, size, "ranks %d and %d are both on %s, but no socket leads from one to the other (containers?)",
                from, to, a->host);
     else if (strcmp(a->host, b->host) == 0)
-      snprintf(reason, size, "ranks %d and %d are on two hosts or network namespaces, both named %s", from, to, a->host);
+      snprintf(reason, size, "ranks %d and %d are on two hosts or network namespaces, both named %s", from, to,
+               a->host);
     else
       snprintf(reason, size, "rank %d is on %s, rank %d on %s", from, a->host, to, b->host);
   } else {

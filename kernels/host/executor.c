@@ -12,7 +12,7 @@
 
 /* A work and the one that follows it in its chain, or NONE. */
 struct link {
-  const struct tt_work *work;
+  struct tt_work *work;
   int next;
 };
 
@@ -116,6 +116,7 @@ static ncclResult_t advance_chain(struct tt_launch *launch, struct tt_host_run *
     TT_TRY(tt_host_run_advance(run, moved));
     if (run->left > 0) return ncclSuccess;
     *moved = true;
+    launch->links[run->index].work->complete = 1;
     run->index = launch->links[run->index].next;
     if (run->index == NONE) {
       *finished = true;

@@ -26,8 +26,8 @@ struct tt_host_operand {
   uint32_t count;       /* pieces */
   unsigned char *local; /* the only piece in this rank's memory; NULL for TT_RESULT, empty chunks and lists */
   size_t bytes;         /* of the only piece, or of the message that holds the list */
-  uint64_t line;       /* LL: lines taken so far, line 0 included */
-  unsigned char *data; /* RECV that is ready: where its bytes are */
+  uint64_t line;        /* LL: lines taken so far, line 0 included */
+  unsigned char *data;  /* RECV that is ready: where its bytes are */
 };
 
 /* A piece of an operand. */

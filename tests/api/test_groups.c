@@ -248,6 +248,78 @@ START_TEST(abort_from_another_thread)
 }
 END_TEST
 
+static void *receive_alone(void *arg)
+{
+  struct rank *me = arg;
+  int data = 0;
+  me->result = ncclRecv(&data, 1, ncclInt, 1, me->comm, NULL);
+  snprintf(me->error, sizeof me->error, "%s", ncclGetLastError(me->comm));
+  return NULL;
+}
+
+/* Two ranks whose connection from 1 to 0 is up. */
+static void pair_with_connection(ncclComm_t comms[2])
+{
+  int in = 7, out = 0;
+  ok(ncclCommInitAll(comms, 2, NULL));
+  ok(ncclGroupStart());
+  ok(ncclSend(&in, 1, ncclInt, 0, comms[1], NULL));
+  ok(ncclRecv(&out, 1, ncclInt, 1, comms[0], NULL));
+  ok(ncclGroupEnd());
+  ck_assert_int_eq(out, 7);
+}
+
+/* A receive from a rank that destroyed its communicator never comes. */
+START_TEST(receive_from_a_rank_that_left)
+{
+  ncclComm_t comms[2];
+  pair_with_connection(comms);
+  struct rank waiting = {.comm = comms[0]};
+  ck_assert_int_eq(pthread_create(&waiting.thread, NULL, receive_alone, &waiting), 0);
+  usleep(20000);
+  ok(ncclCommDestroy(comms[1]));
+  pthread_join(waiting.thread, NULL);
+  ck_assert_int_eq(waiting.result, ncclRemoteError);
+  ck_assert_msg(strstr(waiting.error, "rank 1") && strstr(waiting.error, "left"), "said: %s", waiting.error);
+  ok(ncclCommAbort(comms[0]));
+}
+END_TEST
+
+static void *send_and_leave(void *arg)
+{
+  struct rank *me = arg;
+  int data = me->rank * 10;
+  me->result = ncclCommInitRank(&me->comm, me->nranks, me->id, me->rank);
+  if (me->rank == 2) usleep(2500000); /* longer than a stall */
+  if (me->result == ncclSuccess) me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
+  ncclCommDestroy(me->comm);
+  return NULL;
+}
+
+/* A rank that sent what it had and left is none that others wait for, however late the rest are. */
+START_TEST(leaving_after_a_send_is_fine)
+{
+  struct rank ranks[3] = {0};
+  ncclComm_t comm;
+  int got[3] = {0};
+  ok(ncclGetUniqueId(&ranks[0].id));
+  for (int r = 1; r < 3; r++) {
+    ranks[r] = (struct rank){.id = ranks[0].id, .rank = r, .nranks = 3};
+    ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, send_and_leave, &ranks[r]), 0);
+  }
+  ok(ncclCommInitRank(&comm, 3, ranks[0].id, 0));
+  ok(ncclGroupStart());
+  for (int r = 1; r < 3; r++) ok(ncclRecv(&got[r], 1, ncclInt, r, comm, NULL));
+  ok(ncclGroupEnd());
+  for (int r = 1; r < 3; r++) {
+    pthread_join(ranks[r].thread, NULL);
+    ok(ranks[r].result);
+    ck_assert_int_eq(got[r], r * 10);
+  }
+  ok(ncclCommDestroy(comm));
+}
+END_TEST
+
 /* Many communicators of the same threads, made and destroyed. */
 START_TEST(many_communicators)
 {
@@ -275,6 +347,8 @@ Suite *groups_suite(void)
   tcase_add_test(tests, threads_with_a_rank_each);
   tcase_add_loop_test(tests, count_mismatch_is_named, 0, 3);
   tcase_add_test(tests, abort_from_another_thread);
+  tcase_add_test(tests, receive_from_a_rank_that_left);
+  tcase_add_test(tests, leaving_after_a_send_is_fine);
   tcase_add_test(tests, many_communicators);
   suite_add_tcase(suite, tests);
   return suite;

@@ -125,6 +125,9 @@ START_TEST(fixed_root_errors)
   environment((const char *[]){"NCCL_COMM_ID=nonsense", NULL});
   ncclUniqueId id;
   ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclInvalidUsage);
+  environment((const char *[]){"NCCL_COMM_ID=127.0.0.1:0", NULL}); /* no port that other ranks could know */
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_COMM_ID"));
   union tt_address address;
   char value[96], text[TT_ADDRESS_TEXT];
   int fd;

@@ -54,7 +54,8 @@ class DropIn(Built):
 
     def test_with_the_path_of_nvidia_s_library_inside(self):
         """LD_PRELOAD wins over DT_RPATH."""
-        program = self.build("rpath", f"{SOURCE}/examples/all_reduce.c", *self.flags, f"-Wl,-rpath,{os.path.dirname(CUDA)}")
+        program = self.build("rpath", f"{SOURCE}/examples/all_reduce.c", *self.flags,
+                             f"-Wl,-rpath,{os.path.dirname(CUDA)}")
         self.assertNotEqual(self.run_it(program).status, 0)
         self.example(self.run_it(RUN, program))
 

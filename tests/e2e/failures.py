@@ -1,6 +1,6 @@
-"""Ranks that fail: those that live end with an error that names the one to blame, in bounded time, and leave nothing. The
-ranks have no parent that could end them, and, but for the class of tutti-perf, no way to hear of each other than the
-library."""
+"""Ranks that fail: those that live end with an error that names the one to blame, in bounded time, and leave nothing.
+The ranks have no parent that could end them and, but for the class of tutti-perf, no way to hear of each other than
+the library."""
 import os
 import re
 import signal
@@ -182,6 +182,14 @@ class Killed(Failures):
         processes[1] = None
         self.blamed(processes, 1)
 
+    def test_many_ranks_of_which_one_leaves_too_early(self):
+        """Most ranks have no connection of their own with it."""
+        processes = self.ranks(["init all_reduce:10 all_reduce:10"] * 8 + ["init all_reduce:10 destroy"],
+                               NCCL_ALGO="ring")
+        self.assertEqual(processes[8].wait().status, 0, processes[8].all)
+        processes[8] = None
+        self.blamed(processes, 8)
+
     def test_all_at_once(self):
         processes = self.ranks(["init loop:all_reduce:1000"] * 4)
         self.running(processes)
@@ -257,7 +265,8 @@ class Perf(Failures):
         processes = [self.start(lib.PERF, *words, "--rank", 0)]
         self.until(lambda: port in {p for p, _ in lib.listening(processes[0].pid)}, "the listening of process 0")
         clients = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(6)]
-        for client, content in zip(clients, (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000), b"\0" * 64, b"ttperf1\0")):
+        contents = (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000), b"\0" * 64, b"ttperf1\0")
+        for client, content in zip(clients, contents):
             client.sendall(content)
         processes += [self.start(lib.PERF, *words, "--rank", r) for r in (1, 2)]
         for process in processes:
@@ -280,16 +289,18 @@ class Disagreement(Failures):
                 steps = [f"init all_reduce:100 {odd if r == nranks - 1 else usual} all_reduce:100 destroy"
                          for r in range(nranks)]
                 self.blamed(self.ranks(steps, **setting), nranks - 1,
-                            rf"(?s)(?=.*{one})(?=.*{other})(?=.*\b[Rr]ank {nranks - 1}\b)(?=.*\b[Rr]ank [0-{nranks - 2}]\b)")
+                            rf"(?s)(?=.*{one})(?=.*{other})(?=.*\b[Rr]ank {nranks - 1}\b)"
+                            rf"(?=.*\b[Rr]ank [0-{nranks - 2}]\b)")
 
     def test_counts(self):
-        self.differ("all_reduce:2", "all_reduce:2000000", r"AllReduce of 2 x float32", r"AllReduce of 2000000 x float32")
-        self.differ("all_reduce:2000000", "all_reduce:2", r"AllReduce of 2 x float32", r"AllReduce of 2000000 x float32")
-        self.differ("all_reduce:1000", "all_reduce:1001", r"AllReduce of 1000 x float32", r"AllReduce of 1001 x float32")
+        for count, other in ((2, 2000000), (2000000, 2), (1000, 1001)):
+            self.differ(f"all_reduce:{count}", f"all_reduce:{other}", f"AllReduce of {count} x float32",
+                        f"AllReduce of {other} x float32")
 
     def test_many_ranks(self):
         """Most have no connection of their own with the odd one."""
-        self.differ("all_reduce:2", "all_reduce:3", r"AllReduce of 2 x float32", r"AllReduce of 3 x float32", ({"NCCL_ALGO": "ring"}, {}), 9)
+        self.differ("all_reduce:2", "all_reduce:3", r"AllReduce of 2 x float32", r"AllReduce of 3 x float32",
+                    ({"NCCL_ALGO": "ring"}, {}), 9)
 
     def test_operations(self):
         self.differ("all_reduce:500", "all_reduce:500:max", r"float32, sum", r"float32, max")

@@ -74,8 +74,8 @@ exit $status"""
         self.shell(f"RANK=$rank WORLD_SIZE=4 MASTER_ADDR=localhost MASTER_PORT={lib.free_port() - 17}")
 
     def test_srun(self):
-        self.shell(f"SLURM_JOB_ID={lib.free_port()} SLURM_STEP_ID=0 SLURM_PROCID=$rank SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 "
-                   "SLURM_LOCALID=$rank SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=node1")
+        self.shell(f"SLURM_JOB_ID={lib.free_port()} SLURM_STEP_ID=0 SLURM_PROCID=$rank SLURM_STEP_NUM_TASKS=4 "
+                   "SLURM_NTASKS=4 SLURM_LOCALID=$rank SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=node1")
 
     def test_srun_on_two_nodes(self):
         """Ranks meet at the first name of the list, here this machine's."""

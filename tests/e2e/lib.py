@@ -21,7 +21,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s", re.M)
 # Guards against hangs only: no test measures speed with it.
 PATIENCE = 120
-FOREIGN = re.compile(r"^(NCCL_|TUTTI_|OMPI_|PMI|PMIX_|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_)")
+FOREIGN = re.compile(r"^(NCCL_|TUTTI_|OMPI_|PMI|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_)")
 # Every process that a test starts, and what these start, carries it.
 MARK = f"{os.getpid()}-{time.time_ns()}"
 
@@ -51,7 +51,8 @@ def marked():
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         state = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        if int(pid) != os.getpid() and state and state[0] != "Z" and MARK.encode() in read(f"/proc/{pid}/environ", "rb"):
+        lives = int(pid) != os.getpid() and state and state[0] != "Z"
+        if lives and MARK.encode() in read(f"/proc/{pid}/environ", "rb"):
             found.append(int(pid))
     return found
 
@@ -110,7 +111,8 @@ class Process:
         try:
             self.status = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{' '.join(self.command)} did not end within {timeout} s:\n{self.all[-4000:]}") from None
+            what = f"{' '.join(self.command)} did not end within {timeout:.0f} s"
+            raise AssertionError(f"{what}:\n{self.all[-4000:]}") from None
         return self
 
     def kill(self):
@@ -149,7 +151,8 @@ class Case(unittest.TestCase):
 
     def log(self, *words, rows=None, **env):
         """The same, with one operation a size and everything logged."""
-        return self.perf(*words, "--iters", 1, "-w", 0, rows=rows, **{"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", **env})
+        env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", **env}
+        return self.perf(*words, "--iters", 1, "-w", 0, rows=rows, **env)
 
     def by_hand(self, words, count, each=None, hosts=None, address="127.0.0.1", **env):
         """Starts `count` processes of tutti-perf that meet by address. each(rank) is the environment of one."""
@@ -157,7 +160,8 @@ class Case(unittest.TestCase):
         if ":" in address:
             address = f"[{address}]"
         return [self.start(PERF, *words, "--rank", r, "--nranks", count, "--root-addr", f"{address}:{port}",
-                           host=hosts[r] if hosts else None, **{**env, **(each(r) if each else {})}) for r in range(count)]
+                           host=hosts[r] if hosts else None, **{**env, **(each(r) if each else {})})
+                for r in range(count)]
 
     def ranks(self, steps, each=None, **env):
         """Starts ranks of ranks.c: steps[rank] is what one does, None if it never starts. They know of each other only

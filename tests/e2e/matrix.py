@@ -1,5 +1,5 @@
-"""Every collective, in every way of running its ranks, under the settings that choose how data moves: the data is right,
-and the log shows that the setting was obeyed."""
+"""Every collective, in every way of running its ranks, under the settings that choose how data moves: the data is
+right, and the log shows that the setting was obeyed."""
 import itertools
 import os
 import re
@@ -86,7 +86,8 @@ class Shapes(Choices):
         for collective, algorithm in itertools.product(COLLECTIVES, ("ring", "tree", "direct", "pat", "")):
             setting = {"NCCL_ALGO": algorithm} if algorithm else {}
             with self.subTest(collective, algorithm=algorithm):
-                self.perf(collective, "-g", 3, "-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *self.QUICK, **setting)
+                self.perf(collective, "-g", 3, "-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *self.QUICK,
+                          **setting)
 
     def test_numbers_of_ranks(self):
         for collective, ranks in itertools.product(COLLECTIVES, (1, 2, 3, 5, 8)):
@@ -126,7 +127,8 @@ class Shapes(Choices):
         self.assertEqual({int(m[4]) for m in CHOICE.findall(text)}, {3})
 
     def test_contradicting_channels(self):
-        done = self.run_it(lib.PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_MIN_NCHANNELS=4, NCCL_MAX_NCHANNELS=2)
+        done = self.run_it(lib.PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_MIN_NCHANNELS=4,
+                           NCCL_MAX_NCHANNELS=2)
         self.assertEqual(done.status, 3, done.all)
         self.assertIn("NCCL_MIN_NCHANNELS", done.err)
         self.assertIn("NCCL_MAX_NCHANNELS", done.err)

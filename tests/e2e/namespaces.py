@@ -1,5 +1,5 @@
-"""Two hosts as network namespaces joined by virtual cables: ranks inside one share memory, ranks of different ones use the
-net plugin, and the interfaces that may be used carry the data. Needs root."""
+"""Two hosts as network namespaces joined by virtual cables: ranks inside one share memory, ranks of different ones use
+the net plugin, and the interfaces that may be used carry the data. Needs root."""
 import atexit
 import os
 import re
@@ -42,8 +42,8 @@ class Hosts:
                 subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
     def cable(self, number, *addresses, checks=0):
-        """An interface e<number> in both, with addresses in which % stands for the host's own part. With `checks` it also
-        has a link-local IPv6 address that is no use for that many seconds, while the system looks for duplicates."""
+        """An interface e<number> in both, with addresses in which % stands for the host's own part. With `checks` it
+        also has a link-local IPv6 address that is of no use for that many seconds, while duplicates are looked for."""
         a, b = self.names
         ip("link", "add", f"e{number}", "netns", a, "type", "veth", "peer", "name", f"e{number}", "netns", b)
         for i, name in enumerate(self.names):
@@ -51,7 +51,8 @@ class Hosts:
                 ip("-n", name, "address", "add", address.replace("%", str(i + 1)), "dev", f"e{number}",
                    *(("nodad",) if ":" in address else ()))
             if checks:
-                ip("netns", "exec", name, "sh", "-c", f"echo {checks} > /proc/sys/net/ipv6/conf/e{number}/dad_transmits")
+                file = f"/proc/sys/net/ipv6/conf/e{number}/dad_transmits"
+                ip("netns", "exec", name, "sh", "-c", f"echo {checks} > {file}")
             else:
                 ip("-n", name, "link", "set", f"e{number}", "addrgenmode", "none")
             ip("-n", name, "link", "set", f"e{number}", "up")
@@ -105,7 +106,9 @@ class Namespaces(Case):
     def all_collectives(self, **env):
         for collective in COLLECTIVES:
             with self.subTest(collective):
-                texts = self.across(collective, "-b", 8, "-e", "8K" if lib.SANITIZE else "128K", "-f", 16, "--iters", 1, "-w", 0, **self.LOGGED, **env)
+                largest = "8K" if lib.SANITIZE else "128K"
+                texts = self.across(collective, "-b", 8, "-e", largest, "-f", 16, "--iters", 1, "-w", 0, **self.LOGGED,
+                                    **env)
                 self.transports(texts)
 
     def transports(self, texts):
@@ -146,13 +149,14 @@ class Namespaces(Case):
         for algorithm in ("ring", "tree", "oneshot", "twoshot"):
             for protocol in ("Simple", "LL"):
                 with self.subTest(algorithm, protocol=protocol):
-                    self.across("all_reduce", "-b", 8, "-e", "8K", "-f", 32, "--iters", 1, "-w", 0, NCCL_ALGO=algorithm, NCCL_PROTO=protocol)
+                    self.across("all_reduce", "-b", 8, "-e", "8K", "-f", 32, "--iters", 1, "-w", 0,
+                                NCCL_ALGO=algorithm, NCCL_PROTO=protocol)
 
     def carried(self, before, number):
         return min(now - then for now, then in zip(self.hosts.sent(number), before[number]))
 
     def exchange(self, **env):
-        """64 times 64 KiB on each channel of a ring over the cables; the bytes that each then has carried."""
+        """Sixteen all-reduces of 256 KiB on a ring of four channels; the bytes that each cable then has carried."""
         before = [self.hosts.sent(0), self.hosts.sent(1)]
         self.across("all_reduce", "-b", "256K", "-e", "256K", "--iters", 16, NCCL_ALGO="ring", NCCL_MIN_NCHANNELS=4,
                     **env)
@@ -176,14 +180,14 @@ class Namespaces(Case):
                 self.assertGreater(second, 1 << 20)
 
     def test_an_interface_that_leads_nowhere(self):
-        """Ranks on one host may use an interface of which the other host cannot reach the address: data still passes, or
-        the error names the address, and neither takes long."""
+        """Ranks on one host may use an interface whose address the other host cannot reach: data still passes, or the
+        error names the address, and neither takes long."""
         self.hosts.cable(0, "10.1.0.%/24")
         self.hosts.nowhere(1, "10.9.0.1/24")
         a, b = self.hosts.names
         processes = self.by_hand(("all_reduce", "-b", "64K", "-e", "64K", "--iters", 2), 4, hosts=(a, a, b, b),
-                                 address="10.1.0.1", NCCL_SOCKET_TIMEOUT=5, NCCL_BOOTSTRAP_TIMEOUT=10, NCCL_DEBUG="WARN",
-                                 NCCL_SOCKET_RETRY_CNT=3)
+                                 address="10.1.0.1", NCCL_SOCKET_TIMEOUT=5, NCCL_BOOTSTRAP_TIMEOUT=10,
+                                 NCCL_DEBUG="WARN", NCCL_SOCKET_RETRY_CNT=3)
         for process in processes:
             process.wait()
         if any(p.status for p in processes):
@@ -202,17 +206,19 @@ class Namespaces(Case):
                                     NCCL_SOCKET_IFNAME="nope0"):
             process.wait()
             self.assertEqual(process.status, 3, process.all)
-            self.assertRegex(process.err, r"no usable network interface matches NCCL_SOCKET_IFNAME=nope0; there are: .*e0 10\.1\.0\.[12]")
+            self.assertRegex(process.err, r"no usable network interface matches NCCL_SOCKET_IFNAME=nope0; there are: "
+                             r".*e0 10\.1\.0\.[12]")
 
     def test_no_network_allowed(self):
         self.hosts.cable(0, "10.1.0.%/24")
         a, b = self.hosts.names
-        for rank, process in enumerate(self.by_hand(("all_reduce", "-b", 8, "-e", 8), 4, hosts=(a, a, b, b), address="10.1.0.1",
-                                                    NCCL_NET_DISABLE=1)):
+        processes = self.by_hand(("all_reduce", "-b", 8, "-e", 8), 4, hosts=(a, a, b, b), address="10.1.0.1",
+                                 NCCL_NET_DISABLE=1)
+        for rank, process in enumerate(processes):
             process.wait()
             self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
-            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on two hosts or network "
-                             r"namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
+            self.assertRegex(process.err, r"no transport can reach rank \d from rank \d \(SHM: ranks \d and \d are on "
+                             r"two hosts or network namespaces, both named \S+; NET: NCCL_NET_DISABLE is set\)",
                              f"rank {rank}")
 
 

@@ -1,10 +1,8 @@
-/* One rank of a communicator that does what its arguments say, knowing of the other ranks only what the library tells it:
- *     e2e_ranks RANK NRANKS ID_FILE STEP...
- * Rank 0 writes the unique id to ID_FILE, the others wait for it there (with NCCL_COMM_ID set too: the file then says
- * that rank 0 is up). A step is one of
- *     id                                fetch the unique id (init does so too)
- *     init | destroy | leave            create the communicator; destroy it; exit at once with status 0
- *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
+/* One rank of a communicator that does what its arguments say, knowing of the other ranks only what the library tells
+ * it: e2e_ranks RANK NRANKS ID_FILE STEP... Rank 0 writes the unique id to ID_FILE, the others wait for it there (with
+ * NCCL_COMM_ID set too: the file then says that rank 0 is up). A step is one of id                                fetch
+ * the unique id (init does so too) init | destroy | leave            create the communicator; destroy it; exit at once
+ * with status 0 COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
  *     send:COUNT:PEER | recv:COUNT:PEER of floats
  *     sleep:MILLISECONDS
  *     loop:...                          the same again and again, until it fails; says "running" after the first
@@ -87,10 +85,11 @@ static void compare(const float *out, size_t count, float expected)
 
 static void collective(const char *step)
 {
-  static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
-                                      "send",       "recv",       NULL};
+  static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                      "reduce",     "send",       "recv",           NULL};
   static const char *const ops[] = {"sum", "prod", "max", "min", "avg", NULL};
-  static const char *const types[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", NULL};
+  static const char *const types[] = {"int8",   "uint8", "int32", "uint32", "int64",
+                                      "uint64", "half",  "float", "double", NULL};
   static float *in, *out;
   static size_t room;
   char text[200], *words[5] = {NULL, "1", "sum", "float", "0"}, *save = NULL;

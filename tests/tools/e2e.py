@@ -166,6 +166,20 @@ class Perf(Case):
         process.communicate(timeout=30)
         os.close(ours)
 
+    def test_a_table_that_is_lost_is_an_error(self):
+        command = [PERF, "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--iters", "2"]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, env=environment(), timeout=120, text=True, stdout=full,
+                                  stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("standard output", done.stderr)
+
+    def test_closed_descriptors(self):
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            with self.subTest(closed):
+                done = run("sh", "-c", f'"$0" all_reduce -n 2 -b 8 -e 8 --iters 2 {closed}', PERF)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_wrong_command_lines(self):
         for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"),
                             ([], "no collective"),

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "json.h"
 #include "suites.h"
@@ -55,11 +56,44 @@ START_TEST(places_that_cannot_be_written_are_named)
 }
 END_TEST
 
+/* A device or a link stays what it is, and its errors count. */
+START_TEST(only_files_are_replaced)
+{
+  char directory[] = "/tmp/tutti-json-XXXXXX", file[64], link[64], error[256] = "";
+  struct stat full, there;
+  struct tool_json json = {0};
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+  snprintf(file, sizeof(file), "%s/file", directory);
+  snprintf(link, sizeof(link), "%s/link", directory);
+  ck_assert_int_eq(symlink("file", link), 0);
+  tool_json_open(&json, NULL, '{');
+  tool_json_close(&json, '{');
+  ck_assert_msg(tool_json_save(&json, link, error, sizeof(error)), "%s", error);
+  ck_assert_int_eq(lstat(link, &there), 0);
+  ck_assert(S_ISLNK(there.st_mode));
+  ck_assert_int_eq(stat(file, &there), 0);
+  ck_assert_int_eq(there.st_size, 3);
+  /* The same device under another name, so that a failing test does no harm. */
+  unlink(link);
+  ck_assert_int_eq(symlink("/dev/full", link), 0);
+  if (stat("/dev/full", &full) == 0 && S_ISCHR(full.st_mode)) {
+    tool_json_open(&json, NULL, '{');
+    tool_json_close(&json, '{');
+    ck_assert(!tool_json_save(&json, link, error, sizeof(error)));
+    ck_assert_ptr_nonnull(strstr(error, "No space left"));
+  }
+  unlink(link);
+  unlink(file);
+  rmdir(directory);
+}
+END_TEST
+
 Suite *suite_json(void)
 {
   Suite *suite = suite_create("json");
   TCase *tests = tcase_create("json");
   tcase_add_test(tests, well_formed);
+  tcase_add_test(tests, only_files_are_replaced);
   tcase_add_test(tests, places_that_cannot_be_written_are_named);
   suite_add_tcase(suite, tests);
   return suite;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void add(struct tool_json *json, const char *text, size_t bytes)
@@ -115,6 +116,19 @@ static bool write_file(struct tool_json *json, const char *path)
   return written;
 }
 
+/* A file comes into being complete, under its name, or not at all. What is there and no file (a device, a pipe, a link
+ * such as /dev/stdout) is written to, and must not be replaced by a file. */
+static bool save(struct tool_json *json, const char *path, const char *temporary)
+{
+  struct stat there;
+  if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) return write_file(json, path);
+  if (write_file(json, temporary) && rename(temporary, path) == 0) return true;
+  int cause = errno;
+  unlink(temporary);
+  errno = cause;
+  return false;
+}
+
 bool tool_json_save(struct tool_json *json, const char *path, char *error, size_t size)
 {
   char *temporary = NULL;
@@ -122,9 +136,8 @@ bool tool_json_save(struct tool_json *json, const char *path, char *error, size_
   if (json->failed || !json->text || asprintf(&temporary, "%s.%d.tmp", path, (int)getpid()) < 0) {
     snprintf(error, size, "%s: out of memory", path);
     temporary = NULL;
-  } else if (!write_file(json, temporary) || rename(temporary, path)) {
+  } else if (!save(json, path, temporary)) {
     snprintf(error, size, "%s: %s", path, strerror(errno));
-    unlink(temporary);
   } else {
     saved = true;
   }

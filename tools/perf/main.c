@@ -1,7 +1,10 @@
 /* tutti-perf: measures collectives and checks their results. Here: which processes take part, and their threads. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "join.h"
 #include "launch.h"
 #include "launcher.h"
@@ -117,6 +120,25 @@ static void run_threads(struct perf_team *team, struct perf_worker *workers, pth
   for (int t = 1; t < o->threads; t++) pthread_join(threads[t], NULL);
 }
 
+/* Without this, a process started with standard output closed would get a socket under its number, and print the table
+ * into the midst of its messages. */
+static void fill_standard_descriptors(void)
+{
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+/* A table that was cut short, by a full disk say, is no success. */
+static bool table_written(char *error, size_t size)
+{
+  errno = 0;
+  bool written = fflush(stdout) == 0 && !ferror(stdout);
+  if (!written) snprintf(error, size, "standard output: %s", errno ? strerror(errno) : "the table was cut short");
+  return written;
+}
+
 /* The verdict, known to process 0, becomes everybody's exit status; then the run is over. */
 static int agree(struct perf_team *team, int status)
 {
@@ -124,8 +146,9 @@ static int agree(struct perf_team *team, int status)
   perf_watch_stop(team->watch);
   perf_control_gather(team->control, &status, team->all, sizeof(status), sentence, sizeof(sentence));
   memcpy(&status, team->all, sizeof(status));
-  if (team->control->process == 0 &&
-      !perf_report_end(team->report, status ? "failed" : "ok", NULL, error, sizeof(error))) {
+  if (team->control->process != 0) return status;
+  bool saved = perf_report_end(team->report, status ? "failed" : "ok", NULL, error, sizeof(error));
+  if (!saved || !table_written(error, sizeof(error))) {
     fprintf(stderr, "%s: %s\n", team->options->program, error);
     return PERF_EXIT_ERROR;
   }
@@ -165,6 +188,7 @@ int main(int argc, char **argv)
   struct perf_control control = {0};
   char error[1024] = "", saving[512];
   bool child = false;
+  fill_standard_descriptors();
   switch (perf_options_parse(&options, argc, argv, error, sizeof(error))) {
   case PERF_PARSE_HELP:
     perf_options_help(&options, stdout);

@@ -9,11 +9,19 @@
 #ifndef TUTTI_DEVICE_H_
 #define TUTTI_DEVICE_H_
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "nccl.h"
 #include "tutti/program.h"
+
+/* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its
+ * own means. */
+#ifdef __cplusplus
+#define TT_ATOMIC(type) type
+#else
+#include <stdatomic.h>
+#define TT_ATOMIC(type) _Atomic type
+#endif
 
 /* Slots of a connection's FIFO, NCCL's NCCL_STEPS. */
 #define TT_SLOTS 8
@@ -61,13 +69,13 @@ enum {
 struct tt_conn {
   unsigned char *slots[TT_NUM_PROTOCOLS]; /* TT_SLOTS slots each, slot_bytes apart; NULL: no such protocol here */
   size_t slot_bytes[TT_NUM_PROTOCOLS];    /* header and payload */
-  _Atomic uint64_t *head;
-  _Atomic uint64_t *tail;
-  struct tt_conn_fifo *fifo;       /* TT_SLOTS entries, or NULL */
-  struct tt_doorbell *peer_bell;   /* rung after a post; NULL when proxied */
-  uint64_t step;                   /* this end's next step; advanced by the executor only */
-  uint32_t flags;                  /* TT_CONN_* */
-  int32_t peer;                    /* rank at the other end */
+  TT_ATOMIC(uint64_t) * head;
+  TT_ATOMIC(uint64_t) * tail;
+  struct tt_conn_fifo *fifo;     /* TT_SLOTS entries, or NULL */
+  struct tt_doorbell *peer_bell; /* rung after a post; NULL when proxied */
+  uint64_t step;                 /* this end's next step; advanced by the executor only */
+  uint32_t flags;                /* TT_CONN_* */
+  int32_t peer;                  /* rank at the other end */
 };
 
 /* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data; line 0 carries the signature's hash. */
@@ -103,9 +111,9 @@ static inline size_t tt_geometry_part(const struct tt_geometry *g, uint32_t part
 
 /* How values are combined. */
 struct tt_reduction {
-  uint8_t op;       /* ncclSum .. ncclMin: the elementary operation */
-  uint8_t datatype; /* ncclDataType_t */
-  uint8_t scale_inputs; /* multiply values read from TT_INPUT by `scale`, in the type itself */
+  uint8_t op;            /* ncclSum .. ncclMin: the elementary operation */
+  uint8_t datatype;      /* ncclDataType_t */
+  uint8_t scale_inputs;  /* multiply values read from TT_INPUT by `scale`, in the type itself */
   uint8_t divide_result; /* integers: divide the final result by `divisor`, truncating */
   union {
     uint64_t bits;
@@ -133,11 +141,12 @@ struct tt_work {
   void *output;
   void **scratch; /* program->nscratch buffers; NULL if none */
   struct tt_work_channel *channels;
-  const _Atomic uint32_t *abort; /* non-zero: stop */
+  const TT_ATOMIC(uint32_t) * abort; /* non-zero: stop */
   int32_t rank;
   /* Works of one launch with the same order key run one after the other; works with different keys concurrently. The
    * collectives of a communicator share one key; each direction of each point-to-point pair has its own. */
   uint64_t order;
+  uint32_t complete; /* set by the backend when this work is done */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
@@ -154,7 +163,7 @@ struct tt_launch;
 struct tt_device {
   size_t size;
   const char *name;
-  uint32_t protocols;        /* bit p: protocol p can be executed */
+  uint32_t protocols;                      /* bit p: protocol p can be executed */
   size_t default_buffer[TT_NUM_PROTOCOLS]; /* bytes of a connection's 8 slots unless the user says otherwise */
   ncclResult_t (*count)(int *devices);
   /* Starts works; they and what they point to stay untouched until launch_finish. */
