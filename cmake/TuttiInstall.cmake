@@ -8,6 +8,8 @@ install(TARGETS tutti_compat LIBRARY DESTINATION ${TUTTI_PLUGIN_DIR}/compat)
 install(DIRECTORY core/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti FILES_MATCHING PATTERN "*.h")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+# The prefix is found from where the file lies, so that an installation can be moved and staged.
+file(RELATIVE_PATH TUTTI_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/tutti.pc.in tutti.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

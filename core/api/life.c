@@ -47,9 +47,13 @@ static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
   return ncclSuccess;
 }
 
+#define TEXT_OF(value) #value
+#define DOTTED(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+#define NCCL_API_VERSION DOTTED(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
+
 static void log_version(int rank)
 {
-  tt_log_version("NCCL version 2.28.9 (Tutti " TUTTI_VERSION_STRING ")", rank == 0);
+  tt_log_version("NCCL version " NCCL_API_VERSION " (Tutti " TUTTI_VERSION_STRING ")", rank == 0);
 }
 
 static ncclResult_t check_create(const char *function, ncclComm_t *comm, const struct tt_create *create)

@@ -15,6 +15,8 @@
 
 /* Operations remembered: a stalled rank is behind by at most what the FIFOs of its neighbours hold. */
 #define HISTORY 64
+/* Ranks named in a line; the rest are counted. */
+#define NAMED 16
 #define TEXT_BYTES 900
 
 struct failed_message {
@@ -32,7 +34,8 @@ struct tt_health {
   uint64_t said;               /* `begun` when this rank last told what it is at */
   struct tt_signature *theirs; /* [nranks]: the latest said, ahead of this rank */
   bool *ahead;
-  int first_left; /* of the ranks that left: the one that began the fewest collectives; -1: none left */
+  uint64_t *reached; /* [nranks]: collectives that the rank has said to have begun */
+  int first_left;    /* of the ranks that left: the one that began the fewest collectives; -1: none left */
   uint64_t first_left_begun;
   bool told, reported;
   bool alone;                  /* others may not know of the trouble */
@@ -81,6 +84,7 @@ static void on_stalled(struct tt_health *health, int peer, const void *data, siz
   struct tt_signature theirs;
   if (bytes != sizeof theirs) return;
   memcpy(&theirs, data, sizeof theirs);
+  health->reached[peer] = TT_MAX(health->reached[peer], theirs.sequence + 1);
   if (theirs.sequence >= health->begun) {
     health->theirs[peer] = theirs;
     health->ahead[peer] = true;
@@ -138,6 +142,7 @@ ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nran
   pthread_mutex_init(&health->lock, NULL);
   TT_TRY_GOTO(TT_CALLOC(&health->theirs, (size_t)nranks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&health->ahead, (size_t)nranks), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&health->reached, (size_t)nranks), result, out);
   for (int i = 0; i < HISTORY; i++) health->mine[i].sequence = UINT64_MAX;
   TT_TRY_GOTO(tt_bootstrap_set_handler(bootstrap, TAG_FAILED, TAG_MASK, on_message, health), result, out);
   *out = health;
@@ -154,6 +159,7 @@ void tt_health_destroy(struct tt_health *health)
   pthread_mutex_destroy(&health->lock);
   free(health->theirs);
   free(health->ahead);
+  free(health->reached);
   free(health);
 }
 
@@ -186,6 +192,20 @@ void tt_health_stalled(struct tt_health *health)
   health->said = health->begun;
   pthread_mutex_unlock(&health->lock);
   if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
+}
+
+void tt_health_late(struct tt_health *health, char *text, size_t size)
+{
+  size_t at = 0;
+  int named = 0;
+  text[0] = 0;
+  pthread_mutex_lock(&health->lock);
+  for (int peer = 0; peer < health->nranks && at < size; peer++) {
+    if (peer == health->rank || health->reached[peer] >= health->begun) continue;
+    if (named++ < NAMED) at += (size_t)snprintf(text + at, size - at, "%s%d", at ? ", " : "", peer);
+  }
+  pthread_mutex_unlock(&health->lock);
+  if (named > NAMED && at < size) snprintf(text + at, size - at, " and %d more", named - NAMED);
 }
 
 void tt_health_leave(struct tt_health *health)

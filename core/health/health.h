@@ -26,6 +26,8 @@ void tt_health_begin(struct tt_health *health, const struct tt_signature *signat
 /* Tells all ranks what this one is at, since the operation has not moved for a while. Harmless when it is merely slow:
  * a rank that is late compares when it gets there. */
 void tt_health_stalled(struct tt_health *health);
+/* The ranks, as "1, 4", that have not said to be in the collective that this one stalls in; "" if all have. */
+void tt_health_late(struct tt_health *health, char *text, size_t size);
 /* To be called before leaving the communicator. Tells the nearest ranks how many collectives this one has begun, since
  * who is in a later one would wait for it in vain; or, if it leaves because of a failure, hands that on. */
 void tt_health_leave(struct tt_health *health);

@@ -14,6 +14,8 @@
 /* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
 #define LOOK_NS 5000000ull
 #define STALL_NS 1000000000ull
+/* First warning about a wait; the next come after twice the time. */
+#define WARN_NS 10000000000ull
 struct run {
   struct tt_plan *plans;
   int nplans;
@@ -77,7 +79,7 @@ static ncclResult_t drive(struct run *run)
   ncclResult_t result;
   bool moved, done, network;
   uint64_t idle_since = 0;
-  uint64_t stalled_since = 0;
+  uint64_t stalled_since = 0, warn_after = WARN_NS;
   tt_watch_begin(run->plans, run->nplans);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
@@ -90,11 +92,16 @@ static ncclResult_t drive(struct run *run)
       continue;
     }
     uint64_t now = tt_timer_ns();
-    if (idle_since == 0) idle_since = stalled_since = now;
+    if (idle_since == 0) {
+      idle_since = stalled_since = now;
+      warn_after = WARN_NS;
+    }
     result = tt_watch_check(run->plans, run->nplans, now - idle_since > LOOK_NS);
     if (result != ncclSuccess) break;
     if (now - stalled_since > STALL_NS) { /* again each time: a peer may leave later */
-      result = tt_watch_stalled(run->plans, run->nplans);
+      bool warn = now - idle_since > warn_after;
+      result = tt_watch_stalled(run->plans, run->nplans, warn ? (int)((now - idle_since) / 1000000000u) : 0);
+      if (warn) warn_after *= 2;
       if (result != ncclSuccess) break;
       stalled_since = now;
     }

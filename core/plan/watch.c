@@ -1,9 +1,11 @@
 /* What the other ranks of a run say, looked at while this one waits. */
 #include "plan/watch.h"
 
+#include <stdio.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/timer.h"
+#include "program/signature.h"
 
 /* How long a failure may wait for another rank's account of its cause, and how often that is looked for. */
 #define CAUSE_NS 500000000ull
@@ -56,11 +58,30 @@ static ncclResult_t check_peers(const struct tt_plan *plan)
   return ncclSuccess;
 }
 
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans)
+/* One line for who wonders why nothing happens. Being late is no error. */
+static void report(const struct tt_plan *plan, int seconds)
+{
+  char text[300], late[160] = "";
+  const struct tt_work *work = NULL;
+  for (int w = 0; w < plan->nworks && work == NULL; w++)
+    if (!plan->works[w]->complete) work = plan->works[w];
+  if (work == NULL) return;
+  const struct tt_program *program = work->channels[0].program;
+  tt_signature_describe(&work->signature, text, sizeof text);
+  if (is_collective(work))
+    tt_health_late(plan->comm->health, late, sizeof late);
+  else if (program->npeers > 0)
+    snprintf(late, sizeof late, "%d", program->peers[0]);
+  TT_WARN("rank %d has waited %d s in %s; %s%s", plan->comm->rank, seconds, text,
+          late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
+}
+
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds)
 {
   for (int p = 0; p < nplans; p++) {
     if (!has_work(&plans[p])) continue;
     tt_health_stalled(plans[p].comm->health);
+    if (report_seconds > 0) report(&plans[p], report_seconds);
     TT_TRY(check_peers(&plans[p]));
   }
   return ncclSuccess;

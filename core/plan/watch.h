@@ -13,7 +13,7 @@ ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle);
  * it. Returns that, else `result`. */
 ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_t result);
 /* Nothing has moved for a while: tells the others what this rank is at, and fails where a peer that a send or receive
- * waits for has left. */
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans);
+ * waits for has left. With report_seconds > 0, warns that so much time has passed, with the ranks that are missing. */
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds);
 
 #endif

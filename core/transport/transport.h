@@ -38,7 +38,7 @@ struct tt_transport_env {
 
 struct tt_transport_config {
   int rank, nranks;
-  int device_index; /* -1: this rank\'s index among those of its host */
+  int device_index; /* -1: this rank's index among those of its host */
   const struct tt_device *device;
   struct tt_net *net;                    /* NULL: none; outlives the env */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection's 8 slots, equal on all ranks; 0: no such protocol */

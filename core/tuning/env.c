@@ -27,10 +27,15 @@ const struct tt_env_names tt_env_protocols = {protocol_names, TT_NUM_PROTOCOLS};
 /* Collectives that may stand before a colon: those that choose an algorithm. */
 #define NAMED_COLLECTIVES (TT_FUNC_ALL_REDUCE + 1)
 
+/* Underscores do not count: logs write NVLS_TREE, NCCL's documents NVLSTree. */
 static int find_name(const struct tt_env_names *names, const char *piece, size_t bytes)
 {
+  char plain[32];
+  size_t length = 0;
+  for (size_t i = 0; i < bytes && length < sizeof(plain); i++)
+    if (piece[i] != '_') plain[length++] = piece[i];
   for (int i = 0; i < names->count; i++)
-    if (names->names[i] && tt_text_equal_nocase(piece, bytes, names->names[i])) return i;
+    if (names->names[i] && tt_text_equal_nocase(plain, length, names->names[i])) return i;
   return -1;
 }
 

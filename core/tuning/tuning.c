@@ -53,10 +53,15 @@ static bool has_algorithm(const struct tt_tuning *t, int collective)
   return false;
 }
 
+/* One thread executes all channels of a rank, so where all memory is mapped a second channel only adds steps; over a
+ * network channels spread over the interfaces. */
+#define MAPPED_CHANNELS 1
+#define NETWORK_CHANNELS 4
+
 static int channels(const struct tt_tuning *t, int algorithm, size_t bytes)
 {
-  size_t wanted = bytes / CHANNEL_BYTES;
-  int count = wanted >= (size_t)t->input.max_channels ? t->input.max_channels : (int)wanted;
+  size_t useful = t->input.all_mapped ? MAPPED_CHANNELS : NETWORK_CHANNELS;
+  int count = (int)TT_MIN(bytes / CHANNEL_BYTES, useful);
   count = TT_MAX(count, t->input.min_channels);
   /* Each channel runs one of the two trees: both are needed, in equal numbers. */
   if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);

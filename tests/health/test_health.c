@@ -119,6 +119,9 @@ static void one_is_late(struct rank *me)
   ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
   usleep(50000);
   ck_assert_int_eq(tt_health_check(me->health, true), ncclSuccess); /* being late is no mistake */
+  char late[64];
+  tt_health_late(me->health, late, sizeof late);
+  ck_assert_str_eq(late, me->rank == 4 ? "" : "4");
   ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
   if (me->rank != 4) return;
   begin(me, 0, 11);

@@ -10,8 +10,7 @@ prefix=$work/usr
 "$cmake" --install "$build" --prefix "$prefix" >"$work/install.log"
 lib=$(dirname "$(find "$prefix" -name libtutti.so.2)")
 export PKG_CONFIG_PATH="$lib/pkgconfig"
-# The file carries the prefix of the configuration; point it at this one, as a package's build would by --prefix.
-pkg() { pkg-config --define-variable=prefix="$prefix" "$@" tutti; }
+pkg() { pkg-config "$@" tutti; }
 example=$source/examples/all_reduce.c
 
 # shellcheck disable=SC2046,SC2086 # flags are separate words

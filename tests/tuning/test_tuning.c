@@ -32,6 +32,7 @@ static const struct grammar_row {
     {"Ring;AllReduce:Tree", TREE, RING, RING},
     {"ring;allreduce:tree,ring;broadcast:ring", TREE | RING, RING, RING},
     {"AllReduce:OneShot", ONE, ANY, ANY},
+    {"AllReduce:ONE_SHOT", ONE, ANY, ANY}, /* as logs write it */
     {"AllReduce:^TwoShot;Broadcast:Ring", ~TWO, RING, ANY},
     {"AllReduce:Ring;AllReduce:Tree", TREE, ANY, ANY},
     {" allgather : NVLS ", ANY, ANY, BIT(TT_ALGO_NVLS)},
@@ -228,8 +229,9 @@ START_TEST(defaults)
   c = choose(near_tuning, TT_FUNC_ALL_REDUCE, 64 << 20);
   ck_assert_int_eq(c.algorithm, TT_ALGO_TWO_SHOT);
   ck_assert_int_eq(c.protocol, TT_PROTO_SIMPLE);
-  ck_assert_int_eq(c.nchannels, 8);
+  ck_assert_int_eq(c.nchannels, 1); /* one thread executes them all */
   c = choose(far_tuning, TT_FUNC_ALL_REDUCE, 64 << 20);
+  ck_assert_int_eq(c.nchannels, 4); /* spread over interfaces */
   ck_assert_int_eq(c.algorithm, TT_ALGO_RING);
   c = choose(far_tuning, TT_FUNC_ALL_REDUCE, 8);
   ck_assert(c.algorithm == TT_ALGO_RING || c.algorithm == TT_ALGO_TREE);
