@@ -239,8 +239,8 @@ static ncclResult_t check_alive(const struct tt_connect *connect, const struct r
   if (!tt_bootstrap_dead(connect->bootstrap, &dead, why, sizeof(why))) return ncclSuccess;
   for (size_t i = round->first; i < round->end; i++)
     if (connect->wanted[i]->connector.peer == dead && !is_up(connect->wanted[i]))
-      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d, which is gone: %s", connect->env->rank,
-                     dead, why);
+      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d: rank %d %s", connect->env->rank, dead, dead,
+                     why);
   return ncclSuccess;
 }
 

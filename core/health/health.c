@@ -245,7 +245,7 @@ static void look_for_dead(struct tt_health *health)
   int rank;
   char why[300], text[TEXT_BYTES];
   if (!tt_bootstrap_dead(health->bootstrap, &rank, why, sizeof why)) return;
-  snprintf(text, sizeof text, "rank %d is gone: it %s", rank, why);
+  snprintf(text, sizeof text, "rank %d %s", rank, why);
   pthread_mutex_lock(&health->lock);
   set_trouble(health, ncclRemoteError, text);
   pthread_mutex_unlock(&health->lock);

@@ -2,11 +2,15 @@
  *
  *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--env1 NAME=VALUE]... [--list]
  *
+ * Without --abi it takes the newest version that the plugin exports.
+ *
  * One line a clause: PASS, FAIL or SKIP, its name, and the reason. Exit status 1 if a clause failed, 2 for wrong use.
  * Each clause runs in two new processes, so that whatever it breaks ends with it. */
 #include "netabi.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -155,10 +159,34 @@ static int usage(void)
   return 2;
 }
 
+/* The newest version that the file exports, looked up in a process of its own; 0 if none, -1 if it cannot be opened. */
+static int newest_exported(void)
+{
+  pid_t child = fork();
+  int status = 0;
+  if (child == 0) {
+    struct net net;
+    void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) fprintf(stderr, "netabi: cannot open %s: %s\n", plugin_path, dlerror());
+    int abi = NEWEST_ABI;
+    while (library && abi >= OLDEST_ABI && !net_find(library, abi, &net)) abi--;
+    _exit(!library ? 255 : abi < OLDEST_ABI ? 0 : abi);
+  }
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) == 255) return -1;
+  return WEXITSTATUS(status);
+}
+
+/* A file in the current folder may be named without a slash, which dlopen would look for elsewhere. */
+static const char *as_path(const char *name)
+{
+  static char path[PATH_MAX];
+  return !strchr(name, '/') && access(name, R_OK) == 0 && realpath(name, path) ? path : name;
+}
+
 int main(int argc, char **argv)
 {
   const char *only = NULL;
-  int abi = NEWEST_ABI, count[3] = {0};
+  int abi = 0, count[3] = {0};
   for (int i = 1; i < argc; i++) {
     if (!strcmp(argv[i], "--list")) {
       for (size_t l = 0; l < LISTS; l++)
@@ -166,7 +194,7 @@ int main(int argc, char **argv)
       return 0;
     }
     if (argv[i][0] != '-') {
-      plugin_path = argv[i];
+      plugin_path = as_path(argv[i]);
       continue;
     }
     if (i + 1 == argc) return usage();
@@ -181,7 +209,14 @@ int main(int argc, char **argv)
     else
       return usage();
   }
-  if (!plugin_path || deadline_s < 1 || abi < OLDEST_ABI || abi > NEWEST_ABI) return usage();
+  if (!plugin_path || deadline_s < 1 || (abi != 0 && (abi < OLDEST_ABI || abi > NEWEST_ABI))) return usage();
+  int newest = newest_exported();
+  if (newest < 0) return 2;
+  if (newest == 0) {
+    fprintf(stderr, "netabi: %s exports no ncclNetPlugin_v%d to v%d\n", plugin_path, OLDEST_ABI, NEWEST_ABI);
+    return 2;
+  }
+  if (abi == 0) abi = newest;
   printf("netabi: %s, ncclNetPlugin_v%d\n", plugin_path, abi);
   for (size_t l = 0; l < LISTS; l++)
     for (const struct clause *c = all_clauses[l]; c->name; c++)
