@@ -122,9 +122,12 @@ class Shapes(Choices):
                 self.assertEqual(used, {wanted}, text[-2000:])
                 self.assertEqual({int(m[0]) for m in VIA.findall(text)}, set(range(wanted)))
 
-    def test_most_channels_for_large_data(self):
-        text = self.log("all_reduce", "-n", 2, "-b", "1M", "-e", "1M", NCCL_ALGO="ring", NCCL_MAX_NCHANNELS=3)
-        self.assertEqual({int(m[4]) for m in CHOICE.findall(text)}, {3})
+    def test_channels_for_large_data(self):
+        """One where a thread would run them all on shared memory; over a network several, up to the limit."""
+        for settings, wanted in (({}, 1), ({"NCCL_SHM_DISABLE": 1}, 4), ({"NCCL_SHM_DISABLE": 1, "NCCL_MAX_NCHANNELS": 3}, 3)):
+            with self.subTest(settings):
+                text = self.log("all_reduce", "-n", 2, "-b", "1M", "-e", "1M", NCCL_ALGO="ring", **settings)
+                self.assertEqual({int(m[4]) for m in CHOICE.findall(text)}, {wanted}, text[-2000:])
 
     def test_contradicting_channels(self):
         done = self.run_it(lib.PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_MIN_NCHANNELS=4,
