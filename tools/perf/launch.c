@@ -21,6 +21,7 @@ struct family {
   int processes, running, ranks_each;
   int status; /* what to exit with */
   bool ending;
+  bool asked; /* ending because this process was asked to */
   time_t kill_at;
 };
 
@@ -62,6 +63,14 @@ static void report_end(struct family *family, int p, int wait_status)
   fprintf(stderr, "%s: %s (process %d) %s; ending the others\n", family->program, ranks, (int)pid, what);
 }
 
+/* A killed process closes its sockets before it can be waited for, so another that noticed may be seen to end first;
+ * a signal that did not come from here is the cause all the same. */
+static bool killed_by_another(const struct family *family, int wait_status)
+{
+  if (!WIFSIGNALED(wait_status) || WTERMSIG(wait_status) == SIGTERM) return false;
+  return WTERMSIG(wait_status) != SIGKILL || seconds_now() < family->kill_at;
+}
+
 /* A verdict (PERF_EXIT_FAILED) is agreed among all processes, and each ends with it by itself. */
 static void note_end(struct family *family, int p, int wait_status)
 {
@@ -72,6 +81,9 @@ static void note_end(struct family *family, int p, int wait_status)
     report_end(family, p, wait_status);
     family->pids[p] = 0;
     end_all(family, status);
+  } else if (family->ending && !family->asked && killed_by_another(family, wait_status)) {
+    report_end(family, p, wait_status);
+    family->status = status;
   }
   family->pids[p] = 0;
   family->running--;
@@ -91,7 +103,10 @@ static int supervise(struct family *family, const sigset_t *signals)
   while (family->running > 0) {
     struct timespec second = {1, 0};
     int number = sigtimedwait(signals, NULL, &second);
-    if (number == SIGINT || number == SIGTERM || number == SIGHUP) end_all(family, 128 + number);
+    if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
+      family->asked = true;
+      end_all(family, 128 + number);
+    }
     reap(family);
     if (family->ending && seconds_now() >= family->kill_at) signal_all(family, SIGKILL);
   }
