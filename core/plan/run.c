@@ -81,7 +81,7 @@ static ncclResult_t drive(struct run *run)
   uint64_t idle_since = 0;
   uint64_t stalled_since = 0, warn_after = WARN_NS;
   tt_watch_begin(run->plans, run->nplans);
-  TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, &run->launch));
+  TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, NULL, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
   for (;;) {
     result = advance(run, &moved, &done, &network);

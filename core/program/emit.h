@@ -20,6 +20,7 @@ struct tt_emit_request {
   const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
   int32_t tree_index;         /* 0 or 1 */
+  const int32_t *node;        /* of each rank, from 0 without gaps; NULL: all ranks are on one node */
   int32_t most_pieces;        /* PAT: chunks in a message at most; 0: TT_PAT_PIECES */
 };
 

@@ -85,11 +85,12 @@ static void launch_finish(struct tt_launch *launch)
   free(launch);
 }
 
-static ncclResult_t launch_start(struct tt_work *const *works, int nworks, struct tt_launch **out)
+static ncclResult_t launch_start(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **out)
 {
   struct tt_launch *launch;
   ncclResult_t result = ncclSuccess;
   *out = NULL;
+  if (stream != NULL) return TT_FAIL(ncclInvalidArgument, "the host device has no streams, and got %p as one", stream);
   TT_TRY(TT_CALLOC(&launch, 1));
   if (nworks > 0) TT_TRY_GOTO(make_chains(launch, works, nworks), result, out);
   for (int c = 0; c < launch->nchains; c++)
@@ -170,6 +171,7 @@ static const struct tt_device host_device = {
     .name = "host",
     .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_SIMPLE,
     .default_buffer = {[TT_PROTO_LL] = TT_SLOTS * (16 << 10), [TT_PROTO_SIMPLE] = TT_SLOTS * (128 << 10)},
+    .version = TT_DEVICE_VERSION,
     .count = count_devices,
     .launch = launch_start,
     .progress = launch_progress,

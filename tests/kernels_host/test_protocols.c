@@ -197,7 +197,7 @@ START_TEST(test_sender_stops_at_full_fifo)
     int moved, done;
     open_pair(&pair, protocol_of(kind), false);
     world_cut(pair.works[0], COUNT, 10);
-    ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclSuccess);
+    ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &launch), ncclSuccess);
     for (int i = 0; i < 20; i++) ck_assert_int_eq(device->progress(launch, &moved, &done), ncclSuccess);
     struct world_link *link = world_link(&pair.world, 0, 0, 1);
     ck_assert(!moved && !done);
@@ -222,8 +222,8 @@ START_TEST(test_ll_line_by_line)
   int moved, done;
   open_pair(&pair, TT_PROTO_LL, false);
   for (int r = 0; r < 2; r++) world_cut(pair.works[r], 96, 100);
-  ck_assert_int_eq(device->launch(pair.rows[0], 1, &sender), ncclSuccess);
-  ck_assert_int_eq(device->launch(pair.rows[1], 1, &receiver), ncclSuccess);
+  ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &sender), ncclSuccess);
+  ck_assert_int_eq(device->launch(pair.rows[1], 1, NULL, &receiver), ncclSuccess);
   ck_assert_int_eq(device->progress(sender, &moved, &done), ncclSuccess);
   ck_assert(done);
   /* 13 lines were written. Take them away, and give them back in halves, the second half of each line first. */
@@ -279,7 +279,7 @@ START_TEST(test_abort)
   struct tt_launch *launch;
   int moved, done;
   open_pair(&pair, TT_PROTO_SIMPLE, false);
-  ck_assert_int_eq(device->launch(pair.rows[1], 1, &launch), ncclSuccess);
+  ck_assert_int_eq(device->launch(pair.rows[1], 1, NULL, &launch), ncclSuccess);
   ck_assert_int_eq(device->progress(launch, &moved, &done), ncclSuccess);
   ck_assert(!moved && !done);
   atomic_store(&pair.world.abort, 1);
@@ -304,12 +304,12 @@ START_TEST(test_refused)
   int moved, done;
   open_pair(&pair, TT_PROTO_SIMPLE, false);
   pair.works[0]->protocol = TT_PROTO_LL128;
-  ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclInternalError);
+  ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &launch), ncclInternalError);
   ck_assert_ptr_null(launch);
   pair.works[0]->protocol = TT_PROTO_SIMPLE;
   pair.works[0]->signature.collective = TT_FUNC_ALL_REDUCE;
   pair.works[0]->reduction.datatype = ncclFloat8e4m3;
-  ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclInvalidArgument);
+  ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &launch), ncclInvalidArgument);
   pair.works[0]->reduction.datatype = ncclUint8;
   for (int fault = 0; fault < 4; fault++) {
     static const char *const reasons[] = {"larger than a slot", "no connection", "NULL", "multiples of 16"};
@@ -319,7 +319,7 @@ START_TEST(test_refused)
     if (fault == 1) pair.works[0]->channels[0].send[0] = NULL;
     pair.works[0]->input = fault == 2 ? NULL : pair.input;
     if (fault == 3) conn->slot_bytes[TT_PROTO_SIMPLE] -= 8;
-    ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclSuccess);
+    ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &launch), ncclSuccess);
     ck_assert_int_eq(device->progress(launch, &moved, &done), ncclInternalError);
     expect_error(reasons[fault]);
     device->finish(launch);
@@ -370,13 +370,13 @@ START_TEST(test_launch_ends)
   struct pair pair;
   struct tt_launch *launch;
   int moved, done, devices = 0;
-  ck_assert_int_eq(device->launch(NULL, 0, &launch), ncclSuccess);
+  ck_assert_int_eq(device->launch(NULL, 0, NULL, &launch), ncclSuccess);
   ck_assert_int_eq(device->progress(launch, &moved, &done), ncclSuccess);
   ck_assert(done && !moved);
   device->finish(launch);
   for (int kind = 0; kind < 2; kind++) {
     open_pair(&pair, protocol_of(kind), false);
-    ck_assert_int_eq(device->launch(pair.rows[0], 1, &launch), ncclSuccess);
+    ck_assert_int_eq(device->launch(pair.rows[0], 1, NULL, &launch), ncclSuccess);
     device->finish(launch);
     close_pair(&pair);
   }

@@ -25,7 +25,7 @@ static void *drive(void *arg)
   const struct tt_device *device = tt_host_device();
   struct tt_launch *launch;
   int moved, done = 0;
-  rank->result = device->launch(rank->works, TIMES, &launch);
+  rank->result = device->launch(rank->works, TIMES, NULL, &launch);
   for (long idle = 0; rank->result == ncclSuccess && !done && idle < PATIENCE; idle++) {
     rank->result = device->progress(launch, &moved, &done);
     if (moved)

@@ -203,7 +203,7 @@ ncclResult_t world_run(struct world *world, struct tt_work **const *works, int n
   const struct tt_device *device = tt_host_device();
   struct tt_launch *launches[64] = {NULL};
   int n = world->options.nranks;
-  for (int r = 0; r < n; r++) ck_assert_int_eq(device->launch(works[r], nworks, &launches[r]), ncclSuccess);
+  for (int r = 0; r < n; r++) ck_assert_int_eq(device->launch(works[r], nworks, NULL, &launches[r]), ncclSuccess);
   ncclResult_t result = world_drive(world, launches, n);
   for (int r = 0; r < n; r++) device->finish(launches[r]);
   return result;

@@ -14,6 +14,12 @@
 #include "nccl.h"
 #include "tutti/program.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TT_DEVICE_VERSION 0
+
 /* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its
  * own means. */
 #ifdef __cplusplus
@@ -75,7 +81,8 @@ struct tt_conn {
   struct tt_doorbell *peer_bell; /* rung after a post; NULL when proxied */
   uint64_t step;                 /* this end's next step; advanced by the executor only */
   uint32_t flags;                /* TT_CONN_* */
-  int32_t peer;                  /* rank at the other end */
+  int32_t peer;                  /* rank at the other end, or TT_PEER_NETWORK */
+  void *twin;                    /* what the backend's conn_open made of it, or NULL; then `step` is not used */
 };
 
 /* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data; line 0 carries the signature's hash. */
@@ -87,15 +94,18 @@ static inline size_t tt_conn_capacity(size_t slot_bytes, int protocol)
 
 /* Where a channel's chunks lie. In elements. A block's share [lo, hi) of this channel is moved in loops; loop l covers
  * `parts * chunk` elements from lo + l * parts * chunk, except that the last loop cuts what is left with `last_chunk`.
- * Blocks of a buffer are `stride` elements apart. Scratch is used again by each loop: there part p of block b lies
- * scratch_lo + b * scratch_stride + p * chunk elements from the buffer's start. */
+ * Blocks of a buffer are `stride` elements apart. Scratch and shared memory are used again by each loop: there part p
+ * of block b lies scratch_lo + b * scratch_stride + p * chunk elements from the buffer's start (shared_lo,
+ * shared_stride).
+ */
 struct tt_geometry {
   size_t lo, hi;
   size_t chunk;
   size_t last_chunk;
   size_t input_stride, output_stride, scratch_stride;
-  size_t scratch_lo; /* this channel's area of every scratch buffer */
-  uint64_t loops; /* >= 1 even when the share is empty */
+  size_t scratch_lo;               /* this channel's area of every scratch buffer */
+  size_t shared_lo, shared_stride; /* likewise of the members' shared memory */
+  uint64_t loops;                  /* >= 1 even when the share is empty */
 };
 
 /* Offset (from the block's start) and length, in elements, of a part in a loop. */
@@ -131,6 +141,8 @@ struct tt_work_channel {
   struct tt_geometry geometry;
 };
 
+struct tt_device_context;
+
 struct tt_work {
   size_t size;
   struct tt_signature signature;
@@ -146,7 +158,12 @@ struct tt_work {
   /* Works of one launch with the same order key run one after the other; works with different keys concurrently. The
    * collectives of a communicator share one key; each direction of each point-to-point pair has its own. */
   uint64_t order;
-  uint32_t complete; /* set by the backend when this work is done */
+  uint32_t complete;                 /* set by the backend when this work is done */
+  struct tt_device_context *context; /* whose rank it is; NULL for a device without contexts */
+  void *shared;                      /* TT_SHARED; NULL if the programs use none */
+  void **copies;                     /* the members' copies by index into program->members, for devices without
+                                        multicast addresses */
+  void *multicast;                   /* the multicast address, for devices that have them */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
@@ -159,20 +176,125 @@ static inline size_t tt_datatype_bytes(int datatype)
 /* A launch in flight. */
 struct tt_launch;
 
-/* A backend. `progress` never blocks. */
+/* What a backend is able to do. */
+enum {
+  /* Works run on streams: launch returns when they are enqueued, and peers' works move without this rank's host. */
+  TT_DEVICE_STREAMS = 1,
+  /* Users' buffers lie in the device's own memory. So do connections' buffers between ranks of one host: they are made
+   * with `alloc`, and reach the peer by `export_memory` and `import_memory`. Each protocol has connections of its own.
+   */
+  TT_DEVICE_MEMORY = 2,
+};
+
+struct tt_device_properties {
+  size_t size;          /* sizeof(struct tt_device_properties) of the core */
+  char name[64];        /* "NVIDIA H100 80GB HBM3" */
+  char pci[16];         /* "0000:1b:00.0", or "" */
+  unsigned char id[16]; /* equal on all processes of the host for the same device, different for different ones */
+  int32_t capability;   /* CUDA: 10 * major + minor; 0 elsewhere */
+  int32_t processors;   /* of which a channel occupies one */
+  uint64_t memory;      /* bytes */
+};
+
+/* Memory of a device, allocated or imported. Filled by alloc and import_memory, cleared by release. */
+struct tt_device_memory {
+  void *ptr;      /* valid on the context's device */
+  size_t bytes;   /* usable */
+  void *resource; /* the backend's */
+};
+
+/* Memory on its way to another rank of the same host. FD: `fd` is passed over a Unix socket, and belongs to who has
+ * this struct. HANDLE: `handle` is all. LOCAL: within one process only; `handle` then holds the backend's pointers. */
+enum { TT_EXPORT_NONE = 0, TT_EXPORT_LOCAL = 1, TT_EXPORT_FD = 2, TT_EXPORT_HANDLE = 3 };
+struct tt_device_export {
+  uint32_t kind;
+  int32_t fd; /* -1: none */
+  uint64_t bytes;
+  unsigned char handle[64];
+};
+
+struct tt_device_config {
+  size_t size;
+  int32_t index; /* of the device */
+  int32_t rank, nranks;
+};
+
+/* What a context's works say of themselves. */
+struct tt_device_status {
+  size_t size;
+  ncclResult_t result;           /* ncclSuccess, or the failure that ended the works */
+  uint32_t stalled;              /* a work waits for a peer, and has for at least 50 ms; true until it goes on */
+  int32_t peer;                  /* rank that it waits for */
+  uint32_t sending;              /* it waits for room to send, not for data */
+  struct tt_signature signature; /* of that work */
+  char text[512];                /* of a failure: the sentence, naming rank, peer and operation */
+};
+
+/* A backend. Functions may be called from any thread unless they say otherwise; none but close, release, drain and the
+ * host device's launch waits for works. What a device without TT_DEVICE_STREAMS or TT_DEVICE_MEMORY does not need is
+ * NULL, and so are its contexts. */
 struct tt_device {
   size_t size;
   const char *name;
   uint32_t protocols;                      /* bit p: protocol p can be executed */
   size_t default_buffer[TT_NUM_PROTOCOLS]; /* bytes of a connection's 8 slots unless the user says otherwise */
   ncclResult_t (*count)(int *devices);
-  /* Starts works; they and what they point to stay untouched until launch_finish. */
-  ncclResult_t (*launch)(struct tt_work *const *works, int nworks, struct tt_launch **launch);
-  /* Does what can be done now. *moved: something was done; *done: all works are complete. An error names the rank, the
-   * peer and the operation, and ends the launch. */
+  /* Starts works. Without TT_DEVICE_STREAMS: they and what they point to stay untouched until `finish`, `stream` is
+   * NULL, and works may be of several ranks. With it: all works are of one context; they are enqueued on `stream` (the
+   * device's own kind of handle), which may be capturing; *launch is NULL, and the works may be freed, since what is
+   * needed was copied. Programs, connections and scratch memory stay valid until the context is closed. One thread at a
+   * time for a context. */
+  ncclResult_t (*launch)(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);
+  /* Does what can be done now; never blocks. *moved: something was done; *done: all works are complete. An error names
+   * the rank, the peer and the operation, and ends the launch. */
   ncclResult_t (*progress)(struct tt_launch *launch, int *moved, int *done);
   /* Frees the launch, complete or not. */
   void (*finish)(struct tt_launch *launch);
+
+  uint32_t version;  /* TT_DEVICE_VERSION */
+  uint32_t features; /* TT_DEVICE_* */
+  int32_t channels;  /* that it likes to use at most for large data; 0: no opinion */
+  /* The device that the calling thread has chosen (cudaSetDevice). */
+  ncclResult_t (*current)(int *index);
+  ncclResult_t (*properties)(int index, struct tt_device_properties *properties);
+  /* Whether device `from` can read and write memory of device `to` of the same host directly. Both are indices of this
+   * process. */
+  ncclResult_t (*can_map)(int from, int to, int *can);
+  /* One rank's use of a device. Whatever may block or wait for running works later (loading code, above all) is done
+   * here. */
+  ncclResult_t (*open)(const struct tt_device_config *config, struct tt_device_context **context);
+  /* Waits for works that run, at most a second once they were stopped; frees everything. */
+  void (*close)(struct tt_device_context *context);
+  /* Zeroed memory that the device and, by export, its peers can use. `bytes` is rounded up as the device needs. */
+  ncclResult_t (*alloc)(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory);
+  void (*release)(struct tt_device_context *context, struct tt_device_memory *memory);
+  /* `local`: for a rank of this process. */
+  ncclResult_t (*export_memory)(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
+                                struct tt_device_export *out);
+  ncclResult_t (*import_memory)(struct tt_device_context *context, const struct tt_device_export *in,
+                                struct tt_device_memory *memory);
+  /* Makes conn->twin, which works then use: the device's own state of an end, counting from conn->step. All pointers of
+   * `conn` are valid on the device. */
+  ncclResult_t (*conn_open)(struct tt_device_context *context, struct tt_conn *conn);
+  void (*conn_close)(struct tt_device_context *context, struct tt_conn *conn);
+  /* Ends all works of the context, running and to come, soon; never waits. */
+  void (*stop)(struct tt_device_context *context);
+  /* Waits until all works that were launched (not those that graphs repeat) are done, or timeout_ms have passed:
+   * *done tells which. */
+  ncclResult_t (*drain)(struct tt_device_context *context, int timeout_ms, int *done);
+  /* Cheap: reads memory that works write. */
+  ncclResult_t (*status)(struct tt_device_context *context, struct tt_device_status *status);
 };
+
+/* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the
+ * library stays loaded, or NULL with a sentence that says why it cannot be used here. `log` prints a line at a level of
+ * ncclDebugLogLevel. Called once. */
+#define TT_DEVICE_SYMBOL "tutti_device"
+typedef void tt_device_log(int level, const char *text);
+typedef const struct tt_device *tt_device_entry(tt_device_log *log, char *why, size_t why_size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

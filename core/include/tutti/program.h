@@ -7,9 +7,9 @@
  *
  * Chunks. A user buffer is a row of *blocks*: one for all-reduce, broadcast and reduce; one a rank for the output of
  * all-gather and of gather (on the root), the input of reduce-scatter and of scatter (on the root), and both buffers of
- * all-to-all. The plan cuts every block alike: the channel's share of a block is moved in *loops*, and what a loop moves
- * of it is cut in `parts` parts. Chunk c of a buffer is part (c % parts) of block (c / parts). Chunks with the same part
- * have the same length in every block; a chunk may be empty, and an empty chunk is still sent.
+ * all-to-all. The plan cuts every block alike: the channel's share of a block is moved in *loops*, and what a loop
+ * moves of it is cut in `parts` parts. Chunk c of a buffer is part (c % parts) of block (c / parts). Chunks with the
+ * same part have the same length in every block; a chunk may be empty, and an empty chunk is still sent.
  *
  * Instructions. An instruction has operands. Those whose buffer is TT_RESULT, and all sources and destinations, form
  * its *reduction*:
@@ -31,6 +31,20 @@
  *
  * On one connection, the chunks sent are received in the same order: the k-th send of a rank to a peer (on a channel)
  * meets the k-th receive of that peer from it.
+ *
+ * A message of no pieces (count 0) carries no data: it says that everything its strand did before it is done and
+ * visible to who receives it. Its buffer is TT_INPUT and without meaning. Only the Simple protocol promises that for
+ * memory outside the message, so programs with shared memory run with Simple.
+ *
+ * Shared memory. `members` are ranks that hold copies of one piece of memory and reach all copies at once through a
+ * multicast address. TT_SHARED is this rank's own copy: ordinary local memory. A source in TT_MULTICAST is the
+ * reduction of the chunk over all members' copies, in an order that the device chooses; a destination in TT_MULTICAST
+ * stores to all copies. Every loop and every operation use the same memory again, and nothing but messages orders what
+ * different members do to it. Neither buffer is ever NULL, and shared memory is zero only at first.
+ *
+ * The network as a peer. TT_PEER_NETWORK in `peers` is a network that reduces (a collnet plugin). What all ranks with
+ * that peer send to it in the same step, one message each of equal length, it reduces, and each of them receives the
+ * result, as the message of that step. It has the order of a connection and its FIFO's depth.
  *
  * Strands. A program is a set of strands that run concurrently, each a list of instructions executed `loops` times,
  * without regard to the other strands except through semaphores. Every direction of every connection is used by one
@@ -92,7 +106,17 @@ enum tt_algorithm {
 enum tt_protocol { TT_PROTO_LL = 0, TT_PROTO_LL128 = 1, TT_PROTO_SIMPLE = 2, TT_NUM_PROTOCOLS = 3 };
 
 /* Buffers that operands name. TT_SCRATCH + k is scratch buffer k. */
-enum tt_buffer { TT_INPUT = 0, TT_OUTPUT = 1, TT_SCRATCH = 2, TT_RESULT = 255 };
+enum tt_buffer {
+  TT_INPUT = 0,
+  TT_OUTPUT = 1,
+  TT_SCRATCH = 2,
+  TT_SHARED = 253,    /* this rank's copy of the members' memory */
+  TT_MULTICAST = 254, /* all copies at once: sources and destinations only */
+  TT_RESULT = 255
+};
+
+/* Among the peers: the network that reduces. */
+#define TT_PEER_NETWORK (-1)
 
 enum tt_operand_kind {
   TT_SRC,  /* local chunk, an input of the reduction */
@@ -110,7 +134,7 @@ struct tt_operand {
   int32_t start;
   int32_t stride;
   int32_t modulo; /* >= 1 */
-  int32_t count;  /* 1 .. modulo */
+  int32_t count;  /* 1 .. modulo; 0: a message without data */
   int32_t step;   /* without meaning where count is 1 */
 };
 
@@ -147,10 +171,13 @@ struct tt_program {
   uint32_t scratch_blocks;
   uint32_t nsemaphores;
   uint32_t npeers, nstrands, ninstructions, noperands;
-  const int32_t *peers; /* ranks that this program talks to */
+  const int32_t *peers; /* ranks that this program talks to, or TT_PEER_NETWORK */
   const struct tt_strand *strands;
   const struct tt_instruction *instructions;
   const struct tt_operand *operands;
+  uint32_t shared_blocks; /* of the members' memory; 0: there is none */
+  uint32_t nmembers;      /* ranks that share it, this one among them; 0 where shared_blocks is */
+  const int32_t *members; /* ascending */
 };
 
 /* The chunk that is piece `piece` of an operand at a repetition. */
