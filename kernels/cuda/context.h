@@ -14,22 +14,26 @@ struct tt_device_context {
   struct tt_cuda_mapped *mapped;    /* as the host sees it */
   struct tt_cuda_mapped *mapped_at; /* as kernels see it */
   cudaStream_t side;                /* for copies that have nothing to do with the user's streams; non-blocking */
-  pthread_mutex_t lock;             /* of `side` and of the executor's tables */
+  pthread_mutex_t lock;             /* of `side` and of the executor's tables; recursive */
   struct tt_cuda_executor *executor;
   struct tt_cuda_context_state *state; /* context.c's own */
 };
 
 /* context.c. Makes the context's device the thread's, and puts the thread into the relaxed capture mode, in which
- * calls that a capture forbids are allowed since they have nothing to do with it; `leave` undoes both. */
+ * calls that a capture forbids are allowed since they have nothing to do with it; `leave` undoes both. Pairs may be
+ * nested. */
 struct tt_cuda_enter {
-  int device;
-  cudaStreamCaptureMode mode;
+  void *previous; /* the driver's context that was the thread's; NULL: none, and none is made for it */
+  enum cudaStreamCaptureMode mode;
 };
 ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter);
 void tt_cuda_leave(const struct tt_cuda_enter *enter);
+/* Notes that kernels were launched on the stream, for close and drain. Called after each launch outside of capture,
+ * between enter and leave. Launches of a context run one after the other, whatever their streams. */
+ncclResult_t tt_cuda_launched(struct tt_device_context *context, cudaStream_t stream);
 
-/* memory.c. Zeroed memory of this context only, in small pieces (aligned to 256 bytes), freed with the context. Never
- * waits for the user's streams. */
+/* small_alloc.c. Zeroed memory of this context only, in small pieces (aligned to 256 bytes), freed with the context.
+ * Neither function waits for the user's streams; both enter and lock for themselves. */
 ncclResult_t tt_cuda_small_alloc(struct tt_device_context *context, size_t bytes, void **ptr);
 /* Copies to device memory and waits until it is there, on the side stream. */
 ncclResult_t tt_cuda_upload(struct tt_device_context *context, void *to, const void *from, size_t bytes);
