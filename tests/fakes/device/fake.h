@@ -1,0 +1,42 @@
+/* A device with streams and memory of its own, made of threads and mapped files: so that everything which the core does
+ * for GPUs runs where there is none. The library exports a backend as any other does, and for tests what a program
+ * would do with CUDA's runtime: choosing a device, streams, and recording what is launched on a stream to repeat it. */
+#ifndef TT_TESTS_FAKES_DEVICE_FAKE_H
+#define TT_TESTS_FAKES_DEVICE_FAKE_H
+
+#include <stdbool.h>
+#include "tutti/device.h"
+
+#define FAKE_DEVICES 8
+
+/* The calling thread's device, 0 at first. */
+void fake_set_device(int device);
+
+/* A stream runs its works one launch after the other. Where a stream is asked for, NULL is the default stream of the
+ * calling thread's device. */
+void *fake_stream_create(int device);
+/* Waits for what the stream still has to do. */
+void fake_stream_destroy(void *stream);
+/* Whether all that was launched on the stream is done before the time is over. */
+bool fake_stream_wait(void *stream, int timeout_ms);
+/* A held stream begins nothing. */
+void fake_stream_hold(void *stream, bool hold);
+
+/* Between begin and end launches on the stream are recorded and not run. A graph may be replayed any number of times,
+ * on any stream of its device. */
+struct fake_graph;
+void fake_capture_begin(void *stream);
+struct fake_graph *fake_capture_end(void *stream);
+void fake_graph_replay(struct fake_graph *graph, void *stream);
+void fake_graph_destroy(struct fake_graph *graph);
+
+/* What exists now in this process. */
+struct fake_counts {
+  int contexts, memories, twins, streams, launches;
+};
+void fake_count(struct fake_counts *counts);
+
+/* The backend's entry, as the core finds it by name. */
+const struct tt_device *tutti_device(tt_device_log *log, char *why, size_t why_size);
+
+#endif

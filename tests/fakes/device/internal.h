@@ -1,0 +1,68 @@
+/* What the files of the fake device share. */
+#ifndef TT_TESTS_FAKES_DEVICE_INTERNAL_H
+#define TT_TESTS_FAKES_DEVICE_INTERNAL_H
+
+#include <pthread.h>
+#include "base/check.h"
+#include "base/timer.h"
+#include "fake.h"
+
+struct tt_device_context {
+  int device, rank, nranks;
+  int refs; /* the user's, and one a launch; under `lock`, as all that follows */
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint64_t issued, finished; /* launches: they run in the order in which they were issued, whatever their streams */
+  bool stop_seen;
+  struct tt_device_status status;
+  _Atomic uint32_t abort;
+};
+
+/* An end of a connection as works see it. */
+struct fake_twin {
+  struct tt_conn conn; /* first: works point to it */
+  uint64_t last;       /* the step behind the last of the launch that runs: the running thread's */
+};
+
+/* Works of one launch, copied from what the core gave. */
+struct fake_launch {
+  _Atomic int refs;
+  struct tt_device_context *context;
+  int nworks;
+  struct tt_work *works[];
+};
+
+extern struct fake_totals {
+  _Atomic int contexts, memories, twins, streams, launches;
+} fake_totals;
+
+/* context.c */
+void fake_context_hold(struct tt_device_context *context);
+void fake_context_drop(struct tt_device_context *context);
+
+/* copy.c: nothing of `works` is needed afterwards. */
+ncclResult_t fake_launch_copy(struct tt_work *const *works, int nworks, struct fake_launch **out);
+struct fake_launch *fake_launch_hold(struct fake_launch *launch);
+void fake_launch_drop(struct fake_launch *launch);
+
+/* run.c: runs a launch to its end, on a stream's thread. */
+void fake_run(struct fake_launch *launch);
+/* What the thread's last warning said, which is printed by nobody. */
+extern _Thread_local char fake_warning[512];
+extern _Thread_local bool fake_in_stream;
+
+/* memory.c */
+ncclResult_t fake_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory);
+void fake_release(struct tt_device_context *context, struct tt_device_memory *memory);
+ncclResult_t fake_export(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
+                         struct tt_device_export *out);
+ncclResult_t fake_import(struct tt_device_context *context, const struct tt_device_export *in,
+                         struct tt_device_memory *memory);
+
+/* stream.c */
+ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);
+int fake_device_of_thread(void);
+/* Ends the default streams of a device that has no context any more. */
+void fake_streams_end(int device);
+
+#endif
