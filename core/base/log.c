@@ -185,6 +185,11 @@ static void keep_error(const char *text)
   pthread_mutex_unlock(&error_mutex);
 }
 
+void tt_log_remember(const char *text)
+{
+  keep_error(text);
+}
+
 /* Where a line comes from. A plugin gives one name for file or function; `func` is NULL then. */
 struct place {
   const char *file;

@@ -68,6 +68,9 @@ void tt_log_line(enum tt_log_level level, unsigned long subsystems, const char *
 ncclResult_t tt_log_fail(ncclResult_t result, const char *file, int line, const char *func, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* Keeps a sentence that another thread reported as this thread's last error too, without printing it again. */
+void tt_log_remember(const char *text);
+
 /* The text of the calling thread's last warning, or "" (never NULL). Valid until the thread's next warning. */
 const char *tt_log_thread_error(void);
 /* Copies the process's last warning. Returns its length. */

@@ -13,7 +13,8 @@
 #define TAG_LEFT (TT_TAG_USER + 0x1002u)
 #define TAG_MASK 0xfffffff0u
 
-/* Operations remembered: a stalled rank is behind by at most what the FIFOs of its neighbours hold. */
+/* Operations remembered, and told at once. A stalled rank of the host device is behind by at most what the FIFOs of its
+ * neighbours hold; one that has enqueued more than these on a stream, and differs before them, is not found out. */
 #define HISTORY 64
 /* Ranks named in a line; the rest are counted. */
 #define NAMED 16
@@ -79,17 +80,25 @@ static void compare(struct tt_health *health, int peer, const struct tt_signatur
   set_trouble(health, ncclInvalidUsage, text);
 }
 
+static void on_signature(struct tt_health *health, int peer, const struct tt_signature *theirs)
+{
+  health->reached[peer] = TT_MAX(health->reached[peer], theirs->sequence + 1);
+  if (theirs->sequence >= health->begun) {
+    health->theirs[peer] = *theirs;
+    health->ahead[peer] = true;
+  } else if (health->begun - theirs->sequence <= HISTORY) {
+    compare(health, peer, theirs);
+  }
+}
+
+/* Any number of signatures, the oldest first. */
 static void on_stalled(struct tt_health *health, int peer, const void *data, size_t bytes)
 {
   struct tt_signature theirs;
-  if (bytes != sizeof theirs) return;
-  memcpy(&theirs, data, sizeof theirs);
-  health->reached[peer] = TT_MAX(health->reached[peer], theirs.sequence + 1);
-  if (theirs.sequence >= health->begun) {
-    health->theirs[peer] = theirs;
-    health->ahead[peer] = true;
-  } else if (health->begun - theirs.sequence <= HISTORY) {
-    compare(health, peer, &theirs);
+  if (bytes % sizeof theirs != 0) return;
+  for (size_t at = 0; at < bytes; at += sizeof theirs) {
+    memcpy(&theirs, (const unsigned char *)data + at, sizeof theirs);
+    on_signature(health, peer, &theirs);
   }
 }
 
@@ -185,13 +194,15 @@ static void tell_all(struct tt_health *health, uint32_t tag, const void *data, s
 
 void tt_health_stalled(struct tt_health *health)
 {
-  struct tt_signature mine;
+  struct tt_signature mine[HISTORY];
+  int count = 0;
   pthread_mutex_lock(&health->lock);
-  bool any = health->begun > health->said; /* once is enough for each operation */
-  if (any) mine = health->mine[(health->begun - 1) % HISTORY];
-  health->said = health->begun;
+  uint64_t oldest = health->begun > HISTORY ? health->begun - HISTORY : 0; /* that is remembered */
+  for (uint64_t s = TT_MAX(health->said, oldest); s < health->begun; s++)
+    if (health->mine[s % HISTORY].sequence == s) mine[count++] = health->mine[s % HISTORY];
+  health->said = health->begun; /* once is enough for each operation */
   pthread_mutex_unlock(&health->lock);
-  if (any) tell_all(health, TAG_STALLED, &mine, sizeof mine);
+  if (count > 0) tell_all(health, TAG_STALLED, mine, (size_t)count * sizeof *mine);
 }
 
 void tt_health_late(struct tt_health *health, char *text, size_t size)
@@ -279,5 +290,7 @@ ncclResult_t tt_health_check(struct tt_health *health, bool idle)
   health->reported = true;
   pthread_mutex_unlock(&health->lock);
   /* Written once before `trouble` was set, so it can be read now. */
-  return first ? TT_FAIL(health->result, "%s", health->text) : health->result;
+  if (first) return TT_FAIL(health->result, "%s", health->text);
+  tt_log_remember(health->text);
+  return health->result;
 }

@@ -2,7 +2,8 @@
  * when an operation stalls, ranks compare what they are doing, so that ranks that disagree find out even where no data
  * passes between them.
  *
- * Threads: one user thread, and the bootstrap's service thread, on which messages arrive. */
+ * Threads: any, but one at a time begins collectives and calls create, leave and destroy; messages arrive on the
+ * bootstrap's service thread. */
 #ifndef TT_HEALTH_HEALTH_H
 #define TT_HEALTH_HEALTH_H
 
@@ -23,8 +24,8 @@ void tt_health_destroy(struct tt_health *health); /* NULL is allowed */
 
 /* Notes a collective that this rank begins; compares it with what others said of the same sequence number. */
 void tt_health_begin(struct tt_health *health, const struct tt_signature *signature);
-/* Tells all ranks what this one is at, since the operation has not moved for a while. Harmless when it is merely slow:
- * a rank that is late compares when it gets there. */
+/* Tells all ranks what this one has begun since it last told, and is at now, since nothing has moved for a while.
+ * Harmless when it is merely slow: a rank that is late compares when it gets there. */
 void tt_health_stalled(struct tt_health *health);
 /* The ranks, as "1, 4", that have not said to be in the collective that this one stalls in; "" if all have. */
 void tt_health_late(struct tt_health *health, char *text, size_t size);
@@ -35,7 +36,8 @@ void tt_health_leave(struct tt_health *health);
 void tt_health_failed(struct tt_health *health, ncclResult_t result, const char *text);
 
 /* ncclSuccess, or what another rank reported: ncclRemoteError with its rank and sentence, or ncclInvalidUsage naming
- * both sides of a disagreement. Reports the sentence to the log at the first call that returns it. A load while all is
+ * both sides of a disagreement. Reports the sentence to the log at the first call that returns it, and keeps it as the
+ * error of every thread that calls. A load while all is
  * well; with `idle`, when there is time, also looks whether a rank is gone without a word. */
 ncclResult_t tt_health_check(struct tt_health *health, bool idle);
 

@@ -109,6 +109,51 @@ START_TEST(a_disagreement_is_named)
 }
 END_TEST
 
+/* Works on streams: all ranks have begun more than they are at. */
+static void one_differed_before(struct rank *me)
+{
+  for (uint64_t s = 0; s < 200; s++) begin(me, s, me->rank == 3 && s == 150 ? 77 : 55);
+  tt_health_stalled(me->health);
+  ncclResult_t result = wait_for_trouble(me);
+  ck_assert_int_eq(result, ncclInvalidUsage);
+  expect_words("collective 150 ");
+  expect_words("77");
+  expect_words("rank 3");
+  tt_health_failed(me->health, result, tt_log_thread_error());
+}
+
+START_TEST(an_earlier_disagreement_is_named)
+{
+  run(one_differed_before);
+}
+END_TEST
+
+/* Two threads of a rank ask: both learn what it is. */
+static void *ask_again(void *arg)
+{
+  ck_assert_int_eq(wait_for_trouble(arg), ncclRemoteError);
+  expect_words("the disk is full");
+  return NULL;
+}
+
+static void two_ask(struct rank *me)
+{
+  pthread_t other;
+  if (me->rank == 2) {
+    tt_health_failed(me->health, ncclSystemError, "the disk is full");
+    return;
+  }
+  ck_assert_int_eq(pthread_create(&other, NULL, ask_again, me), 0);
+  ask_again(me);
+  pthread_join(other, NULL);
+}
+
+START_TEST(all_threads_are_told)
+{
+  run(two_ask);
+}
+END_TEST
+
 /* Rank 4 comes late, after the others said what they are at, and then finds the difference by itself. */
 static void one_is_late(struct rank *me)
 {
@@ -211,6 +256,8 @@ int main(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, a_failure_reaches_all);
   tcase_add_test(tests, a_disagreement_is_named);
+  tcase_add_test(tests, an_earlier_disagreement_is_named);
+  tcase_add_test(tests, all_threads_are_told);
   tcase_add_test(tests, who_is_late_compares_then);
   tcase_add_test(tests, who_stalled_first_hears_of_the_disagreement);
   tcase_add_test(tests, agreement_is_no_trouble);
