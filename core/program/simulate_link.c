@@ -162,7 +162,9 @@ static bool passes_network(struct tt_sim *sim, uint32_t strand, struct tt_sim_me
     member->receiver = strand;
     return false;
   }
-  if (member->sent < network->reduced + sim->slots) return true;
+  if (member->sent < sim->slots) return true;
+  if (member->sent < network->reduced + sim->slots)
+    return is_past(sim, strand, network->result[member->sent % sim->slots], now);
   member->sender = strand;
   return false;
 }

@@ -268,6 +268,92 @@ START_TEST(monotone)
 }
 END_TEST
 
+/* A program of `ninstructions` strands of one instruction each, for one rank of `nranks`. */
+static struct tt_program by_strands(int32_t nranks, int32_t rank, const int32_t *peer, struct tt_strand *strands,
+                                    const struct tt_instruction *instructions, uint32_t ninstructions,
+                                    const struct tt_operand *operands)
+{
+  for (uint32_t i = 0; i < ninstructions; i++) strands[i] = (struct tt_strand){i, 1};
+  return (struct tt_program){.size = sizeof(struct tt_program),
+                             .collective = TT_FUNC_ALL_REDUCE,
+                             .nranks = nranks,
+                             .rank = rank,
+                             .parts = 1,
+                             .input_blocks = 1,
+                             .output_blocks = 1,
+                             .npeers = peer ? 1 : 0,
+                             .nstrands = ninstructions,
+                             .ninstructions = ninstructions,
+                             .peers = peer,
+                             .strands = strands,
+                             .instructions = instructions,
+                             .operands = operands};
+}
+
+static double simulate_programs(const struct tt_program *programs, int n, const struct tt_simulate_cost *cost,
+                                uint64_t loops, uint32_t slots)
+{
+  const struct tt_program *pointers[4];
+  for (int i = 0; i < n; i++) pointers[i] = &programs[i];
+  struct program_set set = {.n = n, .programs = (struct tt_program **)pointers};
+  return simulate(&set, cost, loops, 100, slots, false);
+}
+
+/* Each rank sends to its network in one strand and stores what comes back in another. */
+START_TEST(reducing_network)
+{
+  const struct tt_operand operands[] = {{TT_SEND, TT_INPUT, 0, 0, 0, 1, 1, 0}, {TT_RECV, TT_OUTPUT, 0, 0, 0, 1, 1, 0}};
+  const struct tt_instruction instructions[] = {{TT_OP_DATA, 0, 0, 1, 0, 1}, {TT_OP_DATA, 0, 0, 1, 1, 1}};
+  const int32_t first = TT_PEER_NETWORK, second = TT_PEER_NETWORK - 1;
+  struct tt_strand strands[2];
+  struct tt_program programs[4];
+  struct tt_simulate_cost cost = {.network = {.latency = 10, .gap = 2, .byte = 0.5}, .instruction = 1};
+  for (int32_t rank = 0; rank < 4; rank++)
+    programs[rank] = by_strands(4, rank, rank < 2 ? &first : &second, strands, instructions, 2, operands);
+  /* An instruction, the way there and back, an instruction. */
+  ck_assert_double_eq(simulate_programs(programs, 4, &cost, 1, 0), 1 + 52 + 10 + 1);
+  /* The network's link is busy with three messages in a row. */
+  ck_assert_double_eq(simulate_programs(programs, 4, &cost, 3, 0), 1 + 3 * 52 + 10 + 1);
+  /* With one slot a message leaves when the result of the one before is there. */
+  ck_assert_double_eq(simulate_programs(programs, 4, &cost, 3, 1), 3 * (1 + 52 + 10) + 1);
+  /* A network waits for its own ranks only: two that send nothing are not missed by the other two, but for each other
+   * they are. */
+  programs[2].peers = programs[3].peers = NULL;
+  programs[2].npeers = programs[3].npeers = programs[2].nstrands = programs[3].nstrands = 0;
+  ck_assert_double_eq(simulate_programs(programs, 4, &cost, 1, 0), 64);
+  programs[1].nstrands = 0;
+  struct tt_simulation simulation;
+  const struct tt_program *pointers[] = {&programs[0], &programs[1]};
+  struct tt_simulate_channel channel = {.programs = pointers, .geometry = tt_simulate_even(1, 1, 100)};
+  struct tt_simulate_input input = {.nranks = 2, .channels = &channel, .nchannels = 1, .cost = &cost};
+  ck_assert_int_eq(tt_simulate(&input, &simulation), ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "waits for a message from network 0 forever"));
+}
+END_TEST
+
+/* A message without data, and operands in memory that members share. */
+START_TEST(shared_memory)
+{
+  const struct tt_operand tell = {TT_SEND, TT_INPUT, 0, 0, 0, 1, 0, 0}, hear = {TT_RECV, TT_INPUT, 0, 0, 0, 1, 0, 0};
+  const struct tt_operand both[] = {{TT_SRC, TT_MULTICAST, 0, 0, 0, 1, 1, 0}, {TT_DST, TT_MULTICAST, 0, 0, 0, 1, 1, 0}};
+  const struct tt_operand own[] = {{TT_SRC, TT_SHARED, 0, 0, 0, 1, 1, 0}, {TT_DST, TT_OUTPUT, 0, 0, 0, 1, 1, 0}};
+  const struct tt_instruction message = {TT_OP_DATA, 0, 0, 1, 0, 1}, reduction = {TT_OP_DATA, 0, 0, 1, 0, 2};
+  const int32_t peers[] = {1, 0};
+  struct tt_strand strands[1];
+  struct tt_simulate_cost cost = {.near = {.latency = 7, .gap = 2, .byte = 1000},
+                                  .multicast = {.latency = 20, .gap = 1, .byte = 0.1},
+                                  .instruction = 3,
+                                  .copy_byte = 0.5};
+  struct tt_program programs[] = {by_strands(2, 0, &peers[0], strands, &message, 1, &tell),
+                                  by_strands(2, 1, &peers[1], strands, &message, 1, &hear)};
+  ck_assert_double_eq(simulate_programs(programs, 2, &cost, 1, 0), 3 + 2 + 7 + 3);
+  programs[0] = by_strands(1, 0, NULL, strands, &reduction, 1, both);
+  ck_assert_double_eq(simulate_programs(programs, 1, &cost, 2, 0), 2 * (3 + 50 + 50 + 20 + 2 * (1 + 10)));
+  programs[0] = by_strands(1, 0, NULL, strands, &reduction, 1, own);
+  ck_assert_double_eq(simulate_programs(programs, 1, &cost, 1, 0), 3 + 50 + 50);
+}
+END_TEST
+
 START_TEST(large)
 {
   const struct operation tree = {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE, 0}, chain = {TT_FUNC_BROADCAST, TT_ALGO_RING, 0},
@@ -292,6 +378,8 @@ static Suite *simulate_suite(void)
   tcase_add_loop_test(tests, no_deadlock, 0, count);
   tcase_add_test(tests, deadlock_is_named);
   tcase_add_loop_test(tests, monotone, 0, count);
+  tcase_add_test(tests, reducing_network);
+  tcase_add_test(tests, shared_memory);
   tcase_add_test(tests, large);
   return suite;
 }
