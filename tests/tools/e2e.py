@@ -22,7 +22,9 @@ LAUNCHER = re.compile(r"^(OMPI_|PMI|PMIX_|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZ
 
 
 def environment(**more):
+    """Without a launcher, and on CPUs also where there are GPUs."""
     plain = {k: v for k, v in os.environ.items() if not LAUNCHER.match(k)}
+    plain["TUTTI_DEVICE"] = "host"
     plain.update({k: str(v) for k, v in more.items()})
     return plain
 
@@ -57,12 +59,16 @@ def alive(pid):
 
 
 class Case(unittest.TestCase):
-    def good(self, done, count):
+    def good_rows(self, done, count):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("# Out of bounds values : 0 OK", done.stdout)
         self.assertRegex(done.stdout, r"# Avg bus bandwidth    : [0-9.e+-]+ ")
         table = rows(done.stdout)
         self.assertEqual(len(table), count, done.stdout)
+        return table
+
+    def good(self, done, count):
+        table = self.good_rows(done, count)
         for row in table:
             self.assertEqual(len(row), 13, row)
             self.assertEqual(row[8], "0", row)
@@ -180,8 +186,29 @@ class Perf(Case):
                 done = run("sh", "-c", f'"$0" all_reduce -n 2 -b 8 -e 8 --iters 2 {closed}', PERF)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_lists_forms_and_repeats(self):
+        done = run(PERF, "all_reduce", "-n", 2, "--sizes", "4K,8,64", "--iters", 2, "--repeats", 3, "--form", "in")
+        table = self.good_rows(done, 3)
+        self.assertEqual([row[0] for row in table], ["4096", "8", "64"])
+        for row in table:
+            self.assertEqual((row[5:9], row[12]), (["N/A"] * 4, "0"))
+        done = run(PERF, "all_reduce", "-n", 2, "--sizes", "8", "--iters", 2, "--form", "out")
+        self.assertEqual(self.good(done, 1)[0][9:], ["N/A"] * 4)
+
+    def test_devices_that_are_not_there(self):
+        self.assertEqual(run(PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, "--device", "host").returncode, 0)
+        helper = os.path.join(os.sep, "nonexistent", "helper.so")
+        for said, words, env in ((helper, ["--device", "cuda"], {"TUTTI_PERF_CUDA": helper}),
+                                 (helper, [], {"TUTTI_PERF_CUDA": helper, "TUTTI_DEVICE": "cuda"}),
+                                 ("tutti_perf_backend", ["--device", "cuda"], {"TUTTI_PERF_CUDA": "libm.so.6"}),
+                                 ("host device", ["-G", 2], {})):
+            with self.subTest(said):
+                done = run(PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, *words, env=early_exit_environment(**env))
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertEqual(len(re.findall(re.escape(said), done.stderr)), 1, done.stderr)
+
     def test_wrong_command_lines(self):
-        for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1], "host device"),
+        for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1, "--device", "host"], "host device"),
                             ([], "no collective"),
                             (["reduce", "-n", 2, "-r", 2], "2 ranks"), (["all_reduce", "-b", "7x"], "7x")):
             done = run(PERF, *words)

@@ -21,8 +21,8 @@ static void world_make(struct world *w, const char *collective, const struct per
 {
   *w = (struct world){.ranks = ranks, .elements = elements};
   for (int r = 0; r < ranks; r++) {
-    ck_assert(perf_buffer_make(&w->send[r], &perf_memory_host, 0, (size_t)elements * 8, 0));
-    ck_assert(perf_buffer_make(&w->recv[r], &perf_memory_host, 0, (size_t)elements * 8, 0));
+    ck_assert(perf_buffer_make(&w->send[r], &perf_backend_host, false, (size_t)elements * 8, 0));
+    ck_assert(perf_buffer_make(&w->recv[r], &perf_backend_host, false, (size_t)elements * 8, 0));
     struct perf_case *c = &w->cases[r];
     *c = (struct perf_case){.collective = perf_collective_find(collective),
                             .type = type,
@@ -52,7 +52,7 @@ static void prepare(struct world *w, uint64_t epoch)
 {
   for (int r = 0; r < w->ranks; r++) {
     w->cases[r].epoch = epoch;
-    perf_check_prepare(&w->cases[r]);
+    ck_assert(perf_check_prepare(&w->cases[r]));
     memcpy(w->inputs[r], perf_case_send(&w->cases[r]), w->cases[r].shape.send * (size_t)w->cases[r].type->bytes);
   }
 }
@@ -145,7 +145,7 @@ static void collect(struct world *w, unsigned who)
 static uint64_t wrong_at(const struct world *w, int rank)
 {
   struct perf_verdict verdict;
-  perf_check_verify(&w->cases[rank], &verdict);
+  ck_assert(perf_check_verify(&w->cases[rank], &verdict));
   if (verdict.wrong) ck_assert_msg(verdict.first[0] != 0, "wrong data without a sentence");
   return verdict.wrong;
 }

@@ -109,6 +109,63 @@ START_TEST(long_names_of_nccl_tests)
 }
 END_TEST
 
+START_TEST(flags_of_devices)
+{
+  ck_assert_int_eq(parse("tutti-perf all_reduce"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.device, PERF_DEVICE_AUTO);
+  ck_assert(options.out_of_place && options.in_place && !options.library_memory);
+  ck_assert_int_eq(options.graph, 0);
+  ck_assert_int_eq(options.repeats, 1);
+  ck_assert_int_eq(options.stream_null, -1);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --device CUDA --alloc nccl -G 7 --repeats 5 --form out -y 0"),
+                   PERF_PARSE_RUN);
+  ck_assert_int_eq(options.device, PERF_DEVICE_CUDA);
+  ck_assert(options.out_of_place && !options.in_place && options.library_memory);
+  ck_assert_int_eq(options.graph, 7);
+  ck_assert_int_eq(options.repeats, 5);
+  ck_assert_int_eq(options.stream_null, 0);
+  ck_assert_int_eq(parse("all_reduce_perf --cudagraph 3 -d half --device host --graph 0 --form in --alloc plain"),
+                   PERF_PARSE_RUN);
+  ck_assert_int_eq(options.device, PERF_DEVICE_HOST);
+  ck_assert_int_eq(options.graph, 0);
+  ck_assert(!options.out_of_place && options.in_place);
+  ck_assert_str_eq(options.type->name, "half");
+}
+END_TEST
+
+START_TEST(lists_of_sizes)
+{
+  ck_assert_int_eq(parse("tutti-perf all_reduce --sizes 2M,32,0,64KiB"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.size_count, 4);
+  ck_assert_uint_eq(options.sizes[0], 2 << 20);
+  ck_assert_uint_eq(options.sizes[1], 32);
+  ck_assert_uint_eq(options.sizes[2], 0);
+  ck_assert_uint_eq(options.sizes[3], 65536);
+  ck_assert_uint_eq(options.max_bytes, 2 << 20);
+  char line[400] = "tutti-perf all_reduce --sizes 1";
+  for (int i = 1; i < PERF_MOST_SIZES; i++) strcat(line, ",1");
+  ck_assert_int_eq(parse(line), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.size_count, PERF_MOST_SIZES);
+  ck_assert_int_eq(parse(strcat(line, ",1")), PERF_PARSE_WRONG);
+}
+END_TEST
+
+/* What a device without streams cannot do is found out for --device auto too, when the device is known. */
+START_TEST(what_fits_a_device)
+{
+  static const char *const lines[] = {"tutti-perf all_reduce -G 1", "tutti-perf all_reduce -y 0",
+                                      "tutti-perf all_reduce --alloc nccl"};
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(parse(lines[i]), PERF_PARSE_RUN);
+    ck_assert(perf_options_fit(&options, true, error, sizeof(error)));
+    ck_assert(!perf_options_fit(&options, false, error, sizeof(error)));
+    ck_assert(strstr(error, "not supported") != NULL);
+  }
+  ck_assert_int_eq(parse("tutti-perf all_reduce -y 1"), PERF_PARSE_RUN);
+  ck_assert(perf_options_fit(&options, false, error, sizeof(error)));
+}
+END_TEST
+
 START_TEST(meaning_of_n)
 {
   ck_assert_int_eq(parse("/usr/bin/tutti-perf all_reduce -n 4"), PERF_PARSE_RUN);
@@ -154,13 +211,30 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce -r 0", "no root"},
       {"tutti-perf all_reduce -z 4", "-z 4"},
       {"tutti-perf all_reduce -a 4", "-a 4"},
-      {"tutti-perf all_reduce -G 1", "-G"},
+      {"tutti-perf all_reduce -G 1 --device host", "-G"},
+      {"tutti-perf all_reduce -G 1 -z 1", "-z 1"},
+      {"tutti-perf all_reduce -G 1 -z 3", "-z 3"},
+      {"tutti-perf all_reduce -G 1 -y 1", "-y 1"},
+      {"tutti-perf all_reduce -G -1", "-G -1"},
+      {"tutti-perf all_reduce --device gpu", "--device gpu"},
+      {"tutti-perf all_reduce --device", "--device"},
+      {"tutti-perf all_reduce --alloc heap", "plain nccl"},
+      {"tutti-perf all_reduce --alloc nccl --device host", "--alloc nccl"},
+      {"tutti-perf all_reduce --form side", "out in both"},
+      {"tutti-perf sendrecv --form in", "no in-place form"},
+      {"tutti-perf all_reduce --repeats 0", "--repeats 0"},
+      {"tutti-perf all_reduce --sizes 1,x", "--sizes 1,x"},
+      {"tutti-perf all_reduce --sizes 1,,2", "--sizes 1,,2"},
+      {"tutti-perf all_reduce --sizes 1,2,", "--sizes 1,2,"},
+      {"tutti-perf all_reduce --sizes 8 -e 16", "--sizes with -b"},
+      {"tutti-perf all_reduce -f 2 --sizes 8", "--sizes with -b"},
       {"tutti-perf all_reduce -R 2", "-R"},
       {"tutti-perf all_reduce -D 1", "-D"},
       {"tutti-perf all_reduce -x 1", "-x"},
       {"tutti-perf all_reduce -M 1", "-M"},
       {"tutti-perf all_reduce -I 1", "-I"},
-      {"tutti-perf all_reduce -y 0", "-y 0"},
+      {"tutti-perf all_reduce -y 0 --device host", "-y 0"},
+      {"tutti-perf all_reduce -y 2", "-y 2"},
       {"tutti-perf all_reduce -q", "-q"},
       {"tutti-perf all_reduce --nope", "--nope"},
       {"tutti-perf all_reduce -b", "-b"},
@@ -188,6 +262,9 @@ START_TEST(help_names_every_short_flag)
     char word[3] = {'-', *flag, 0};
     ck_assert_msg(strstr(text, word) != NULL, "--help lacks %s", word);
   }
+  static const char *const words[] = {"--device", "--alloc", "--graph", "--sizes", "--form", "--repeats"};
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+    ck_assert_msg(strstr(text, words[i]) != NULL, "--help lacks %s", words[i]);
   ck_assert(strstr(text, "Differences from nccl-tests") != NULL);
   free(text);
 }
@@ -200,6 +277,9 @@ Suite *suite_options(void)
   tcase_add_test(tests, sizes);
   tcase_add_test(tests, every_flag_arrives);
   tcase_add_test(tests, long_names_of_nccl_tests);
+  tcase_add_test(tests, flags_of_devices);
+  tcase_add_test(tests, lists_of_sizes);
+  tcase_add_test(tests, what_fits_a_device);
   tcase_add_test(tests, meaning_of_n);
   tcase_add_test(tests, refusals_name_their_cause);
   tcase_add_test(tests, help_names_every_short_flag);

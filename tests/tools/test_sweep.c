@@ -64,6 +64,26 @@ START_TEST(cycles_repeat_rows)
 }
 END_TEST
 
+START_TEST(lists_of_sizes_keep_their_order)
+{
+  struct perf_options o = base("all_reduce");
+  o.sizes[0] = o.min_bytes = 64;
+  o.sizes[1] = 8;
+  o.sizes[2] = o.max_bytes = 4096;
+  o.size_count = 3;
+  expect_sizes(&o, (uint64_t[]){64, 8, 4096}, 3);
+  o.all_ops = true; /* each operation has all of them */
+  expect_sizes(&o, (uint64_t[]){64, 8, 4096, 64, 8, 4096, 64, 8, 4096, 64, 8, 4096, 64, 8, 4096}, 15);
+  o.cycles = 0;
+  struct perf_sweep sweep;
+  perf_sweep_begin(&sweep, &o, 4);
+  for (int i = 0; i < 100; i++) {
+    ck_assert(perf_sweep_next(&sweep));
+    ck_assert_uint_eq(sweep.bytes, o.sizes[i % 3]);
+  }
+}
+END_TEST
+
 START_TEST(all_types_ops_roots)
 {
   struct perf_options o = base("reduce");
@@ -153,6 +173,7 @@ Suite *suite_sweep(void)
   TCase *tests = tcase_create("sweep");
   tcase_add_test(tests, size_sweeps);
   tcase_add_test(tests, cycles_repeat_rows);
+  tcase_add_test(tests, lists_of_sizes_keep_their_order);
   tcase_add_test(tests, all_types_ops_roots);
   tcase_add_test(tests, bandwidth_factors);
   tcase_add_test(tests, shapes);

@@ -24,6 +24,14 @@ static int refuse(const struct perf_options *o, int status, const char *sentence
   return status;
 }
 
+/* Where this process stands among those of its host. */
+struct place {
+  bool child;    /* started by perf_launch */
+  int process;   /* of this host's */
+  int processes; /* of this host */
+  bool told;     /* the two are known, and not a guess */
+};
+
 /* Memory that the processes of this host will use against what is free; running into the kernel's killer would be a
  * poor answer to a large -e. */
 static bool enough_memory(const struct perf_options *o, int local_processes, char *error, size_t size)
@@ -49,7 +57,7 @@ static bool root_exists(const struct perf_options *o, int ranks, char *error, si
 }
 
 /* Finds the other processes. PERF_EXIT_OK, or the status to exit with and the sentence (none if it was printed). */
-static int find_processes(const struct perf_options *o, struct perf_control *control, bool *child, char *error,
+static int find_processes(const struct perf_options *o, struct perf_control *control, struct place *place, char *error,
                           size_t size)
 {
   struct perf_launcher launcher;
@@ -64,17 +72,22 @@ static int find_processes(const struct perf_options *o, struct perf_control *con
     return PERF_EXIT_USAGE;
   }
   int processes = o->processes ? o->processes : launcher.size;
-  int local = o->processes ? o->processes : launcher.local_size > 0 ? launcher.local_size : 1;
+  *place = (struct place){.process = launcher.local_rank > 0 ? launcher.local_rank : 0,
+                          .processes = o->processes              ? o->processes
+                                       : launcher.local_size > 0 ? launcher.local_size
+                                                                 : 1,
+                          .told = processes == 1 || o->processes};
   if (!root_exists(o, processes * o->threads * o->comms, error, size)) return PERF_EXIT_USAGE;
-  if (!enough_memory(o, local, error, size)) return PERF_EXIT_ERROR;
+  if (perf_backend_host_only(o->device) && !enough_memory(o, place->processes, error, size)) return PERF_EXIT_ERROR;
   if (processes == 1) {
     perf_control_open(control, 0, 1, NULL);
     return PERF_EXIT_OK;
   }
   if (o->processes) {
     int status = perf_launch(control, processes, o->threads * o->comms, o->program);
-    *child = status < 0;
-    return *child ? PERF_EXIT_OK : status;
+    place->child = status < 0;
+    place->process = control->process;
+    return place->child ? PERF_EXIT_OK : status;
   }
   const char *meeting = o->root_address ? o->root_address : environment("TUTTI_PERF_ROOT");
   snprintf(address, sizeof(address), "%s", meeting ? meeting : launcher.address);
@@ -107,8 +120,7 @@ static void run_threads(struct perf_team *team, struct perf_worker *workers, pth
 {
   const struct perf_options *o = team->options;
   for (int t = 0; t < o->threads; t++)
-    workers[t] =
-        (struct perf_worker){.team = team, .thread = t, .memory = &perf_memory_host, .comms = comms + t * o->comms};
+    workers[t] = (struct perf_worker){.team = team, .thread = t, .comms = comms + t * o->comms};
   share_id(&workers[0]);
   for (int t = 1; t < o->threads; t++) workers[t].id = workers[0].id;
   if (!o->parallel_init)
@@ -155,10 +167,55 @@ static int agree(struct perf_team *team, int status)
   return status;
 }
 
-static int run(const struct perf_options *o, struct perf_control *control, bool launched, int argc, char **argv)
+/* Every rank needs a device. Ranks that share one are the library's affair where a launcher may show each process other
+ * devices; here the same are shown to all. */
+static bool choose_devices(const struct perf_options *o, const struct place *place, struct perf_team *team, char *error,
+                           size_t size)
 {
-  struct perf_watch watch = {
-      .program = o->program, .control = control, .json = control->process == 0 ? o->json : NULL, .launched = launched};
+  const char *shared = environment("TUTTI_ALLOW_DUPLICATE_DEVICE");
+  int ranks_each = o->threads * o->comms, ranks = place->processes * ranks_each;
+  team->backend = perf_backend_select(o->device, error, size);
+  if (!team->backend || !perf_options_fit(o, team->backend->streams, error, size)) return false;
+  team->devices = team->backend->count();
+  team->host_first = place->process * ranks_each;
+  if (!team->backend->streams)
+    return perf_backend_host_only(o->device) || enough_memory(o, place->processes, error, size);
+  if (team->devices < 1) {
+    snprintf(error, size, "%s", team->backend->error());
+    return false;
+  }
+  if (!place->told || ranks <= team->devices || (shared && !strcmp(shared, "1"))) return true;
+  snprintf(
+      error, size,
+      "there are %d ranks and %d GPUs: start fewer, or set TUTTI_ALLOW_DUPLICATE_DEVICE=1 to let ranks share a GPU, "
+      "or use --device host",
+      ranks, team->devices);
+  return false;
+}
+
+/* One process says what is wrong with the devices, though it may be wrong for all. */
+static void agree_on_devices(const struct perf_options *o, const struct place *place, struct perf_team *team)
+{
+  char error[1024] = "", sentence[1024], *all = team->all;
+  char good = choose_devices(o, place, team, error, sizeof(error));
+  enum perf_control_state state;
+  for (;;) { /* the second time only to be told */
+    state = perf_control_gather(team->control, &good, all, 1, sentence, sizeof(sentence));
+    if (state != PERF_CONTROL_OK) perf_watch_lost(team->watch, state, sentence);
+    int bad = 0;
+    while (bad < team->control->processes && all[bad]) bad++;
+    if (bad == team->control->processes) return;
+    if (bad == team->control->process) perf_watch_fail(team->watch, "%s", error);
+  }
+}
+
+static int run(const struct perf_options *o, struct perf_control *control, const struct place *place, int argc,
+               char **argv)
+{
+  struct perf_watch watch = {.program = o->program,
+                             .control = control,
+                             .json = control->process == 0 ? o->json : NULL,
+                             .launched = place->child};
   struct perf_report report = {0};
   struct perf_team team = {.options = o,
                            .control = control,
@@ -172,6 +229,7 @@ static int run(const struct perf_options *o, struct perf_control *control, bool 
   ncclComm_t *comms = calloc((size_t)(o->threads * o->comms), sizeof(ncclComm_t));
   perf_watch_start(&watch);
   if (!workers || !threads || !comms || !perf_team_make(&team)) perf_watch_fail(&watch, "out of memory");
+  agree_on_devices(o, place, &team);
   run_threads(&team, workers, threads, comms);
   int status = agree(&team, workers[0].status);
   perf_team_drop(&team);
@@ -187,7 +245,7 @@ int main(int argc, char **argv)
   struct perf_options options;
   struct perf_control control = {0};
   char error[1024] = "", saving[512];
-  bool child = false;
+  struct place place = {0};
   fill_standard_descriptors();
   switch (perf_options_parse(&options, argc, argv, error, sizeof(error))) {
   case PERF_PARSE_HELP:
@@ -203,9 +261,9 @@ int main(int argc, char **argv)
                   "NCCL_TESTS_SPLIT and NCCL_TESTS_SPLIT_MASK are not supported: one group "
                   "of all ranks is measured; unset them",
                   true);
-  int status = find_processes(&options, &control, &child, error, sizeof(error));
-  if (status == PERF_EXIT_OK && (child || !options.processes || options.processes == 1))
-    return run(&options, &control, child, argc, argv);
+  int status = find_processes(&options, &control, &place, error, sizeof(error));
+  if (status == PERF_EXIT_OK && (place.child || !options.processes || options.processes == 1))
+    return run(&options, &control, &place, argc, argv);
   if (error[0]) {
     refuse(&options, status, error, true);
     if (options.json && options.rank <= 0 &&

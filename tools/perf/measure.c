@@ -1,4 +1,7 @@
-/* Times one row, then checks it. The clock never runs while data is made or compared. */
+/* Times one row, then checks it. The clock never runs while data is made or compared.
+ *
+ * Times are taken as nccl-tests takes them: the host's clock around putting all iterations on the stream and waiting
+ * for it, or with -G around launching a graph of all iterations so many times. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +43,9 @@ static struct perf_case case_of(struct perf_worker *worker, const struct perf_sw
   return c;
 }
 
-/* One iteration: `times` operations of each of the thread's communicators, in one group. */
-static void operate(struct perf_worker *worker, const struct perf_case *cases, int times)
+/* Puts one iteration on the streams: `times` operations of each of the thread's communicators, in one group. They use
+ * the buffers `shift` bytes further on. */
+static void enqueue(struct perf_worker *worker, const struct perf_case *cases, int times, size_t shift)
 {
   int comms = worker->team->options->comms;
   const char *name = cases[0].collective->name;
@@ -50,36 +54,128 @@ static void operate(struct perf_worker *worker, const struct perf_case *cases, i
   for (int t = 0; t < times; t++)
     for (int i = 0; i < comms; i++) {
       const struct perf_case *c = &cases[i];
-      struct perf_call call = {
-          perf_case_send(c), perf_case_recv(c), c->shape.count, c->type->type,    c->op ? c->op->op : ncclSum,
-          c->root,           c->rank,           c->nranks,      worker->comms[i], worker->memory->stream};
+      struct perf_call call = {perf_case_send(c) + shift,
+                               perf_case_recv(c) + shift,
+                               c->shape.count,
+                               c->type->type,
+                               c->op ? c->op->op : ncclSum,
+                               c->root,
+                               c->rank,
+                               c->nranks,
+                               worker->comms[i],
+                               worker->streams[i]};
       perf_worker_try(worker, c->rank, name, c->collective->run(&call));
     }
   if (grouped) perf_worker_try(worker, cases[0].rank, name, ncclGroupEnd());
-  perf_worker_try(worker, cases[0].rank, "waiting for the stream", worker->memory->synchronize(worker->memory->stream));
 }
 
-/* Seconds of one operation. */
+/* Where iteration `i` works. As in nccl-tests, a GPU's iterations move through the buffers, so that small data is not
+ * found in its cache; the host's stay, since a caller's data would be in the cache there. */
+static size_t shift_of(const struct perf_worker *worker, const struct perf_case *c, int i)
+{
+  size_t larger = c->shape.send > c->shape.recv ? c->shape.send : c->shape.recv,
+         bytes = larger * (size_t)c->type->bytes;
+  if (!worker->team->backend->streams || bytes == 0) return 0;
+  size_t places = (size_t)worker->team->options->max_bytes / bytes;
+  return places > 1 ? bytes * ((size_t)i % places) : 0;
+}
+
+/* A graph for each communicator, of `iterations` iterations with `times` operations each. */
+static void **capture(struct perf_worker *worker, const struct perf_case *cases, int iterations, int times)
+{
+  const struct perf_backend *backend = worker->team->backend;
+  int comms = worker->team->options->comms;
+  void **graphs = calloc((size_t)comms, sizeof(*graphs));
+  if (!graphs) perf_watch_fail(worker->team->watch, "out of memory");
+  for (int i = 0; i < comms; i++) {
+    perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "capturing a graph", backend->capture_begin(worker->streams[i]));
+  }
+  for (int i = 0; i < iterations; i++) enqueue(worker, cases, times, shift_of(worker, &cases[0], i));
+  for (int i = 0; i < comms; i++) {
+    perf_worker_choose(worker, i);
+    graphs[i] = backend->capture_end(worker->streams[i]);
+    perf_worker_must(worker, i, "making a graph", graphs[i] != NULL);
+  }
+  return graphs;
+}
+
+static void launch(struct perf_worker *worker, void **graphs)
+{
+  for (int i = 0; i < worker->team->options->comms; i++) {
+    if (worker->team->options->comms > 1) perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "launching a graph",
+                     worker->team->backend->graph_launch(graphs[i], worker->streams[i]));
+  }
+}
+
+static void drop(struct perf_worker *worker, void **graphs)
+{
+  for (int i = 0; graphs && i < worker->team->options->comms; i++) worker->team->backend->graph_drop(graphs[i]);
+  free(graphs);
+}
+
+/* Runs one iteration to its end. */
+static void operate(struct perf_worker *worker, const struct perf_case *cases, int times)
+{
+  enqueue(worker, cases, times, 0);
+  perf_worker_wait(worker);
+}
+
+/* Seconds of all timed iterations. */
+static double time_iterations(struct perf_worker *worker, const struct perf_case *cases)
+{
+  const struct perf_options *o = worker->team->options;
+  double total = 0, start = now(o);
+  for (int i = 0; i < o->iterations; i++) {
+    enqueue(worker, cases, o->aggregated, shift_of(worker, &cases[0], i));
+    if (o->blocking != 1 && o->blocking != 3) continue;
+    perf_worker_wait(worker);
+    if (o->blocking == 3) total += now(o) - start;
+    perf_team_barrier(worker->team, worker->thread);
+    if (o->blocking == 3) start = now(o);
+  }
+  if (o->blocking == 3) return total;
+  perf_worker_wait(worker);
+  return now(o) - start;
+}
+
+static double time_launches(struct perf_worker *worker, void **graphs)
+{
+  const struct perf_options *o = worker->team->options;
+  double start = now(o);
+  for (int i = 0; i < o->graph; i++) launch(worker, graphs);
+  perf_worker_wait(worker);
+  return (now(o) - start) / o->graph;
+}
+
+static int by_size(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Seconds of one operation: the median over --repeats measurements, the lower of two. */
 static double time_operations(struct perf_worker *worker, const struct perf_case *cases)
 {
   const struct perf_options *o = worker->team->options;
-  double total = 0;
-  for (int i = 0; i < o->comms; i++) perf_check_ones(&cases[i]);
-  for (int i = 0; i < o->warmup; i++) operate(worker, cases, o->aggregated);
-  perf_team_barrier(worker->team, worker->thread);
-  /* The barrier lets ranks go at slightly different times; an operation that is not timed lines them up. */
-  operate(worker, cases, 1);
-  double start = now(o);
-  for (int i = 0; i < o->iterations; i++) {
-    operate(worker, cases, o->aggregated);
-    if (o->blocking == 1) perf_team_barrier(worker->team, worker->thread);
-    if (o->blocking != 3) continue;
-    total += now(o) - start;
+  double *times = calloc((size_t)o->repeats, sizeof(*times));
+  if (!times) perf_watch_fail(worker->team->watch, "out of memory");
+  for (int i = 0; i < o->comms; i++) perf_worker_must(worker, i, "filling its buffers", perf_check_ones(&cases[i]));
+  for (int i = 0; i < o->warmup; i++) enqueue(worker, cases, o->aggregated, 0);
+  perf_worker_wait(worker);
+  void **graphs = o->graph ? capture(worker, cases, o->iterations, o->aggregated) : NULL;
+  for (int i = 0; i < o->repeats; i++) {
     perf_team_barrier(worker->team, worker->thread);
-    start = now(o);
+    /* The barrier lets ranks go at slightly different times; an operation that is not timed lines them up. */
+    operate(worker, cases, 1);
+    times[i] = graphs ? time_launches(worker, graphs) : time_iterations(worker, cases);
   }
-  if (o->blocking != 3) total = now(o) - start;
-  return total / ((double)o->iterations * o->aggregated);
+  drop(worker, graphs);
+  qsort(times, (size_t)o->repeats, sizeof(*times), by_size);
+  double median = times[(o->repeats - 1) / 2];
+  free(times);
+  return median / ((double)o->iterations * o->aggregated);
 }
 
 static void complain(struct perf_worker *worker, const struct perf_case *c, const struct perf_verdict *verdict)
@@ -90,25 +186,41 @@ static void complain(struct perf_worker *worker, const struct perf_case *c, cons
           c->in_place ? ", in place" : "", verdict->first, (unsigned long long)verdict->wrong);
 }
 
+/* One check: new data, the operation, and a look at every element. `graphs`: it is launched again, and must read the
+ * new data. */
+static void check_once(struct perf_worker *worker, struct perf_case *cases, void **graphs, struct outcome *outcomes)
+{
+  int comms = worker->team->options->comms;
+  worker->epoch++;
+  for (int i = 0; i < comms; i++) {
+    cases[i].epoch = worker->epoch;
+    perf_worker_must(worker, i, "filling its buffers", perf_check_prepare(&cases[i]));
+  }
+  /* No barrier: a rank that is early must not touch the buffers of one that has not come yet. */
+  if (graphs) {
+    launch(worker, graphs);
+    perf_worker_wait(worker);
+  } else {
+    operate(worker, cases, 1);
+  }
+  /* A rank that still writes into a neighbour's buffer must have done so before that is checked. */
+  perf_team_barrier(worker->team, worker->thread);
+  for (int i = 0; i < comms; i++) {
+    struct perf_verdict verdict;
+    perf_worker_must(worker, i, "reading its buffers", perf_check_verify(&cases[i], &verdict));
+    if (verdict.wrong) complain(worker, &cases[i], &verdict);
+    outcomes[i].wrong += verdict.wrong;
+  }
+}
+
 static void check_operations(struct perf_worker *worker, struct perf_case *cases, struct outcome *outcomes)
 {
   const struct perf_options *o = worker->team->options;
-  for (int n = 0; n < o->check; n++) {
-    worker->epoch++;
-    for (int i = 0; i < o->comms; i++) {
-      cases[i].epoch = worker->epoch;
-      perf_check_prepare(&cases[i]);
-    }
-    operate(worker, cases, 1);
-    /* A rank that still writes into a neighbour's buffer must have done so before that is checked. */
-    perf_team_barrier(worker->team, worker->thread);
-    for (int i = 0; i < o->comms; i++) {
-      struct perf_verdict verdict;
-      perf_check_verify(&cases[i], &verdict);
-      if (verdict.wrong) complain(worker, &cases[i], &verdict);
-      outcomes[i].wrong += verdict.wrong;
-    }
-  }
+  void **graphs = o->graph && o->check ? capture(worker, cases, 1, 1) : NULL;
+  /* A graph is checked twice at least: only the second launch shows that it reads its input anew. */
+  int times = graphs && o->check < 2 ? 2 : o->check;
+  for (int n = 0; n < times; n++) check_once(worker, cases, graphs, outcomes);
+  drop(worker, graphs);
 }
 
 static double over_ranks(const struct perf_team *team, const struct outcome *all)
@@ -174,7 +286,8 @@ void perf_measure(struct perf_worker *worker, const struct perf_sweep *sweep, st
                            .type = sweep->type->name,
                            .op = sweep->op ? sweep->op->name : "none",
                            .root = collective->rooted ? sweep->root : -1,
-                           .has_in_place = collective->in_place};
-  measure_form(worker, sweep, false, row, &row->out_of_place);
+                           .has_out_of_place = worker->team->options->out_of_place,
+                           .has_in_place = collective->in_place && worker->team->options->in_place};
+  if (row->has_out_of_place) measure_form(worker, sweep, false, row, &row->out_of_place);
   if (row->has_in_place) measure_form(worker, sweep, true, row, &row->in_place);
 }

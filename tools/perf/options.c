@@ -1,5 +1,5 @@
-/* See options.h. The flags are nccl-tests'; what has no meaning without a GPU is refused with a sentence, since a flag
- * that is silently ignored makes measurements that are not what their command line says. */
+/* See options.h. The flags are nccl-tests'; what cannot be done is refused with a sentence, since a flag that is
+ * silently ignored makes measurements that are not what their command line says. */
 #include "options.h"
 
 #include <ctype.h>
@@ -10,7 +10,19 @@
 #include <string.h>
 #include <strings.h>
 
-enum { OPT_NP = 256, OPT_ITERS, OPT_RANK, OPT_NRANKS, OPT_ROOT_ADDR, OPT_JOIN_TIMEOUT };
+enum {
+  OPT_NP = 256,
+  OPT_ITERS,
+  OPT_RANK,
+  OPT_NRANKS,
+  OPT_ROOT_ADDR,
+  OPT_JOIN_TIMEOUT,
+  OPT_DEVICE,
+  OPT_SIZES,
+  OPT_FORM,
+  OPT_ALLOC,
+  OPT_REPEATS
+};
 
 static const struct option long_options[] = {
     {"nthreads", 1, NULL, 't'},
@@ -33,6 +45,7 @@ static const struct option long_options[] = {
     {"stream_null", 1, NULL, 'y'},
     {"timeout", 1, NULL, 'T'},
     {"cudagraph", 1, NULL, 'G'},
+    {"graph", 1, NULL, 'G'},
     {"report_cputime", 1, NULL, 'C'},
     {"report_timestamps", 1, NULL, 'S'},
     {"output_file", 1, NULL, 'J'},
@@ -50,6 +63,11 @@ static const struct option long_options[] = {
     {"nranks", 1, NULL, OPT_NRANKS},
     {"root-addr", 1, NULL, OPT_ROOT_ADDR},
     {"join-timeout", 1, NULL, OPT_JOIN_TIMEOUT},
+    {"device", 1, NULL, OPT_DEVICE},
+    {"sizes", 1, NULL, OPT_SIZES},
+    {"form", 1, NULL, OPT_FORM},
+    {"alloc", 1, NULL, OPT_ALLOC},
+    {"repeats", 1, NULL, OPT_REPEATS},
     {"help", 0, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -59,14 +77,13 @@ static const struct {
   int flag;
   const char *name, *why;
 } refused[] = {
-    {'G', "-G (--cudagraph)", "CUDA graphs need a GPU device, and the ranks here run on the host device"},
-    {'R', "-R (--local_register)", "buffers of the host device need no registration"},
-    {'D', "-D (--device_implementation)", "device-side kernels need a GPU device"},
-    {'V', "-V (--device_cta_count)", "device-side kernels need a GPU device"},
-    {'x', "-x (--cta_policy)", "the host device has no thread blocks"},
-    {'M', "-M (--memory)", "there is no GPU memory to report"},
-    {'I', "-I (--per_iter_timing)", "it is timed with GPU events; use --iters 1 with -N for a row an iteration"},
-    {'K', "-K (--per_iter_skip)", "it belongs to -I, which needs GPU events"},
+    {'R', "-R (--local_register)", "buffers are used as they are; --alloc nccl takes them from ncclMemAlloc"},
+    {'D', "-D (--device_implementation)", "the library has no calls for kernels of its users"},
+    {'V', "-V (--device_cta_count)", "it belongs to -D"},
+    {'x', "-x (--cta_policy)", "communicators are made with the default policy"},
+    {'M', "-M (--memory)", "memory is not reported"},
+    {'I', "-I (--per_iter_timing)", "iterations are timed together; use --iters 1 with -N for a row an iteration"},
+    {'K', "-K (--per_iter_skip)", "it belongs to -I"},
 };
 
 struct parser {
@@ -135,7 +152,7 @@ static bool type_value(struct parser *parser, const char *text)
   if (o->all_types || (o->type = perf_type_find(text))) return true;
   return wrong(parser,
                "-d %s: no such type; there are int8 uint8 int32 uint32 int64 uint64 half float double "
-               "bfloat16 and all",
+               "bfloat16 and all (--device chooses between host and cuda)",
                text);
 }
 
@@ -171,6 +188,58 @@ static bool root_value(struct parser *parser, const char *text)
   return parser->options->all_roots || integer(parser, "-r", text, 0, 1 << 24, &parser->options->root);
 }
 
+/* "32,64K,2M". */
+static bool sizes_value(struct parser *parser, const char *text)
+{
+  struct perf_options *o = parser->options;
+  char piece[32];
+  o->size_count = 0;
+  for (const char *at = text;; at++) {
+    size_t length = strcspn(at, ",");
+    if (o->size_count == PERF_MOST_SIZES) return wrong(parser, "--sizes: at most %d", PERF_MOST_SIZES);
+    snprintf(piece, sizeof(piece), "%.*s", (int)length, at);
+    if (length >= sizeof(piece) || !perf_size_parse(piece, &o->sizes[o->size_count++]))
+      return wrong(parser, "--sizes %s: must be sizes with commas between them, such as 32,64K,2M", text);
+    at += length;
+    if (!*at) return true;
+  }
+}
+
+/* Which of a few words `text` is. */
+static bool word_value(struct parser *parser, const char *flag, const char *text, const char *const *words, int *out)
+{
+  char allowed[96] = "";
+  for (*out = 0; words[*out]; ++*out) {
+    if (!strcasecmp(text, words[*out])) return true;
+    size_t used = strlen(allowed);
+    snprintf(allowed + used, sizeof(allowed) - used, " %s", words[*out]);
+  }
+  return wrong(parser, "%s %s: must be one of%s", flag, text, allowed);
+}
+
+static bool form_value(struct parser *parser, const char *text)
+{
+  static const char *const words[] = {"out", "in", "both", NULL};
+  int form = 0;
+  if (!word_value(parser, "--form", text, words, &form)) return false;
+  parser->options->out_of_place = form != 1;
+  parser->options->in_place = form != 0;
+  return true;
+}
+
+static bool device_value(struct parser *parser, const char *flag, const char *text)
+{
+  static const char *const devices[] = {"auto", "host", "cuda", NULL}, *const memories[] = {"plain", "nccl", NULL};
+  bool memory = !strcmp(flag, "--alloc");
+  int which = 0;
+  if (!word_value(parser, flag, text, memory ? memories : devices, &which)) return false;
+  if (memory)
+    parser->options->library_memory = which == 1;
+  else
+    parser->options->device = (enum perf_device_choice)which;
+  return true;
+}
+
 /* Flags of the sweep and of what is run. */
 static bool sweep_flag(struct parser *parser, int c, const char *arg)
 {
@@ -192,6 +261,14 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
     return integer(parser, "-m", arg, 1, 1 << 20, &o->aggregated);
   case 'N':
     return integer(parser, "-N", arg, 0, 1 << 30, &o->cycles);
+  case OPT_REPEATS:
+    return integer(parser, "--repeats", arg, 1, 1000, &o->repeats);
+  case 'G':
+    return integer(parser, "-G", arg, 0, 1 << 20, &o->graph);
+  case OPT_SIZES:
+    return sizes_value(parser, arg);
+  case OPT_FORM:
+    return form_value(parser, arg);
   case 'c':
     return integer(parser, "-c", arg, 0, 1 << 20, &o->check);
   case 'd':
@@ -209,13 +286,6 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
   default:
     return refused_value(parser, c, arg);
   }
-}
-
-static bool stream_value(struct parser *parser, const char *text)
-{
-  int value = 0;
-  if (!integer(parser, "-y", text, 0, 1, &value)) return false;
-  return value || wrong(parser, "-y 0: not supported: the host device runs operations on the NULL stream");
 }
 
 static bool run_flag(struct parser *parser, int c, const char *arg)
@@ -236,7 +306,11 @@ static bool run_flag(struct parser *parser, int c, const char *arg)
   case 'S':
     return flag_value(parser, "-S", arg, &o->timestamps);
   case 'y':
-    return stream_value(parser, arg);
+    return integer(parser, "-y", arg, 0, 1, &o->stream_null);
+  case OPT_DEVICE:
+    return device_value(parser, "--device", arg);
+  case OPT_ALLOC:
+    return device_value(parser, "--alloc", arg);
   case 'z':
     return integer(parser, "-z", arg, 0, 3, &o->blocking);
   case 'T':
@@ -262,15 +336,48 @@ static bool run_flag(struct parser *parser, int c, const char *arg)
   }
 }
 
+/* What each device cannot do; the same is asked again when AUTO has become one of them. */
+bool perf_options_fit(const struct perf_options *o, bool streams, char *error, size_t size)
+{
+  const char *said = NULL;
+  if (!streams && o->graph)
+    said = "-G: not supported: CUDA graphs need a GPU, and the ranks here run on the host device";
+  else if (!streams && o->stream_null == 0)
+    said = "-y 0: not supported: the host device runs operations on the NULL stream";
+  else if (!streams && o->library_memory)
+    said = "--alloc nccl: not supported: ncclMemAlloc gives a GPU's memory, and the ranks here run on the host device";
+  if (said) snprintf(error, size, "%s", said);
+  return !said;
+}
+
+/* What belongs to graphs and lists of sizes. */
+static bool consistent_more(struct parser *parser, bool sweep_given)
+{
+  struct perf_options *o = parser->options;
+  if (o->graph && (o->blocking == 1 || o->blocking == 3))
+    return wrong(parser, "-G with -z %d: the iterations of a graph run without the host", o->blocking);
+  if (o->graph && o->stream_null == 1) return wrong(parser, "-G with -y 1: the NULL stream cannot be captured");
+  if (o->device == PERF_DEVICE_HOST && !perf_options_fit(o, false, parser->error, parser->size)) return false;
+  if (!o->out_of_place && !o->collective->in_place)
+    return wrong(parser, "--form in: %s has no in-place form", o->collective->name);
+  if (!o->size_count) return true;
+  if (sweep_given) return wrong(parser, "--sizes with -b, -e, -i or -f: give a list or a sweep");
+  o->min_bytes = o->max_bytes = o->sizes[0];
+  for (int i = 1; i < o->size_count; i++)
+    if (o->sizes[i] > o->max_bytes) o->max_bytes = o->sizes[i];
+  return true;
+}
+
 /* What no single flag shows to be wrong. */
-static bool consistent(struct parser *parser, bool op_given, bool root_given)
+static bool consistent(struct parser *parser, bool op_given, bool root_given, bool sweep_given)
 {
   struct perf_options *o = parser->options;
   if (!o->collective) return wrong(parser, "no collective named; see --help");
-  if (o->min_bytes > o->max_bytes)
+  if (!consistent_more(parser, sweep_given)) return false;
+  if (o->size_count == 0 && o->min_bytes > o->max_bytes)
     return wrong(parser, "the smallest size (-b %llu) is larger than the largest (-e %llu)",
                  (unsigned long long)o->min_bytes, (unsigned long long)o->max_bytes);
-  if (o->min_bytes < o->max_bytes && !o->step_factor && !o->step_bytes)
+  if (o->size_count == 0 && o->min_bytes < o->max_bytes && !o->step_factor && !o->step_bytes)
     return wrong(parser, "-i 0: a sweep needs a step (-i) or a factor (-f)");
   if (o->step_factor && o->min_bytes == 0 && o->max_bytes > 0)
     return wrong(parser, "-b 0 with -f: a factor leads nowhere from 0; use -i, or start with -b 1");
@@ -302,6 +409,10 @@ static void defaults(struct perf_options *o, const char *argv0)
                              .warmup = 1,
                              .aggregated = 1,
                              .cycles = 1,
+                             .repeats = 1,
+                             .out_of_place = true,
+                             .in_place = true,
+                             .stream_null = -1,
                              .check = 1,
                              .average = PERF_MAX,
                              .rank = -1,
@@ -316,7 +427,7 @@ static void defaults(struct perf_options *o, const char *argv0)
 enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv, char *error, size_t size)
 {
   struct parser parser = {o, error, size};
-  bool op_given = false, root_given = false;
+  bool op_given = false, root_given = false, sweep_given = false;
   defaults(o, argv[0]);
   optind = 0; /* glibc: start anew, also where a test parses many lines */
   opterr = 0;
@@ -330,6 +441,7 @@ enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv
     if (c == 'n') c = o->nccl_tests_name ? OPT_ITERS : OPT_NP;
     op_given |= c == 'o';
     root_given |= c == 'r';
+    sweep_given |= c == 'b' || c == 'e' || c == 'i' || c == 'f';
     if (!run_flag(&parser, c, optarg)) return PERF_PARSE_WRONG;
   }
   for (; optind < argc; optind++) {
@@ -343,5 +455,5 @@ enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv
                    name),
              PERF_PARSE_WRONG;
   }
-  return consistent(&parser, op_given, root_given) ? PERF_PARSE_RUN : PERF_PARSE_WRONG;
+  return consistent(&parser, op_given, root_given, sweep_given) ? PERF_PARSE_RUN : PERF_PARSE_WRONG;
 }

@@ -6,26 +6,35 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "backend.h"
 #include "collective.h"
 #include "types.h"
 
 enum perf_average { PERF_RANK0, PERF_MEAN, PERF_MIN, PERF_MAX };
+enum { PERF_MOST_SIZES = 64 };
 
 struct perf_options {
   const char *program;  /* name in messages */
   bool nccl_tests_name; /* started as *_perf: -n is the iteration count */
   const struct perf_collective *collective;
   uint64_t min_bytes, max_bytes, step_bytes;
-  double step_factor; /* 0: step_bytes */
+  double step_factor;              /* 0: step_bytes */
+  uint64_t sizes[PERF_MOST_SIZES]; /* --sizes: these, instead of a sweep */
+  int size_count;
   int processes;      /* -n; 0: not given */
   int threads, comms; /* -t; -g: communicators driven by each thread */
-  int iterations, warmup, aggregated, cycles;
+  int iterations, warmup, aggregated, cycles, repeats;
+  int graph; /* launches of a graph of all iterations; 0: no graph */
   int check;
   bool all_types, all_ops, all_roots;
   const struct perf_type *type;
   const struct perf_op *op;
   int root;
+  bool out_of_place, in_place;
   int blocking;
+  enum perf_device_choice device;
+  int stream_null;     /* -1: not given */
+  bool library_memory; /* buffers from ncclMemAlloc */
   bool parallel_init, cpu_time, timestamps;
   enum perf_average average;
   int timeout; /* seconds; 0: none */
@@ -41,6 +50,8 @@ enum perf_parse { PERF_PARSE_RUN, PERF_PARSE_HELP, PERF_PARSE_WRONG };
 
 /* Fills `options`. Wrong: `error` has the sentence. Help: perf_options_help prints it. */
 enum perf_parse perf_options_parse(struct perf_options *options, int argc, char **argv, char *error, size_t size);
+/* What the flags ask and the device cannot do: one without streams has no graphs. False: `error` has the sentence. */
+bool perf_options_fit(const struct perf_options *options, bool streams, char *error, size_t size);
 void perf_options_help(const struct perf_options *options, FILE *out);
 
 /* "8", "64K", "1.5M", "1G", also with a final B or iB; powers of 1024. */

@@ -35,17 +35,17 @@ static void print_preamble(const struct perf_report *report)
   else
     snprintf(step, sizeof(step), "%llu(bytes)", (unsigned long long)o->step_bytes);
   printf("# nThread %d nGpus %d minBytes %llu maxBytes %llu step: %s warmup iters: %d iters: %d agg iters: %d "
-         "validation: %d graph: 0 unalign: %zu\n",
+         "validation: %d graph: %d unalign: %zu\n",
          o->threads, o->comms, (unsigned long long)o->min_bytes, (unsigned long long)o->max_bytes, step, o->warmup,
-         o->iterations, o->aggregated, o->check, o->unalign);
+         o->iterations, o->aggregated, o->check, o->graph, o->unalign);
   if (o->blocking == 1) printf("# Blocking Enabled: barrier after each iteration\n");
   if (o->blocking == 3) printf("# Blocking Enabled: barrier after each iteration, not timed\n");
   if (o->parallel_init) printf("# Parallel Init Enabled: each thread creates its communicators\n");
   printf("#\n# Using devices\n");
   for (int r = 0; r < report->ranks; r++) {
     const struct perf_device *d = &report->devices[r];
-    printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [0000:00:00] %s\n", d->rank, 0, d->pid, d->host, d->device,
-           d->name);
+    printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n", d->rank, 0, d->pid, d->host, d->device,
+           d->pci[0] ? d->pci : "0000:00:00", d->name);
   }
 }
 
@@ -98,9 +98,14 @@ void perf_report_progress(struct perf_report *report, size_t done, size_t total,
     fprintf(stderr, "\r\033[K%s: %zu measurements, now %zu bytes", report->options->program, done, bytes);
 }
 
+/* NULL: was not measured. */
 static void print_result(const struct perf_result *result)
 {
   char usec[32], algorithm[32], bus[32], wrong[32] = "N/A";
+  if (!result) {
+    printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+    return;
+  }
   perf_report_number(usec, 7, result->usec);
   perf_report_number(algorithm, 6, result->algorithm_bandwidth);
   perf_report_number(bus, 6, result->bus_bandwidth);
@@ -111,11 +116,8 @@ static void print_result(const struct perf_result *result)
 static void print_row(const struct perf_report *report, const struct perf_row *row)
 {
   printf("%12zu  %12zu  %8s  %6s  %6d", row->bytes, row->count, row->type, row->op, row->root);
-  print_result(&row->out_of_place);
-  if (row->has_in_place)
-    print_result(&row->in_place);
-  else
-    printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+  print_result(row->has_out_of_place ? &row->out_of_place : NULL);
+  print_result(row->has_in_place ? &row->in_place : NULL);
   if (report->options->timestamps) {
     char text[32];
     time_t now = time(NULL);
@@ -137,7 +139,7 @@ static void add_up(struct perf_report *report, const struct perf_result *result)
 void perf_report_row(struct perf_report *report, const struct perf_row *row)
 {
   pthread_mutex_lock(&report->lock);
-  add_up(report, &row->out_of_place);
+  if (row->has_out_of_place) add_up(report, &row->out_of_place);
   if (row->has_in_place) add_up(report, &row->in_place);
   if (report->options->json) {
     if (report->row_count == report->row_room) {

@@ -11,7 +11,7 @@
 
 struct perf_device {
   int rank, pid, device;
-  char host[64], name[48];
+  char host[64], name[48], pci[16]; /* pci: "" where there is none */
 };
 
 struct perf_result {
@@ -23,7 +23,7 @@ struct perf_row {
   size_t bytes, count;
   const char *type, *op; /* op: "none" where the collective has none */
   int root;              /* -1 where it has none */
-  bool has_in_place;
+  bool has_out_of_place, has_in_place;
   struct perf_result out_of_place, in_place;
 };
 

@@ -44,7 +44,9 @@ static void save_config(struct tool_json *json, const struct perf_report *report
   tool_json_integer(json, "iterations", o->iterations);
   tool_json_integer(json, "aggregated_iterations", o->aggregated);
   tool_json_integer(json, "validation", o->check);
-  tool_json_integer(json, "graph", 0);
+  tool_json_integer(json, "repeats", o->repeats);
+  tool_json_integer(json, "graph", o->graph);
+  tool_json_string(json, "memory", o->library_memory ? "ncclMemAlloc" : "plain");
   tool_json_integer(json, "blocking_collectives", o->blocking);
   tool_json_bool(json, "parallel_init", o->parallel_init);
   tool_json_integer(json, "unalign", (int64_t)o->unalign);
@@ -65,6 +67,7 @@ static void save_devices(struct tool_json *json, const struct perf_report *repor
     tool_json_string(json, "hostname", d->host);
     tool_json_integer(json, "device", d->device);
     tool_json_string(json, "device_info", d->name);
+    tool_json_string(json, "pci", d->pci);
     tool_json_close(json, '{');
   }
   tool_json_close(json, '[');
@@ -72,6 +75,10 @@ static void save_devices(struct tool_json *json, const struct perf_report *repor
 
 static void save_result(struct tool_json *json, const char *key, const struct perf_result *result)
 {
+  if (!result) {
+    tool_json_null(json, key);
+    return;
+  }
   tool_json_open(json, key, '{');
   tool_json_real(json, "time", result->usec);
   tool_json_real(json, "alg_bw", result->algorithm_bandwidth);
@@ -94,11 +101,8 @@ static void save_results(struct tool_json *json, const struct perf_report *repor
     tool_json_string(json, "type", row->type);
     tool_json_string(json, "redop", row->op);
     tool_json_integer(json, "root", row->root);
-    save_result(json, "out_of_place", &row->out_of_place);
-    if (row->has_in_place)
-      save_result(json, "in_place", &row->in_place);
-    else
-      tool_json_null(json, "in_place");
+    save_result(json, "out_of_place", row->has_out_of_place ? &row->out_of_place : NULL);
+    save_result(json, "in_place", row->has_in_place ? &row->in_place : NULL);
     tool_json_close(json, '{');
   }
   tool_json_close(json, '[');

@@ -18,13 +18,26 @@ static bool settle(struct perf_sweep *sweep)
 }
 
 /* The size after `bytes`, or false. A factor rounds down to whole bytes, but always moves on. */
-static bool next_size(const struct perf_options *o, uint64_t *bytes)
+static bool step_size(const struct perf_options *o, uint64_t *bytes)
 {
   double next = o->step_factor ? floor((double)*bytes * o->step_factor) : (double)*bytes + (double)o->step_bytes;
   if (next <= (double)*bytes) next = (double)*bytes + 1;
   if (next > (double)o->max_bytes) return false;
   *bytes = (uint64_t)next;
   return true;
+}
+
+/* Moves to the next size, or false, and to the first one. */
+static bool next_size(struct perf_sweep *sweep)
+{
+  const struct perf_options *o = sweep->options;
+  bool more = o->size_count ? ++sweep->size_index < o->size_count : step_size(o, &sweep->bytes);
+  if (!more) {
+    sweep->size_index = 0;
+    sweep->bytes = o->min_bytes;
+  }
+  if (o->size_count) sweep->bytes = o->sizes[sweep->size_index];
+  return more;
 }
 
 bool perf_sweep_next(struct perf_sweep *sweep)
@@ -36,12 +49,11 @@ bool perf_sweep_next(struct perf_sweep *sweep)
   }
   if (o->cycles == 0 || ++sweep->cycle < o->cycles) {
     /* Endless cycles repeat the whole sweep of sizes; a number of cycles repeats each row. */
-    if (o->cycles == 0 && !next_size(o, &sweep->bytes)) sweep->bytes = o->min_bytes;
+    if (o->cycles == 0) (void)next_size(sweep);
     return settle(sweep);
   }
   sweep->cycle = 0;
-  if (next_size(o, &sweep->bytes)) return settle(sweep);
-  sweep->bytes = o->min_bytes;
+  if (next_size(sweep)) return settle(sweep);
   if (o->collective->rooted && o->all_roots && ++sweep->root < sweep->ranks) return settle(sweep);
   if (o->all_roots) sweep->root = 0;
   if (o->collective->reduces && o->all_ops && perf_op_at(++sweep->op_index)) return settle(sweep);

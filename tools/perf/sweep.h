@@ -10,6 +10,7 @@ struct perf_sweep {
   int ranks;
   int type_index, op_index, root; /* position in the tables; fixed ones stay 0 */
   uint64_t bytes;
+  int size_index; /* of bytes in --sizes */
   int cycle;
   bool started;
   /* The measurement: */

@@ -12,12 +12,15 @@
 
 struct perf_team {
   const struct perf_options *options;
+  const struct perf_backend *backend;
   struct perf_control *control;
   struct perf_watch *watch;
   struct perf_report *report;
   int argc;
   char **argv;
-  int ranks; /* of the whole run */
+  int ranks;      /* of the whole run */
+  int host_first; /* ranks of this host that come before this process's */
+  int devices;    /* that this process sees; rank k of a host uses number k modulo this */
   pthread_barrier_t barrier;
   char *mine, *all; /* exchange buffers of the process: a slot a rank */
 };

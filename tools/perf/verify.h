@@ -30,9 +30,10 @@ struct perf_verdict {
   char first[200]; /* a sentence about the first of them, or "" */
 };
 
-void perf_check_prepare(const struct perf_case *c);
-void perf_check_verify(const struct perf_case *c, struct perf_verdict *verdict);
+/* False: a buffer cannot be reached, and the backend's `error` says why. */
+bool perf_check_prepare(const struct perf_case *c);
+bool perf_check_verify(const struct perf_case *c, struct perf_verdict *verdict);
 /* Fills both buffers with ones: data for timing, which no number of repetitions turns into slow subnormals. */
-void perf_check_ones(const struct perf_case *c);
+bool perf_check_ones(const struct perf_case *c);
 
 #endif

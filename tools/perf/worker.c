@@ -1,12 +1,19 @@
 /* See worker.h. */
 #include "worker.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "launch.h"
 #include "sweep.h"
+
+enum {
+  PERF_STREAM_SECONDS = 120, /* that operations on a stream may take unless -T says otherwise */
+  PERF_ABORT_SECONDS = 10,   /* that aborting may take */
+};
 
 int perf_worker_rank(const struct perf_worker *worker, int comm)
 {
@@ -23,31 +30,145 @@ void perf_worker_try(struct perf_worker *worker, int rank, const char *what, ncc
                   detail && *detail ? ": " : "", detail ? detail : "");
 }
 
+void perf_worker_must(struct perf_worker *worker, int comm, const char *what, bool worked)
+{
+  if (worked) return;
+  perf_watch_fail(worker->team->watch, "rank %d: %s: %s", perf_worker_rank(worker, comm), what,
+                  worker->team->backend->error());
+}
+
+static int device_of(const struct perf_team *team, int rank)
+{
+  int first = team->control->process * team->options->threads * team->options->comms;
+  return (team->host_first + rank - first) % team->devices;
+}
+
+int perf_worker_device(const struct perf_worker *worker, int comm)
+{
+  return device_of(worker->team, perf_worker_rank(worker, comm));
+}
+
+void perf_worker_choose(struct perf_worker *worker, int comm)
+{
+  perf_worker_must(worker, comm, "choosing its device",
+                   worker->team->backend->choose(perf_worker_device(worker, comm)));
+}
+
+/* All ranks are in this process. */
+static void init_all(struct perf_worker *worker, ncclComm_t *comms, int count)
+{
+  int *devices = calloc((size_t)count, sizeof(*devices));
+  if (!devices) perf_watch_fail(worker->team->watch, "out of memory");
+  for (int i = 0; i < count; i++) devices[i] = device_of(worker->team, i);
+  bool host = !worker->team->backend->streams;
+  perf_worker_try(worker, 0, "ncclCommInitAll", ncclCommInitAll(comms, count, host ? NULL : devices));
+  free(devices);
+}
+
 void perf_worker_init_comms(struct perf_worker *worker, ncclComm_t *comms, int first, int count)
 {
   int ranks = worker->team->ranks;
   if (count == ranks && ranks > 1) {
-    perf_worker_try(worker, first, "ncclCommInitAll", ncclCommInitAll(comms, count, NULL));
+    init_all(worker, comms, count);
     return;
   }
   if (count > 1) perf_worker_try(worker, first, "ncclGroupStart", ncclGroupStart());
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
+    if (!worker->team->backend->choose(device_of(worker->team, first + i)))
+      perf_watch_fail(worker->team->watch, "rank %d: %s", first + i, worker->team->backend->error());
     perf_worker_try(worker, first + i, "ncclCommInitRank", ncclCommInitRank(&comms[i], ranks, worker->id, first + i));
+  }
   if (count > 1) perf_worker_try(worker, first, "ncclGroupEnd (creating communicators)", ncclGroupEnd());
+}
+
+static double now(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* The sentence is taken before the abort, which may replace it. The abort itself is bounded by the watch. */
+_Noreturn static void give_up(struct perf_worker *worker, int comm, ncclResult_t result, const char *what)
+{
+  struct perf_team *team = worker->team;
+  char detail[600];
+  const char *last = ncclGetLastError(worker->comms[comm]);
+  snprintf(detail, sizeof(detail), "%s", result != ncclSuccess && last ? last : "");
+  if (result == ncclRemoteError) perf_watch_await_cause(team->watch);
+  perf_watch_arm(team->watch, PERF_ABORT_SECONDS);
+  for (int i = 0; i < team->options->comms; i++) (void)ncclCommAbort(worker->comms[i]);
+  perf_watch_fail(team->watch, "rank %d: %s%s%s", perf_worker_rank(worker, comm), what, detail[0] ? ": " : "", detail);
+}
+
+/* One look at a stream: whether it is done. */
+static bool is_done(struct perf_worker *worker, int comm)
+{
+  const struct perf_backend *backend = worker->team->backend;
+  enum perf_stream_state state = backend->stream_state(worker->streams[comm]);
+  if (state == PERF_STREAM_FAILED) give_up(worker, comm, ncclSuccess, backend->error());
+  return state == PERF_STREAM_DONE;
+}
+
+static void look_for_errors(struct perf_worker *worker)
+{
+  for (int i = 0; i < worker->team->options->comms; i++) {
+    ncclResult_t error = ncclSuccess, result = ncclCommGetAsyncError(worker->comms[i], &error);
+    if (result == ncclSuccess) result = error;
+    if (result != ncclSuccess && result != ncclInProgress) give_up(worker, i, result, ncclGetErrorString(result));
+  }
+}
+
+void perf_worker_wait(struct perf_worker *worker)
+{
+  const struct perf_options *o = worker->team->options;
+  double limit = o->timeout ? o->timeout : PERF_STREAM_SECONDS, started = 0, looked = 0;
+  for (int i = 0; i < o->comms; i++)
+    while (!is_done(worker, i)) {
+      double time = now();
+      if (!started) started = looked = time;
+      if (time - looked > 1e-3) {
+        look_for_errors(worker);
+        looked = time;
+      }
+      if (time - started > limit)
+        give_up(worker, i, ncclSuccess, "operations on its stream do not end (-T sets how long to wait)");
+      sched_yield();
+    }
 }
 
 static void make_buffers(struct perf_worker *worker)
 {
   const struct perf_options *o = worker->team->options;
+  const struct perf_backend *backend = worker->team->backend;
   worker->send = calloc((size_t)o->comms, sizeof(*worker->send));
   worker->recv = calloc((size_t)o->comms, sizeof(*worker->recv));
-  if (!worker->send || !worker->recv) perf_watch_fail(worker->team->watch, "out of memory");
+  worker->streams = calloc((size_t)o->comms, sizeof(*worker->streams));
+  if (!worker->send || !worker->recv || !worker->streams) perf_watch_fail(worker->team->watch, "out of memory");
   /* Elements of every type are at most 8 bytes. */
-  for (int i = 0; i < o->comms; i++)
-    if (!perf_buffer_make(&worker->send[i], worker->memory, i, o->max_bytes, o->unalign * 8) ||
-        !perf_buffer_make(&worker->recv[i], worker->memory, i, o->max_bytes, o->unalign * 8))
-      perf_watch_fail(worker->team->watch, "rank %d: no memory for two buffers of %llu bytes; lower -e",
-                      perf_worker_rank(worker, i), (unsigned long long)o->max_bytes);
+  for (int i = 0; i < o->comms; i++) {
+    perf_worker_choose(worker, i);
+    if (!perf_buffer_make(&worker->send[i], backend, o->library_memory, o->max_bytes, o->unalign * 8) ||
+        !perf_buffer_make(&worker->recv[i], backend, o->library_memory, o->max_bytes, o->unalign * 8))
+      perf_watch_fail(worker->team->watch, "rank %d: no memory for two buffers of %llu bytes (%s); lower -e",
+                      perf_worker_rank(worker, i), (unsigned long long)o->max_bytes,
+                      o->library_memory ? ncclGetLastError(NULL) : backend->error());
+    if (o->stream_null != 1) perf_worker_must(worker, i, "making a stream", backend->stream_make(&worker->streams[i]));
+  }
+}
+
+static void drop_buffers(struct perf_worker *worker)
+{
+  const struct perf_options *o = worker->team->options;
+  for (int i = 0; i < o->comms; i++) {
+    perf_worker_choose(worker, i);
+    perf_buffer_drop(&worker->send[i]);
+    perf_buffer_drop(&worker->recv[i]);
+    if (o->stream_null != 1) worker->team->backend->stream_drop(worker->streams[i]);
+  }
+  free(worker->send);
+  free(worker->recv);
+  free(worker->streams);
 }
 
 /* Everybody's host, process and device, and the beginning of the report. */
@@ -63,7 +184,9 @@ static void introduce(struct perf_worker *worker)
     mine[i].pid = getpid();
     gethostname(mine[i].host, sizeof(mine[i].host) - 1);
     perf_worker_try(worker, mine[i].rank, "ncclCommCuDevice", ncclCommCuDevice(worker->comms[i], &mine[i].device));
-    snprintf(mine[i].name, sizeof(mine[i].name), "%s", worker->memory->name);
+    perf_worker_must(worker, i, "describing its device",
+                     team->backend->describe(perf_worker_device(worker, i), mine[i].name, sizeof(mine[i].name),
+                                             mine[i].pci, sizeof(mine[i].pci)));
   }
   perf_team_exchange(team, worker->thread, mine, all, sizeof(*mine));
   free(mine);
@@ -105,12 +228,8 @@ void *perf_worker_run(void *arg)
   /* Nobody takes a communicator down while another still computes. */
   perf_team_barrier(team, worker->thread);
   perf_watch_arm(team->watch, o->timeout);
-  for (int i = 0; i < o->comms; i++) {
+  for (int i = 0; i < o->comms; i++)
     perf_worker_try(worker, perf_worker_rank(worker, i), "ncclCommDestroy", ncclCommDestroy(worker->comms[i]));
-    perf_buffer_drop(&worker->send[i]);
-    perf_buffer_drop(&worker->recv[i]);
-  }
-  free(worker->send);
-  free(worker->recv);
+  drop_buffers(worker);
   return NULL;
 }
