@@ -2,13 +2,14 @@
  * tuning. A communicator of one rank has none of them: it opens no socket, starts no thread and shares no memory. */
 #include "api/create.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include "api/agree.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
+#include "device/choose.h"
 #include "graph/order.h"
 #include "kernels/host/host.h"
 #include "program/signature.h"
@@ -18,10 +19,53 @@
 
 ncclResult_t tt_device_choose(const struct tt_device **device)
 {
-  const char *wanted = tt_param_string(TT_PARAM_TUTTI_DEVICE);
-  *device = tt_host_device();
-  if (wanted == NULL || strcasecmp(wanted, "auto") == 0 || strcasecmp(wanted, (*device)->name) == 0) return ncclSuccess;
-  return TT_FAIL(ncclInvalidUsage, "TUTTI_DEVICE is \"%s\"; this build has only \"%s\"", wanted, (*device)->name);
+  return tt_device_find(tt_host_device(), device);
+}
+
+/* Which device this rank uses, and its context there. Devices without contexts are as many as there are ranks. */
+static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properties *properties)
+{
+  const struct tt_device *device = comm->device;
+  int count = 0, index = comm->device_index;
+  if (device->open == NULL) return ncclSuccess;
+  if (index < 0) TT_TRY(device->current(&index));
+  TT_TRY(device->count(&count));
+  if (index < 0 || index >= count)
+    return TT_FAIL(ncclInvalidUsage, "rank %d is to use %s device %d; this process has %d, from 0", comm->rank,
+                   device->name, index, count);
+  comm->device_index = index;
+  tt_log_set_device(index);
+  *properties = (struct tt_device_properties){.size = sizeof *properties};
+  TT_TRY(device->properties(index, properties));
+  properties->name[sizeof properties->name - 1] = properties->pci[sizeof properties->pci - 1] = 0;
+  TT_TRY(tt_context_open(device, index, comm->rank, comm->nranks, &comm->context));
+  return ncclSuccess;
+}
+
+/* Two ranks on one device would wait for each other's works to make room, some devices' for ever. */
+static ncclResult_t check_duplicates(const struct ncclComm *comm)
+{
+  static const unsigned char none[16];
+  const struct tt_peer_info *peers = comm->env->peers;
+  if (tt_param_int(TT_PARAM_TUTTI_ALLOW_DUPLICATE_DEVICE)) return ncclSuccess;
+  for (int a = 0; a < comm->nranks; a++) {
+    char others[160] = "";
+    size_t at = 0;
+    if (memcmp(peers[a].device_id, none, sizeof none) == 0) continue;
+    for (int b = a + 1; b < comm->nranks; b++) {
+      bool host = peers[a].node == peers[b].node || peers[a].host_hash == peers[b].host_hash;
+      if (!host || memcmp(peers[a].device_id, peers[b].device_id, sizeof none) != 0) continue;
+      int wrote = snprintf(others + at, sizeof others - at, ", %d", b);
+      at = TT_MIN(at + (size_t)wrote, sizeof others - 1);
+    }
+    if (at > 0)
+      return TT_FAIL(ncclInvalidUsage,
+                     "duplicate device: ranks %d%s of host %s all use %s device %d%s%s; give each rank one of its own, "
+                     "or set TUTTI_ALLOW_DUPLICATE_DEVICE=1",
+                     a, others, peers[a].host, comm->device->name, peers[a].device, peers[a].pci[0] ? " at " : "",
+                     peers[a].pci);
+  }
+  return ncclSuccess;
 }
 
 static ncclResult_t choose_net(struct ncclComm *comm, const ncclConfig_t *config)
@@ -46,9 +90,13 @@ out:
   return result;
 }
 
-/* NCCL_BUFFSIZE and NCCL_LL_BUFFSIZE, or the device's default, rounded up to whole cache lines a slot. */
-static ncclResult_t buffer_bytes(const struct tt_device *device, int protocol, enum tt_param_id param, size_t *bytes)
+/* What the user asks for, or the device's default, rounded up to whole lines of 128 bytes a slot. */
+static ncclResult_t buffer_bytes(const struct tt_device *device, int protocol, size_t *bytes)
 {
+  static const enum tt_param_id params[TT_NUM_PROTOCOLS] = {[TT_PROTO_LL] = TT_PARAM_NCCL_LL_BUFFSIZE,
+                                                            [TT_PROTO_LL128] = TT_PARAM_NCCL_LL128_BUFFSIZE,
+                                                            [TT_PROTO_SIMPLE] = TT_PARAM_NCCL_BUFFSIZE};
+  enum tt_param_id param = params[protocol];
   *bytes = 0;
   if (!(device->protocols & (1u << protocol))) return ncclSuccess;
   int64_t wanted = tt_param_int(param);
@@ -56,7 +104,7 @@ static ncclResult_t buffer_bytes(const struct tt_device *device, int protocol, e
     return TT_FAIL(ncclInvalidUsage, "%s is %lld bytes; the smallest buffer is %d", tt_param_describe(param)->name,
                    (long long)wanted, TT_SLOTS * SMALLEST_SLOT);
   size_t slot = (wanted < 0 ? device->default_buffer[protocol] : (size_t)wanted) / TT_SLOTS;
-  *bytes = TT_SLOTS * ((slot + 63) / 64 * 64);
+  *bytes = TT_SLOTS * ((slot + 127) / 128 * 128);
   return ncclSuccess;
 }
 
@@ -66,19 +114,21 @@ static ncclResult_t check_health(void *health)
   return tt_health_check(health, true);
 }
 
-static ncclResult_t make_env(struct ncclComm *comm, int device_index)
+static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_properties *properties)
 {
   struct tt_transport_config config = {
       .rank = comm->rank,
       .nranks = comm->nranks,
-      .device_index = device_index,
+      .device_index = comm->device_index,
       .device = comm->device,
+      .context = comm->context,
+      .properties = comm->context != NULL ? properties : NULL,
       .net = comm->net,
       .abort = &comm->abort,
   };
-  TT_TRY(buffer_bytes(comm->device, TT_PROTO_LL, TT_PARAM_NCCL_LL_BUFFSIZE, &config.buffer_bytes[TT_PROTO_LL]));
-  TT_TRY(buffer_bytes(comm->device, TT_PROTO_SIMPLE, TT_PARAM_NCCL_BUFFSIZE, &config.buffer_bytes[TT_PROTO_SIMPLE]));
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
+  TT_TRY(check_duplicates(comm));
   TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, &comm->health));
   TT_TRY(tt_connect_create(comm->env, comm->bootstrap, &comm->connect));
   tt_connect_set_check(comm->connect, check_health, comm->health);
@@ -106,13 +156,26 @@ static int channel_limit(enum tt_param_id param, int from_config, int fallback)
   return from_config != NCCL_CONFIG_UNDEF_INT ? from_config : fallback;
 }
 
+/* Whether every rank maps every other's memory. */
+static bool all_mapped(const struct ncclComm *comm)
+{
+  if (comm->nnodes > 1) return false;
+  if (!tt_transport_device_memory(comm->env)) return !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE);
+  for (int a = 0; a < comm->nranks; a++)
+    for (int b = a + 1; b < comm->nranks; b++) {
+      char reason[192];
+      if (!tt_transport_device.can(comm->env, a, b, reason, sizeof reason)) return false;
+    }
+  return true;
+}
+
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
 {
   struct tt_tuning_input input = {
       .nranks = comm->nranks,
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,
-      .all_mapped = comm->nnodes == 1 && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
+      .all_mapped = all_mapped(comm),
       .protocols = comm->device->protocols,
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =
@@ -129,9 +192,10 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
 
 /* What only communicators of several ranks have. A rank without its device still joins, so that the others learn of it
  * instead of waiting. */
-static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *create, ncclResult_t device)
+static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *create, ncclResult_t device,
+                                const struct tt_device_properties *properties)
 {
-  const char *name = device == ncclSuccess ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
+  const char *name = comm->device != NULL ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
   TT_TRY(tt_bootstrap_create(&create->id, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
   TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
   if (device != ncclSuccess) return device;
@@ -141,7 +205,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
       return TT_FAIL(ncclInvalidUsage, "NCCL_OOB_NET_ENABLE is 1 but there is no network plugin to use");
     TT_TRY(tt_bootstrap_use_net(comm->bootstrap, comm->net, 0));
   }
-  return make_env(comm, create->device);
+  return make_env(comm, properties);
 }
 
 static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm **out)
@@ -163,17 +227,27 @@ static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm *
   return ncclSuccess;
 }
 
-static void log_init(const struct ncclComm *comm, const char *state)
+/* "0000:1b:00.0" as NCCL writes it: 1b000. */
+static unsigned long bus_id(const char *pci)
+{
+  unsigned domain = 0, bus = 0, device = 0, function = 0;
+  if (sscanf(pci, "%x:%x:%x.%x", &domain, &bus, &device, &function) < 3) return 0;
+  return (unsigned long)domain << 20 | bus << 12 | device << 4 | function;
+}
+
+static void log_init(const struct ncclComm *comm, const struct tt_device_properties *properties, const char *state)
 {
   TT_INFO(TT_INIT,
-          "ncclCommInitRank comm %p rank %d nranks %d cudaDev %d nvmlDev -1 busId 0 commId 0x%llx%s%s - Init %s",
-          (const void *)comm, comm->rank, comm->nranks, comm->device_index, (unsigned long long)comm->id_hash,
-          comm->name != NULL ? " name " : "", comm->name != NULL ? comm->name : "", state);
+          "ncclCommInitRank comm %p rank %d nranks %d cudaDev %d nvmlDev -1 busId %lx commId 0x%llx%s%s - Init %s",
+          (const void *)comm, comm->rank, comm->nranks, comm->device_index, bus_id(properties->pci),
+          (unsigned long long)comm->id_hash, comm->name != NULL ? " name " : "", comm->name != NULL ? comm->name : "",
+          state);
 }
 
 ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **out)
 {
   struct ncclComm *comm = NULL;
+  struct tt_device_properties properties = {0};
   int max_local = 1;
   uint64_t start = tt_timer_ns();
   ncclResult_t result;
@@ -181,8 +255,9 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   TT_TRY_GOTO(alloc_comm(create, &comm), result, out);
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
-  log_init(comm, "START");
-  if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create, device), result, out);
+  if (device == ncclSuccess) device = open_device(comm, &properties);
+  log_init(comm, &properties, "START");
+  if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create, device, &properties), result, out);
   TT_TRY_GOTO(device, result, out);
   TT_TRY_GOTO(place(comm, &max_local), result, out);
   tt_log_set_device(comm->device_index);
@@ -192,7 +267,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
   }
   comm->magic = TT_COMM_MAGIC;
-  log_init(comm, "COMPLETE");
+  log_init(comm, &properties, "COMPLETE");
   TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
           (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
           comm->net != NULL ? tt_net_name(comm->net) : "none");
@@ -203,15 +278,35 @@ out:
   return result;
 }
 
+/* Works on streams may still use connections. What users launched comes to its end first, unless the communicator was
+ * aborted; what does not within these times is stopped. */
+#define DRAIN_MS 5000
+#define STOP_MS 1000
+
+static void end_works(struct ncclComm *comm)
+{
+  const struct tt_device *device = comm->device;
+  int done = 0;
+  if (comm->context == NULL || !(device->features & TT_DEVICE_STREAMS)) return;
+  bool failed = atomic_load(&comm->abort) != 0 || atomic_load(&comm->async_error) != ncclSuccess;
+  if (!failed && device->drain(comm->context->handle, DRAIN_MS, &done) == ncclSuccess && done) return;
+  device->stop(comm->context->handle);
+  if (device->drain(comm->context->handle, STOP_MS, &done) != ncclSuccess || !done)
+    TT_WARN("rank %d: works on %s device %d did not end within %d ms after they were stopped", comm->rank, device->name,
+            comm->device_index, STOP_MS);
+}
+
 void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
   comm->magic = 0;
+  end_works(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
   tt_connect_destroy(comm->connect);
   tt_health_destroy(comm->health);
   tt_bootstrap_destroy(comm->bootstrap);
   tt_transport_env_destroy(comm->env);
+  tt_context_release(comm->context);
   tt_net_close(comm->net);
   tt_tuning_destroy(comm->tuning);
   tt_programs_destroy(comm->programs);

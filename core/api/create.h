@@ -8,7 +8,8 @@
 struct tt_create {
   ncclUniqueId id;
   int rank, nranks;
-  int device;          /* -1: the rank's index among those of its host */
+  int device;          /* -1: the device that the calling thread has chosen, if its kind knows of that; else the rank's
+                          index among those of its host */
   ncclConfig_t config; /* read and checked */
 };
 

@@ -40,13 +40,20 @@ ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap
   return ncclSuccess;
 }
 
+void tt_connect_close(struct tt_connect *connect, struct tt_entry *entry)
+{
+  struct tt_connector *connector = &entry->connector;
+  if (connector->opened) connect->env->device->conn_close(connect->env->context->handle, &connector->conn);
+  connector->opened = false;
+  if (connector->resources) tt_transport_get(connector->transport)->close(connect->env, connector);
+}
+
 static void destroy_peer(struct tt_connect *connect, struct tt_connect_peer *peer)
 {
-  for (int i = 0; peer && i < 2 * TT_MAX_CHANNELS * 2; i++) {
+  for (int i = 0; peer && i < TT_CONN_INDICES * TT_MAX_CHANNELS * 2; i++) {
     struct tt_entry *entry = (&peer->entries[0][0][0])[i];
     if (!entry) continue;
-    const struct tt_transport *transport = tt_transport_get(entry->connector.transport);
-    if (entry->connector.resources) transport->close(connect->env, &entry->connector);
+    tt_connect_close(connect, entry);
     free(entry);
   }
   free(peer);
@@ -81,7 +88,8 @@ void tt_connect_destroy(struct tt_connect *connect)
 /* The entry if it is there, without the lock. */
 static struct tt_entry *find(const struct tt_connect *connect, int peer, int channel, int index, bool send)
 {
-  if (peer < 0 || peer >= connect->env->nranks || channel < 0 || channel >= TT_MAX_CHANNELS || index < 0 || index > 1)
+  if (peer < 0 || peer >= connect->env->nranks || channel < 0 || channel >= TT_MAX_CHANNELS || index < 0 ||
+      index >= TT_CONN_INDICES)
     return NULL;
   struct tt_connect_peer *table = atomic_load_explicit(&connect->peers[peer], memory_order_acquire);
   return table ? atomic_load_explicit(&table->entries[index][channel][send], memory_order_acquire) : NULL;
@@ -117,7 +125,7 @@ ncclResult_t tt_connect_need(struct tt_connect *connect, int peer, int channel, 
   if (entry && (is_up(entry) || entry->wanted)) return ncclSuccess;
   if (!entry) {
     if (peer < 0 || peer >= connect->env->nranks || peer == connect->env->rank || channel < 0 ||
-        channel >= TT_MAX_CHANNELS || index < 0 || index > 1)
+        channel >= TT_MAX_CHANNELS || index < 0 || index >= TT_CONN_INDICES)
       return TT_FAIL(ncclInternalError, "no connection to rank %d of %d, channel %d, index %d can be needed by rank %d",
                      peer, connect->env->nranks, channel, index, connect->env->rank);
     pthread_mutex_lock(&connect->lock);

@@ -9,6 +9,12 @@
 /* Bits 30 and 31 of a tag mark a message between connection services; below are distance and index. */
 #define TT_TAG_CONNECT 0x40000000u
 #define TT_TAG_CONNECT_MASK 0xc0000000u
+/* Of a message about `index` from a rank to the one that comes `distance` behind it. */
+static inline uint32_t tt_connect_tag(uint32_t distance, int index)
+{
+  return TT_TAG_CONNECT | distance << 3 | (uint32_t)index;
+}
+_Static_assert(TT_CONN_INDICES <= 8, "an index has three bits of a tag");
 
 /* A connection's life. Guarded by the lock; UP and FAILED never change. */
 enum tt_entry_state {
@@ -33,7 +39,7 @@ struct tt_entry {
 };
 
 struct tt_connect_peer {
-  struct tt_entry *_Atomic entries[2][TT_MAX_CHANNELS][2]; /* index, channel, send */
+  struct tt_entry *_Atomic entries[TT_CONN_INDICES][TT_MAX_CHANNELS][2]; /* index, channel, send */
 };
 
 /* A message that came, waiting for the worker. */
@@ -57,7 +63,7 @@ struct tt_connect {
   pthread_t worker;
   _Atomic size_t bytes;
   struct tt_connect_peer *_Atomic *peers; /* nranks; made when first needed */
-  tt_connect_check *check; /* NULL: none */
+  tt_connect_check *check;                /* NULL: none */
   void *check_context;
   /* The user thread's: what it noted and has not seen UP. */
   struct tt_entry **wanted;
@@ -71,6 +77,8 @@ void tt_connect_activate(struct tt_connect *connect, struct tt_entry *entry);
 ncclResult_t tt_connect_wake_worker(struct tt_connect *connect);
 /* The bootstrap's handler. */
 void tt_connect_receive(void *context, int peer, uint32_t tag, const void *data, size_t bytes);
+/* Frees what the transport and the device made of this end, if anything. */
+void tt_connect_close(struct tt_connect *connect, struct tt_entry *entry);
 /* Stops the worker for good. */
 void tt_connect_stop_worker(struct tt_connect *connect);
 

@@ -86,7 +86,7 @@ static const char *parse_header(struct tt_wire_reader *r, struct tt_connect_pars
   const unsigned char *text = length < TT_CONNECT_TEXT ? tt_wire_get(r, length) : NULL;
   if (r->bad || !text) return "it is cut short";
   if (kind < TT_CONNECT_HALVES || kind > TT_CONNECT_FAILED) return "its kind does not exist";
-  if (index > 1) return "its index does not exist";
+  if (index >= TT_CONN_INDICES) return "its index does not exist";
   if (count > MAX_RECORDS) return "it has too many records";
   memcpy(parsed->text, text, length);
   parsed->text[length] = '\0';

@@ -1,8 +1,8 @@
 /* What two ranks' connection services say to each other, as a versioned byte string.
  *
  * HALVES carries the sender's ends of connections with their handshakes; READY says that its ends of the listed
- * connections can carry data; FAILED says that they never will, and why. A message concerns one index (collectives or
- * point to point) and any number of channels in both directions. */
+ * connections can carry data; FAILED says that they never will, and why. A message concerns one index of
+ * tt_connect_index and any number of channels in both directions. */
 #ifndef TT_CONNECT_MESSAGE_H
 #define TT_CONNECT_MESSAGE_H
 

@@ -59,7 +59,7 @@ static ncclResult_t tell(struct worker *worker, struct tt_entry *first, enum tt_
     if (kind == TT_CONNECT_HALVES) record.handshake = entry->mine;
     TT_TRY_GOTO(tt_connect_message_add(&message, &record), result, out);
   }
-  uint32_t tag = TT_TAG_CONNECT | (uint32_t)((peer - connect->env->rank + n) % n) << 1 | (uint32_t)index;
+  uint32_t tag = tt_connect_tag((uint32_t)((peer - connect->env->rank + n) % n), index);
   TT_TRY_GOTO(tt_bootstrap_send(connect->bootstrap, peer, tag, message.data, message.bytes), result, out);
 out:
   free(message.data);
@@ -74,7 +74,7 @@ static void fail(struct worker *worker, struct tt_entry *entry, ncclResult_t res
   snprintf(text, sizeof(text), "%s", why);
   if (inform) tell(worker, entry, TT_CONNECT_FAILED, text, NULL);
   if (entry->set_up) atomic_fetch_sub(&connect->bytes, entry->connector.bytes);
-  if (entry->connector.resources) tt_transport_get(entry->connector.transport)->close(connect->env, &entry->connector);
+  tt_connect_close(connect, entry);
   pthread_mutex_lock(&connect->lock);
   entry->result = result;
   memcpy(entry->why, text, sizeof(text));
@@ -146,7 +146,7 @@ static void open_letter(struct worker *worker, const struct tt_letter *letter)
     return;
   }
   uint32_t distance = (uint32_t)((connect->env->rank - peer + n) % n);
-  if (peer == connect->env->rank || letter->tag != (TT_TAG_CONNECT | distance << 1 | (uint32_t)parsed.index))
+  if (peer == connect->env->rank || letter->tag != tt_connect_tag(distance, parsed.index))
     TT_WARN("rank %d ignores a message about connections from rank %d: its tag %08x belongs to another pair",
             connect->env->rank, peer, letter->tag);
   else
@@ -195,12 +195,24 @@ static ncclResult_t set_up(struct worker *worker, struct tt_entry *entry)
   return ncclSuccess;
 }
 
+/* Once its pointers are there, the device makes its own of an end. The peer does not use the connection before it is
+ * told that this end is ready. */
+static ncclResult_t open_on_device(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  if (!env->context || !env->device->conn_open) return ncclSuccess;
+  ncclResult_t result = env->device->conn_open(env->context->handle, &connector->conn);
+  connector->opened = result == ncclSuccess;
+  return result;
+}
+
 static void go_on(struct worker *worker, struct tt_entry *entry)
 {
   if (!entry->set_up || !entry->heard || entry->connected) return;
   bool done = false;
   const struct tt_transport *transport = tt_transport_get(entry->connector.transport);
-  ncclResult_t result = transport->connect(worker->connect->env, &entry->connector, &entry->theirs, &done);
+  struct tt_transport_env *env = worker->connect->env;
+  ncclResult_t result = transport->connect(env, &entry->connector, &entry->theirs, &done);
+  if (result == ncclSuccess && done) result = open_on_device(env, &entry->connector);
   if (result != ncclSuccess) {
     fail_reported(worker, entry, result, true);
   } else if (done) {
@@ -215,13 +227,16 @@ static void log_channel(const struct tt_connect *connect, const struct tt_connec
 {
   const struct tt_transport_env *env = connect->env;
   char label[96];
-  if (connector->transport == TT_TRANSPORT_PEER && !connector->send) return;
+  bool net = connector->transport == TT_TRANSPORT_NET;
+  if (!net && !connector->send) return;
   tt_transport_get(connector->transport)->label(env, connector, label, sizeof(label));
   int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
-  const char *direction = connector->transport == TT_TRANSPORT_PEER ? "" : connector->send ? "[send] " : "[receive] ";
-  TT_INFO(TT_INIT | (connector->transport == TT_TRANSPORT_PEER ? TT_SHM : TT_NET),
-          "Channel %02d/%d : %d[%d] -> %d[%d] %svia %s", connector->channel, connector->index, from,
-          env->peers[from].device, to, env->peers[to].device, direction, label);
+  const char *direction = !net ? "" : connector->send ? "[send] " : "[receive] ";
+  static const int subsystems[TT_NUM_TRANSPORTS] = {
+      [TT_TRANSPORT_PEER] = TT_SHM, [TT_TRANSPORT_NET] = TT_NET, [TT_TRANSPORT_DEVICE] = TT_P2P};
+  TT_INFO(TT_INIT | subsystems[connector->transport], "Channel %02d/%d : %d[%d] -> %d[%d] %svia %s", connector->channel,
+          tt_connect_index_point_to_point(connector->index), from, env->peers[from].device, to, env->peers[to].device,
+          direction, label);
 }
 
 static void finish(struct worker *worker, struct tt_entry *entry)

@@ -35,6 +35,7 @@ struct ncclComm {
   char *name;       /* config.commName, or NULL */
 
   const struct tt_device *device;
+  struct tt_context *context; /* device/context.h; NULL for a device without contexts */
   struct tt_net *net; /* NULL when there is no network */
   struct tt_bootstrap *bootstrap;
   struct tt_peer_info *peers;

@@ -53,6 +53,17 @@ bool tt_plugin_suffix_name(const char *prefix, const char *name, char file[TT_PL
   return snprintf(file, TT_PLUGIN_NAME_BYTES, "%s-%s.so", prefix, name) < TT_PLUGIN_NAME_BYTES;
 }
 
+bool tt_plugin_own_file(const char *library_dir, const char *name, int i, char *file, size_t size)
+{
+  size_t length = strlen(library_dir);
+  bool compat = length >= 7 && strcmp(library_dir + length - 7, "/compat") == 0;
+  const char *folder = i == 0 ? "/tutti" : compat ? "/.." : "";
+  int bytes = snprintf(file, size, "%s%s/%s", library_dir, folder, name);
+  if (bytes >= 0 && (size_t)bytes < size) return true;
+  file[0] = '\0';
+  return false;
+}
+
 void tt_plugin_path(const void *symbol, char *path, size_t size)
 {
   Dl_info info;

@@ -22,6 +22,12 @@ enum tt_plugin_found tt_plugin_open(const char *file, void **handle, char reason
  * False if there is none, or it would be too long. */
 bool tt_plugin_suffix_name(const char *prefix, const char *name, char file[TT_PLUGIN_NAME_BYTES]);
 
+/* Where plugins of Tutti's own are: in tutti/ beside the library; around the drop-in, which lies in tutti/compat/; or
+ * just beside it, for those who copy it all. Number `i` of the two places for a file's name; false if it is too long.
+ */
+#define TT_PLUGIN_OWN_PLACES 2
+bool tt_plugin_own_file(const char *library_dir, const char *name, int i, char *file, size_t size);
+
 /* The path of the file that holds `symbol`. */
 void tt_plugin_path(const void *symbol, char *path, size_t size);
 

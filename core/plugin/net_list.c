@@ -58,16 +58,8 @@ static void add_own(struct tt_net_library *library, const char *directory, const
 {
   memset(library, 0, sizeof(*library));
   snprintf(library->report.asked, sizeof(library->report.asked), "libtutti-net-%s.so", which);
-  /* Plugins are in tutti/ beside the library; around the drop-in, which lies in tutti/compat/; or just beside it, for
-   * those who copy it all. */
-  size_t length = strlen(directory);
-  bool compat = length >= 7 && strcmp(directory + length - 7, "/compat") == 0;
-  const char *const folders[] = {"/tutti", compat ? "/.." : ""};
-  for (int i = 0; i < 2; i++) {
-    int bytes =
-        snprintf(library->files[i], sizeof(library->files[i]), "%s%s/%s", directory, folders[i], library->report.asked);
-    if (bytes >= (int)sizeof(library->files[i])) library->files[i][0] = '\0';
-  }
+  for (int i = 0; i < TT_PLUGIN_OWN_PLACES; i++)
+    tt_plugin_own_file(directory, library->report.asked, i, library->files[i], sizeof(library->files[i]));
 }
 
 int tt_net_list_parse(const char *value, bool secure, const char *own_directory, struct tt_net_library *libraries)

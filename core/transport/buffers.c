@@ -5,14 +5,21 @@
 #include "base/check.h"
 
 #define LINE 64
+#define WIDE 128 /* LL128's line */
 #define PAGE 4096
+
+static bool is_wide(const struct tt_transport_env *env, int protocol)
+{
+  return protocol == TT_PROTO_LL128 || tt_transport_device_memory(env);
+}
 
 size_t tt_transport_slot_bytes(const struct tt_transport_env *env, int protocol)
 {
-  return env->buffer_bytes[protocol] / TT_SLOTS / LINE * LINE;
+  size_t line = is_wide(env, protocol) ? WIDE : LINE;
+  return env->buffer_bytes[protocol] / TT_SLOTS / line * line;
 }
 
-ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, struct tt_buffers *buffers)
+ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t protocols, struct tt_buffers *buffers)
 {
   static const char *const variables[TT_NUM_PROTOCOLS] = {[TT_PROTO_LL] = "NCCL_LL_BUFFSIZE",
                                                           [TT_PROTO_LL128] = "NCCL_LL128_BUFFSIZE",
@@ -22,17 +29,25 @@ ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, struct tt_buf
   buffers->head = LINE;
   buffers->bytes = 2 * LINE;
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
-    if (env->buffer_bytes[p] == 0) continue;
+    if (env->buffer_bytes[p] == 0 || !(protocols & (1u << p))) continue;
     size_t slot = tt_transport_slot_bytes(env, p);
     if (slot < TT_SLOT_HEADER + LINE)
       return TT_FAIL(ncclInvalidUsage, "%s gives a connection %zu bytes, but eight slots need at least %d: raise it",
                      variables[p], env->buffer_bytes[p], TT_SLOTS * (TT_SLOT_HEADER + LINE));
+    if (is_wide(env, p)) buffers->bytes = (buffers->bytes + WIDE - 1) / WIDE * WIDE + WIDE - TT_SLOT_HEADER;
     buffers->slots[p] = buffers->bytes;
     buffers->slot_bytes[p] = slot;
     buffers->bytes += slot * TT_SLOTS;
   }
   buffers->bytes = (buffers->bytes + PAGE - 1) / PAGE * PAGE;
   return ncclSuccess;
+}
+
+void tt_buffers_start(struct tt_conn *conn, uint64_t first_step)
+{
+  conn->step = first_step;
+  atomic_store_explicit(conn->head, first_step, memory_order_relaxed);
+  atomic_store_explicit(conn->tail, first_step, memory_order_relaxed);
 }
 
 void tt_buffers_apply(const struct tt_buffers *buffers, unsigned char *block, struct tt_conn *conn)

@@ -1,11 +1,13 @@
-/* Which transport connects two ranks: the first that can, shared memory before the network. */
+/* Which transport connects two ranks: the first that can, device memory before shared memory before the network. */
 #include "transport/transport.h"
 
 #include <stdio.h>
 #include "base/check.h"
 
-static const struct tt_transport *const transports[TT_NUM_TRANSPORTS] = {
-    [TT_TRANSPORT_PEER] = &tt_transport_peer, [TT_TRANSPORT_NET] = &tt_transport_net};
+static const struct tt_transport *const transports[TT_NUM_TRANSPORTS] = {[TT_TRANSPORT_PEER] = &tt_transport_peer,
+                                                                         [TT_TRANSPORT_NET] = &tt_transport_net,
+                                                                         [TT_TRANSPORT_DEVICE] = &tt_transport_device};
+static const enum tt_transport_id order[] = {TT_TRANSPORT_DEVICE, TT_TRANSPORT_PEER, TT_TRANSPORT_NET};
 
 const struct tt_transport *tt_transport_get(enum tt_transport_id id)
 {
@@ -16,13 +18,15 @@ ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, i
 {
   char reasons[512] = "";
   size_t at = 0;
-  for (int i = 0; i < TT_NUM_TRANSPORTS; i++) {
+  for (size_t i = 0; i < TT_COUNT(order); i++) {
     char reason[192] = "";
-    if (transports[i]->can(env, from, to, reason, sizeof(reason))) {
-      *out = (enum tt_transport_id)i;
+    const struct tt_transport *transport = transports[order[i]];
+    if (transport->can(env, from, to, reason, sizeof(reason))) {
+      *out = order[i];
       return ncclSuccess;
     }
-    int n = snprintf(reasons + at, sizeof(reasons) - at, "%s%s: %s", at ? "; " : "", transports[i]->name, reason);
+    if (!reason[0]) continue;
+    int n = snprintf(reasons + at, sizeof(reasons) - at, "%s%s: %s", at ? "; " : "", transport->name, reason);
     at = TT_MIN(at + (size_t)n, sizeof(reasons) - 1);
   }
   return TT_FAIL(ncclSystemError, "no transport can reach rank %d from rank %d (%s)", to, from, reasons);

@@ -1,14 +1,17 @@
 /* What the connections of a communicator share on one rank: memory, doorbell, proxy, and what is known of the peers. */
 #include "transport/transport.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "bootstrap/bootstrap.h"
+#include "transport/imports.h"
 #include "transport/memory.h"
 #include "transport/node.h"
+#include "transport/reach.h"
 
 static void describe(const struct tt_transport_config *config, const struct tt_peer_memory *memory,
                      struct tt_peer_info *info)
@@ -20,7 +23,26 @@ static void describe(const struct tt_transport_config *config, const struct tt_p
   info->host_hash = tt_host_hash();
   info->process = tt_host_process();
   strncpy(info->host, tt_host_name(), sizeof(info->host) - 1);
+  if (config->properties) {
+    memcpy(info->device_id, config->properties->id, sizeof(info->device_id));
+    snprintf(info->pci, sizeof(info->pci), "%s", config->properties->pci);
+  }
   tt_peer_memory_describe(memory, info);
+}
+
+static int hand_out_slab(void *slabs, uint64_t object, uint64_t *bytes)
+{
+  return tt_slabs_descriptor(slabs, object, bytes);
+}
+
+/* This rank's device memory for connections, which carries the name under which it is handed out. */
+static ncclResult_t make_slabs(struct tt_transport_env *env, const struct tt_peer_info *me)
+{
+  if (!env->context) return TT_FAIL(ncclInternalError, "device %s has memory and no context", env->device->name);
+  TT_TRY(tt_slabs_create(env->context, me->uds, &env->slabs));
+  TT_TRY(tt_imports_create(env->context, env->memory, env->peers, &env->imports));
+  tt_peer_memory_set_source(env->memory, hand_out_slab, env->slabs);
+  return ncclSuccess;
 }
 
 /* All ranks' descriptions, each checked to be the right rank's. */
@@ -67,6 +89,8 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   env->device = config->device;
   env->net = config->net;
   env->abort = config->abort;
+  env->context = config->context;
+  env->first_step = (uint64_t)tt_param_int(TT_PARAM_TUTTI_FIRST_STEP);
   memcpy(env->buffer_bytes, config->buffer_bytes, sizeof(env->buffer_bytes));
   ncclResult_t result;
   TT_TRY_GOTO(TT_CALLOC(&peers, (size_t)config->nranks), result, out);
@@ -78,10 +102,13 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   env->bell = tt_peer_memory_bell(env->memory, &env->bell_offset);
   if (config->net) TT_TRY_GOTO(tt_proxy_create(config->net, config->rank, &env->proxy), result, out);
   describe(config, env->memory, &peers[config->rank]);
+  if (tt_transport_device_memory(env)) TT_TRY_GOTO(make_slabs(env, &peers[config->rank]), result, out);
   TT_TRY_GOTO(exchange(config, bootstrap, peers), result, out);
   TT_TRY_GOTO(tt_peer_memory_start(env->memory, peers), result, out);
   TT_TRY_GOTO(tt_node_prove(env->memory, bootstrap, config->rank, config->nranks, peers), result, out);
   number_devices(peers, config->nranks);
+  if (tt_transport_device_memory(env))
+    TT_TRY_GOTO(tt_reach_create(env->device, config->rank, config->nranks, peers, bootstrap, &env->reach), result, out);
   *out = env;
 out:
   if (result != ncclSuccess) tt_transport_env_destroy(env);
@@ -92,7 +119,10 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
 {
   if (!env) return;
   tt_proxy_destroy(env->proxy);
-  tt_peer_memory_destroy(env->memory);
+  tt_imports_destroy(env->imports);
+  tt_peer_memory_destroy(env->memory); /* its service hands out slabs until then */
+  tt_slabs_destroy(env->slabs);
+  tt_reach_destroy(env->reach);
   free((void *)env->peers);
   free(env);
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "transport/arena.h"
-#include "transport/memory_service.h"
 #include "transport/memory_wire.h"
 
 /* The service answers as soon as its thread runs; the limit is for a machine that is very busy. */
@@ -48,7 +47,7 @@ ncclResult_t tt_peer_memory_create(int rank, int nranks, size_t address_space, s
   for (int i = 0; i < nranks; i++) memory->peers[i].fd = -1;
   TT_TRY_GOTO(tt_shm_create(address_space, &shm), result, out);
   TT_TRY_GOTO(tt_shm_alloc(shm, sizeof(*memory->bell), &bell, &memory->bell_offset), result, out);
-  TT_TRY_GOTO(tt_memory_service_create(rank, tt_shm_fd(shm), &memory->service), result, out);
+  TT_TRY_GOTO(tt_memory_service_create(rank, tt_shm_fd(shm), address_space, &memory->service), result, out);
   memory->bell = bell;
   memory->shm = shm;
   shm = NULL; /* the arena's, whatever happens */
@@ -109,27 +108,48 @@ ncclResult_t tt_peer_memory_start(struct tt_peer_memory *memory, const struct tt
 }
 
 /* The client's side of memory_wire.h on a connected socket. *fd stays -1 if the other side is not that rank. */
-static ncclResult_t ask(struct tt_peer_memory *memory, int rank, int socket, int *fd)
+static ncclResult_t ask(struct tt_peer_memory *memory, int rank, int socket, uint64_t object, int *fd, uint64_t *bytes)
 {
   const struct tt_key *key = &memory->infos[rank].key;
   tt_deadline deadline = tt_deadline_in_ms(REACH_MS);
   struct tt_memory_hello hello = {
-      .magic = TT_MEMORY_MAGIC, .version = TT_MEMORY_VERSION, .client = memory->rank, .server = rank};
+      .magic = TT_MEMORY_MAGIC, .version = TT_MEMORY_VERSION, .client = memory->rank, .server = rank, .object = object};
   TT_TRY(tt_random(hello.nonce, sizeof(hello.nonce)));
   TT_TRY(tt_uds_send(socket, &hello, sizeof(hello), -1, deadline));
   struct tt_memory_challenge challenge;
   TT_TRY(tt_uds_recv(socket, &challenge, sizeof(challenge), NULL, deadline));
-  if (challenge.proof != tt_memory_prove(key, 'S', &hello, challenge.nonce)) return ncclSuccess;
-  struct tt_memory_proof proof = {tt_memory_prove(key, 'C', &hello, challenge.nonce)}, last;
+  if (challenge.proof != tt_memory_prove(key, 'S', &hello, challenge.nonce, 0)) return ncclSuccess;
+  struct tt_memory_proof proof = {tt_memory_prove(key, 'C', &hello, challenge.nonce, 0)};
+  struct tt_memory_grant last;
   TT_TRY(tt_uds_send(socket, &proof, sizeof(proof), -1, deadline));
   int got = -1;
   TT_TRY(tt_uds_recv(socket, &last, sizeof(last), &got, deadline));
-  if (last.proof != tt_memory_prove(key, 'G', &hello, challenge.nonce)) {
+  if (last.proof != tt_memory_prove(key, 'G', &hello, challenge.nonce, last.bytes)) {
     if (got >= 0) close(got);
     return ncclSuccess;
   }
   *fd = got;
+  *bytes = last.bytes;
   return ncclSuccess;
+}
+
+void tt_peer_memory_set_source(struct tt_peer_memory *memory, tt_memory_source *source, void *context)
+{
+  tt_memory_service_set_source(memory->service, source, context);
+}
+
+ncclResult_t tt_peer_memory_fetch(struct tt_peer_memory *memory, int rank, uint64_t object, int *fd, uint64_t *bytes)
+{
+  const struct tt_peer_info *info = &memory->infos[rank];
+  int socket = -1;
+  *fd = -1;
+  *bytes = 0;
+  TT_TRY(tt_uds_connect(info->uds, &socket));
+  ncclResult_t result = socket >= 0 ? ask(memory, rank, socket, object, fd, bytes) : ncclSuccess;
+  if (socket >= 0) close(socket);
+  if (result == ncclSuccess && *fd >= 0) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "rank %d (%s, process %d) does not hand out its memory %llu: it has probably ended",
+                 rank, info->host, info->pid, (unsigned long long)object);
 }
 
 static ncclResult_t reach(struct tt_peer_memory *memory, int rank)
@@ -141,9 +161,10 @@ static ncclResult_t reach(struct tt_peer_memory *memory, int rank)
     peer->arena = tt_arena_find(info->uds);
   } else if (info->host_hash == me->host_hash) {
     int socket = -1;
+    uint64_t bytes;
     TT_TRY(tt_uds_connect(info->uds, &socket));
     if (socket >= 0) {
-      ncclResult_t result = ask(memory, rank, socket, &peer->fd);
+      ncclResult_t result = ask(memory, rank, socket, TT_MEMORY_ARENA, &peer->fd, &bytes);
       close(socket);
       if (result != ncclSuccess)
         TT_INFO(TT_INIT | TT_SHM, "Rank %d does not hand out its memory although its socket is on this host", rank);

@@ -9,6 +9,7 @@
 #include "nccl.h"
 #include "base/doorbell.h"
 #include "base/shm.h"
+#include "transport/memory_service.h"
 #include "transport/peer_info.h"
 
 struct tt_peer_memory;
@@ -38,6 +39,12 @@ void tt_peer_memory_unmap(struct tt_peer_memory *memory, int rank, void *ptr, si
 /* Another rank's doorbell, mapped once and until the end. */
 ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, uint64_t offset,
                                       struct tt_doorbell **bell);
+
+/* What else this rank hands out, by number. Before tt_peer_memory_start; `context` outlives the object. */
+void tt_peer_memory_set_source(struct tt_peer_memory *memory, tt_memory_source *source, void *context);
+/* The descriptor of another process's object, the caller's to close. Bounded; ncclRemoteError if it is not handed out.
+ */
+ncclResult_t tt_peer_memory_fetch(struct tt_peer_memory *memory, int rank, uint64_t object, int *fd, uint64_t *bytes);
 
 /* Clients of this rank's memory that were dropped. */
 uint64_t tt_peer_memory_dropped(const struct tt_peer_memory *memory);

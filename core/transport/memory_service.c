@@ -1,4 +1,4 @@
-/* Hands out a memory descriptor over an abstract Unix socket, to who proves that it knows the key. One thread serves
+/* Hands out memory descriptors over an abstract Unix socket, to who proves that it knows the key. One thread serves
  * all clients at once, so that a client that is wrong, silent or slow is dropped without disturbing the others. */
 #include "transport/memory_service.h"
 
@@ -34,6 +34,9 @@ struct client {
 
 struct tt_memory_service {
   int rank, memory_fd, listen_fd, wake_fd;
+  uint64_t memory_bytes;
+  tt_memory_source *source; /* NULL: none */
+  void *source_context;
   char name[TT_UDS_NAME_BYTES];
   struct tt_key key;
   pthread_t thread;
@@ -72,7 +75,7 @@ static const char *challenge(struct tt_memory_service *service, struct client *c
   if (tt_random(client->nonce, sizeof(client->nonce)) != ncclSuccess) return "no random numbers";
   client->hello = *hello;
   struct tt_memory_challenge answer = {.nonce = {client->nonce[0], client->nonce[1]}};
-  answer.proof = tt_memory_prove(&service->key, 'S', &client->hello, client->nonce);
+  answer.proof = tt_memory_prove(&service->key, 'S', &client->hello, client->nonce, 0);
   if (send(client->fd, &answer, sizeof(answer), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(answer))
     return "it is gone";
   client->challenged = true;
@@ -80,15 +83,20 @@ static const char *challenge(struct tt_memory_service *service, struct client *c
   return NULL;
 }
 
-/* The proof is whole: hands out the descriptor. */
+/* The proof is whole: hands out what is asked for. */
 static const char *grant(struct tt_memory_service *service, struct client *client)
 {
-  if (client->in.proof.proof != tt_memory_prove(&service->key, 'C', &client->hello, client->nonce))
+  if (client->in.proof.proof != tt_memory_prove(&service->key, 'C', &client->hello, client->nonce, 0))
     return "it does not know the communicator's key";
-  struct tt_memory_proof last = {tt_memory_prove(&service->key, 'G', &client->hello, client->nonce)};
-  if (tt_uds_send(client->fd, &last, sizeof(last), service->memory_fd, tt_deadline_in_ms(1000)) != ncclSuccess)
-    return "it is gone";
-  return NULL;
+  bool arena = client->hello.object == TT_MEMORY_ARENA;
+  int fd = arena ? service->memory_fd : -1;
+  struct tt_memory_grant last = {.bytes = arena ? service->memory_bytes : 0};
+  if (!arena && service->source) fd = service->source(service->source_context, client->hello.object, &last.bytes);
+  if (fd < 0) return "it wants an object that is not there";
+  last.proof = tt_memory_prove(&service->key, 'G', &client->hello, client->nonce, last.bytes);
+  ncclResult_t result = tt_uds_send(client->fd, &last, sizeof(last), fd, tt_deadline_in_ms(1000));
+  if (!arena) close(fd);
+  return result == ncclSuccess ? NULL : "it is gone";
 }
 
 /* Reads what is there. Returns false if the client is finished, and in *why the reason if it was not served. */
@@ -144,13 +152,14 @@ static void *serve(void *arg)
   }
 }
 
-ncclResult_t tt_memory_service_create(int rank, int memory_fd, struct tt_memory_service **out)
+ncclResult_t tt_memory_service_create(int rank, int memory_fd, uint64_t bytes, struct tt_memory_service **out)
 {
   *out = NULL;
   struct tt_memory_service *service;
   TT_TRY(TT_CALLOC(&service, 1));
   service->rank = rank;
   service->memory_fd = memory_fd;
+  service->memory_bytes = bytes;
   service->listen_fd = service->wake_fd = -1;
   ncclResult_t result;
   TT_TRY_GOTO(tt_random(&service->key, sizeof(service->key)), result, out);
@@ -163,6 +172,12 @@ ncclResult_t tt_memory_service_create(int rank, int memory_fd, struct tt_memory_
 out:
   if (result != ncclSuccess) tt_memory_service_destroy(service);
   return result;
+}
+
+void tt_memory_service_set_source(struct tt_memory_service *service, tt_memory_source *source, void *context)
+{
+  service->source = source;
+  service->source_context = context;
 }
 
 ncclResult_t tt_memory_service_start(struct tt_memory_service *service)

@@ -1,4 +1,5 @@
-/* The service that hands out this rank's memory descriptor to ranks of the same communicator. */
+/* The service that hands out this rank's memory to ranks of the same communicator: descriptors of its shared memory and
+ * of other objects. */
 #ifndef TT_TRANSPORT_MEMORY_SERVICE_H
 #define TT_TRANSPORT_MEMORY_SERVICE_H
 
@@ -9,8 +10,14 @@
 
 struct tt_memory_service;
 
-/* Listens; clients wait until the service is started. `memory_fd` outlives it. */
-ncclResult_t tt_memory_service_create(int rank, int memory_fd, struct tt_memory_service **out);
+/* A new descriptor of an object other than the shared memory, which the service closes, and its bytes; -1 if there is
+ * none such. Called by the service's thread. */
+typedef int tt_memory_source(void *context, uint64_t object, uint64_t *bytes);
+
+/* Listens; clients wait until the service is started. `memory_fd`, of `bytes`, outlives it. */
+ncclResult_t tt_memory_service_create(int rank, int memory_fd, uint64_t bytes, struct tt_memory_service **out);
+/* Where other objects come from. Before the start; `context` outlives the service. */
+void tt_memory_service_set_source(struct tt_memory_service *service, tt_memory_source *source, void *context);
 /* Starts the thread. */
 ncclResult_t tt_memory_service_start(struct tt_memory_service *service);
 void tt_memory_service_destroy(struct tt_memory_service *service); /* NULL is allowed */

@@ -31,6 +31,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
 {
   if (from == to)
     snprintf(reason, size, "a rank does not connect to itself");
+  else if (tt_transport_device_memory(env))
+    snprintf(reason, size, "buffers of device %s are not host memory", env->device->name);
   else if (tt_param_int(TT_PARAM_NCCL_NET_DISABLE))
     snprintf(reason, size, "NCCL_NET_DISABLE is set");
   else if (!env->net)
@@ -55,7 +57,7 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
   return ncclSuccess;
 }
 
-static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources)
+static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources, uint64_t first_step)
 {
   size_t bytes = resources->buffers.bytes + TT_SLOTS * sizeof(struct tt_conn_fifo);
   void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,6 +68,7 @@ static ncclResult_t make_block(struct tt_connector *connector, struct net_resour
   resources->block = block;
   resources->block_bytes = connector->bytes = bytes;
   tt_buffers_apply(&resources->buffers, block, &connector->conn);
+  tt_buffers_start(&connector->conn, first_step);
   connector->conn.fifo = (struct tt_conn_fifo *)(void *)(resources->block + resources->buffers.bytes);
   connector->conn.flags = TT_CONN_PROXIED;
   return ncclSuccess;
@@ -78,9 +81,9 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   memset(resources, 0, sizeof(*resources));
   connector->resources = resources;
   connector->conn.peer = connector->peer;
-  TT_TRY(tt_buffers_layout(env, &resources->buffers));
+  TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
   TT_TRY(choose_device(env, connector, resources));
-  TT_TRY(make_block(connector, resources));
+  TT_TRY(make_block(connector, resources, env->first_step));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);

@@ -25,6 +25,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
   if (from == to) {
     snprintf(reason, size, "a rank does not connect to itself");
+  } else if (tt_transport_device_memory(env)) {
+    snprintf(reason, size, "buffers of device %s are not host memory", env->device->name);
   } else if (tt_param_int(TT_PARAM_NCCL_SHM_DISABLE)) {
     snprintf(reason, size, "NCCL_SHM_DISABLE is set");
   } else if (a->node != b->node) {
@@ -48,7 +50,8 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   TT_TRY(TT_CALLOC(&resources, 1));
   connector->resources = resources;
   connector->conn.peer = connector->peer;
-  TT_TRY(tt_buffers_layout(env, &resources->buffers));
+  connector->conn.step = env->first_step;
+  TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, PEER_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
@@ -57,6 +60,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
     TT_TRY(tt_shm_alloc(env->shm, resources->buffers.bytes, &resources->block, &resources->offset));
     connector->bytes = resources->buffers.bytes;
     tt_buffers_apply(&resources->buffers, resources->block, &connector->conn);
+    tt_buffers_start(&connector->conn, env->first_step);
     tt_wire_put_int(&w, resources->offset, 8);
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_wire_put_int(&w, resources->buffers.slot_bytes[p], 8);
   }

@@ -6,7 +6,7 @@
 #include "transport/wire.h"
 
 #define INFO_MAGIC 0x49505454u /* "TTPI" */
-#define INFO_VERSION 1
+#define INFO_VERSION 2
 
 static void put_text(struct tt_wire_writer *w, const char *text, size_t field)
 {
@@ -32,6 +32,8 @@ void tt_peer_info_pack(const struct tt_peer_info *info, unsigned char bytes[TT_P
   tt_wire_put_int(&w, info->key.k1, 8);
   put_text(&w, info->host, sizeof(info->host));
   put_text(&w, info->uds, sizeof(info->uds));
+  tt_wire_put(&w, info->device_id, sizeof(info->device_id));
+  put_text(&w, info->pci, sizeof(info->pci));
 }
 
 ncclResult_t tt_peer_info_unpack(const unsigned char bytes[TT_PEER_INFO_BYTES], struct tt_peer_info *info)
@@ -55,6 +57,9 @@ ncclResult_t tt_peer_info_unpack(const unsigned char bytes[TT_PEER_INFO_BYTES], 
   info->key.k1 = tt_wire_get_int(&r, 8);
   tt_wire_get_text(&r, info->host, sizeof(info->host));
   tt_wire_get_text(&r, info->uds, sizeof(info->uds));
+  const unsigned char *id = tt_wire_get(&r, sizeof(info->device_id));
+  if (id) memcpy(info->device_id, id, sizeof(info->device_id));
+  tt_wire_get_text(&r, info->pci, sizeof(info->pci));
   if (r.bad) return TT_FAIL(ncclRemoteError, "rank %d described itself with a text that does not end", info->rank);
   return ncclSuccess;
 }

@@ -18,7 +18,9 @@ struct tt_peer_info {
   uint64_t process;   /* equal: same address space */
   struct tt_key key;  /* random; known to the ranks of this communicator only: proves that a client is one of them */
   char host[64];
-  char uds[TT_UDS_NAME_BYTES]; /* where this rank's shared memory is handed out */
+  char uds[TT_UDS_NAME_BYTES]; /* where this rank's memory is handed out; also the name of its slabs */
+  unsigned char device_id[16]; /* of tt_device_properties; all zero: a device without contexts, or without identity */
+  char pci[16];
 };
 
 #define TT_PEER_INFO_BYTES 256 /* of the serialised form */

@@ -1,5 +1,5 @@
-/* Transports: the ways in which one rank reaches another. `peer` maps the other's memory; `net` moves slots through a
- * net plugin and the proxy.
+/* Transports: the ways in which one rank reaches another. `device` maps device memory of the other; `peer` maps its
+ * host memory; `net` moves slots through a net plugin and the proxy.
  *
  * A connection is one direction between two ranks on a channel. Each end makes its half, sends the half's handshake (a
  * versioned byte string) to the other end, and completes when it has the other's. Both ends choose the transport by the
@@ -13,6 +13,8 @@
 #include "nccl.h"
 #include "base/doorbell.h"
 #include "base/shm.h"
+#include "device/context.h"
+#include "device/slab.h"
 #include "plugin/net.h"
 #include "proxy/proxy.h"
 #include "transport/peer_info.h"
@@ -20,6 +22,8 @@
 
 struct tt_bootstrap;   /* bootstrap/bootstrap.h */
 struct tt_peer_memory; /* transport/memory.h */
+struct tt_imports;     /* transport/imports.h */
+struct tt_reach;       /* transport/reach.h */
 
 /* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
 struct tt_transport_env {
@@ -33,14 +37,22 @@ struct tt_transport_env {
   uint64_t bell_offset;
   struct tt_peer_memory *memory;         /* mappings of other ranks' memory */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
+  uint64_t first_step;                   /* from which connections count */
   const _Atomic uint32_t *abort;
+  /* For devices with memory of their own; else NULL. */
+  struct tt_context *context;
+  struct tt_slabs *slabs;     /* this rank's */
+  struct tt_imports *imports; /* other ranks' slabs */
+  struct tt_reach *reach;     /* which devices reach which */
 };
 
 struct tt_transport_config {
   int rank, nranks;
   int device_index; /* -1: this rank's index among those of its host */
   const struct tt_device *device;
-  struct tt_net *net;                    /* NULL: none; outlives the env */
+  struct tt_context *context;                    /* NULL: the device has none; outlives the env */
+  const struct tt_device_properties *properties; /* of the device; NULL: it has none */
+  struct tt_net *net;                            /* NULL: none; outlives the env */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection's 8 slots, equal on all ranks; 0: no such protocol */
   const _Atomic uint32_t *abort;         /* outlives the env */
 };
@@ -55,8 +67,30 @@ void tt_transport_env_destroy(struct tt_transport_env *env);
 
 /* Bytes of one slot, header and payload, of every connection's buffer for a protocol; 0 if there is none. */
 size_t tt_transport_slot_bytes(const struct tt_transport_env *env, int protocol);
+/* Whether connections of this device lie in its own memory, one protocol in each. */
+static inline bool tt_transport_device_memory(const struct tt_transport_env *env)
+{
+  return env->device != NULL && (env->device->features & TT_DEVICE_MEMORY);
+}
 
-enum tt_transport_id { TT_TRANSPORT_PEER = 0, TT_TRANSPORT_NET = 1, TT_NUM_TRANSPORTS = 2 };
+/* Connections of a pair on a channel, by index: those of collectives and of point-to-point operations are different
+ * ones, so that neither waits for the other; in device memory each protocol has its own. */
+#define TT_CONN_INDICES (2 * TT_NUM_PROTOCOLS)
+static inline int tt_connect_index(bool device_memory, int protocol, bool point_to_point)
+{
+  return (device_memory ? 2 * protocol : 0) + point_to_point;
+}
+static inline bool tt_connect_index_point_to_point(int index)
+{
+  return index % 2 != 0;
+}
+/* Of a connection in device memory. */
+static inline int tt_connect_index_protocol(int index)
+{
+  return index / 2;
+}
+
+enum tt_transport_id { TT_TRANSPORT_PEER = 0, TT_TRANSPORT_NET = 1, TT_TRANSPORT_DEVICE = 2, TT_NUM_TRANSPORTS = 3 };
 
 #define TT_HANDSHAKE_MAX 512
 struct tt_handshake {
@@ -67,18 +101,19 @@ struct tt_handshake {
 /* One end of a connection while it is made and used. */
 struct tt_connector {
   struct tt_conn conn;      /* what the executor gets */
-  int peer, channel, index; /* index: 0 collectives, 1 point to point */
+  int peer, channel, index; /* index: of tt_connect_index */
   bool send;
   enum tt_transport_id transport;
-  bool connected;
+  bool connected, opened;        /* opened: by the device's conn_open */
   size_t bytes;                  /* of memory held by this end */
   void *resources;               /* the transport's */
   struct tt_proxy_conn *proxied; /* the net transport's engine side, else NULL */
 };
 
 struct tt_transport {
-  const char *name; /* "SHM", "NET" */
-  /* Whether `from` can reach `to`; if not, why. Depends only on exchanged data and agreed parameters. */
+  const char *name; /* "SHM", "NET", "P2P" */
+  /* Whether `from` can reach `to`; if not, why ("": it has nothing to do with this kind of device). Depends only on
+   * exchanged data and agreed parameters. */
   bool (*can)(const struct tt_transport_env *env, int from, int to, char *reason, size_t reason_size);
   /* Makes this end and writes its handshake. */
   ncclResult_t (*setup)(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine);
@@ -88,11 +123,11 @@ struct tt_transport {
                           const struct tt_handshake *theirs, bool *done);
   /* Frees this end, complete or not. */
   void (*close)(struct tt_transport_env *env, struct tt_connector *connector);
-  /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0". */
+  /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0", "P2P/direct/LL". */
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 
-extern const struct tt_transport tt_transport_peer, tt_transport_net;
+extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device;
 
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
 ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);

@@ -6,6 +6,7 @@ void add_formats(Suite *suite);
 void add_memory(Suite *suite);
 void add_peer(Suite *suite);
 void add_choose(Suite *suite);
+void add_device(Suite *suite);
 
 int main(void)
 {
@@ -14,6 +15,7 @@ int main(void)
   add_memory(suite);
   add_peer(suite);
   add_choose(suite);
+  add_device(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -10,8 +10,10 @@
 #include <sys/wait.h>
 #include <signal.h>
 #include <unistd.h>
+#include "transport/imports.h"
 
 static bool in_child;
+static const struct tt_device *with_device;
 
 static void expect(bool condition, const char *what)
 {
@@ -39,19 +41,51 @@ void side_get(int wire, void *data, size_t bytes)
   }
 }
 
-void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_peer_info *info))
+void side_use_device(const struct tt_device *device)
+{
+  with_device = device;
+}
+
+static int hand_out_slab(void *slabs, uint64_t object, uint64_t *bytes)
+{
+  return tt_slabs_descriptor(slabs, object, bytes);
+}
+
+static void open_device(struct side *side)
+{
+  struct tt_transport_env *env = &side->env;
+  env->device = with_device;
+  expect(tt_context_open(with_device, side->rank, side->rank, 2, &env->context) == ncclSuccess, "tt_context_open");
+  expect(tt_slabs_create(env->context, side->peers[side->rank].uds, &env->slabs) == ncclSuccess, "tt_slabs_create");
+  expect(tt_imports_create(env->context, side->memory, side->peers, &env->imports) == ncclSuccess, "tt_imports_create");
+  tt_peer_memory_set_source(side->memory, hand_out_slab, env->slabs);
+}
+
+/* The rank's memory and what it says of itself. */
+static void begin(struct side *side, int rank)
 {
   memset(side, 0, sizeof(*side));
   side->rank = rank;
-  side->wire = wire;
   expect(tt_peer_memory_create(rank, 2, 1 << 28, &side->memory) == ncclSuccess, "tt_peer_memory_create");
-  struct tt_peer_info mine = {.rank = rank,
-                              .pid = (int32_t)getpid(),
-                              .host_hash = tt_host_hash(),
-                              .process = tt_host_process(),
-                              .host = "here"};
-  tt_peer_memory_describe(side->memory, &mine);
-  side->peers[rank] = mine;
+  side->peers[rank] = (struct tt_peer_info){.rank = rank,
+                                            .pid = (int32_t)getpid(),
+                                            .host_hash = tt_host_hash(),
+                                            .process = tt_host_process(),
+                                            .host = "here"};
+  tt_peer_memory_describe(side->memory, &side->peers[rank]);
+  side->env = (struct tt_transport_env){.rank = rank, .nranks = 2, .peers = side->peers, .memory = side->memory};
+  side->env.shm = tt_peer_memory_shm(side->memory);
+  side->env.bell = tt_peer_memory_bell(side->memory, &side->env.bell_offset);
+  side->env.buffer_bytes[TT_PROTO_LL] = 16384;
+  side->env.buffer_bytes[TT_PROTO_SIMPLE] = 65536;
+  if (with_device) open_device(side);
+}
+
+void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_peer_info *info))
+{
+  begin(side, rank);
+  side->wire = wire;
+  struct tt_peer_info mine = side->peers[rank];
   if (change) change(&mine);
   unsigned char packed[TT_PEER_INFO_BYTES];
   tt_peer_info_pack(&mine, packed);
@@ -59,16 +93,23 @@ void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_p
   side_get(wire, packed, sizeof(packed));
   expect(tt_peer_info_unpack(packed, &side->peers[1 - rank]) == ncclSuccess, "tt_peer_info_unpack");
   expect(tt_peer_memory_start(side->memory, side->peers) == ncclSuccess, "tt_peer_memory_start");
-  side->env = (struct tt_transport_env){.rank = rank, .nranks = 2, .peers = side->peers, .memory = side->memory};
-  side->env.shm = tt_peer_memory_shm(side->memory);
-  side->env.bell = tt_peer_memory_bell(side->memory, &side->env.bell_offset);
-  side->env.buffer_bytes[TT_PROTO_LL] = 16384;
-  side->env.buffer_bytes[TT_PROTO_SIMPLE] = 65536;
+}
+
+void side_open_both(struct side sides[2])
+{
+  for (int r = 0; r < 2; r++) begin(&sides[r], r);
+  for (int r = 0; r < 2; r++) {
+    sides[r].peers[1 - r] = sides[1 - r].peers[1 - r];
+    expect(tt_peer_memory_start(sides[r].memory, sides[r].peers) == ncclSuccess, "tt_peer_memory_start");
+  }
 }
 
 void side_close(struct side *side)
 {
+  tt_imports_destroy(side->env.imports);
   tt_peer_memory_destroy(side->memory);
+  tt_slabs_destroy(side->env.slabs);
+  tt_context_release(side->env.context);
   side->memory = NULL;
 }
 

@@ -18,7 +18,11 @@ struct side {
 
 /* Makes this side's memory; exchanges peer infos over `wire`. change, if any, alters what is told to the other side. */
 void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_peer_info *info));
+/* Both ranks in this process. */
+void side_open_both(struct side sides[2]);
 void side_close(struct side *side);
+/* From now on sides have a context on this device, number `rank`, whose memory connections use. NULL: none. */
+void side_use_device(const struct tt_device *device);
 
 /* Whole messages over the wire; they end the test when the other side is gone or silent for 60 s. */
 void side_put(int wire, const void *data, size_t bytes);

@@ -18,7 +18,9 @@ START_TEST(peer_info_survives)
                               .process = 0xfedcba9876543210u,
                               .key = {1, UINT64_MAX},
                               .host = "node-a",
-                              .uds = "tutti-x"};
+                              .uds = "tutti-x",
+                              .device_id = {7, [15] = 9},
+                              .pci = "0000:1b:00.0"};
   unsigned char bytes[TT_PEER_INFO_BYTES];
   struct tt_peer_info back;
   tt_peer_info_pack(&info, bytes);
@@ -33,6 +35,8 @@ START_TEST(peer_info_survives)
   ck_assert_uint_eq(back.key.k1, UINT64_MAX);
   ck_assert_str_eq(back.host, "node-a");
   ck_assert_str_eq(back.uds, "tutti-x");
+  ck_assert_mem_eq(back.device_id, info.device_id, sizeof(info.device_id));
+  ck_assert_str_eq(back.pci, "0000:1b:00.0");
   /* The order of bytes is part of the format. */
   ck_assert_int_eq(bytes[8], 5);
   ck_assert_int_eq(bytes[24], 0xef);
@@ -59,7 +63,7 @@ START_TEST(peer_info_refuses)
   bad[0] ^= 1;
   ck_assert_int_eq(tt_peer_info_unpack(bad, &back), ncclRemoteError);
   memcpy(bad, good, sizeof(bad));
-  bad[4] = 2; /* a later version */
+  bad[4]++; /* a later version */
   ck_assert_int_eq(tt_peer_info_unpack(bad, &back), ncclRemoteError);
   memcpy(bad, good, sizeof(bad));
   memset(bad + 56, 'x', 64); /* a host without an end */
@@ -125,7 +129,7 @@ START_TEST(buffers_do_not_overlap)
     env.buffer_bytes[TT_PROTO_LL] = ll;
     env.buffer_bytes[TT_PROTO_SIMPLE] = 3 * ll + 1024;
     struct tt_buffers buffers;
-    ck_assert_int_eq(tt_buffers_layout(&env, &buffers), ncclSuccess);
+    ck_assert_int_eq(tt_buffers_layout(&env, TT_ALL_PROTOCOLS, &buffers), ncclSuccess);
     unsigned char *block = calloc(1, buffers.bytes);
     struct tt_conn conn = {0};
     tt_buffers_apply(&buffers, block, &conn);
@@ -156,7 +160,7 @@ START_TEST(buffers_too_small)
 {
   struct tt_transport_env env = {.buffer_bytes = {[TT_PROTO_SIMPLE] = 1023}};
   struct tt_buffers buffers;
-  ck_assert_int_eq(tt_buffers_layout(&env, &buffers), ncclInvalidUsage);
+  ck_assert_int_eq(tt_buffers_layout(&env, TT_ALL_PROTOCOLS, &buffers), ncclInvalidUsage);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_BUFFSIZE"));
 }
 END_TEST

@@ -68,12 +68,13 @@ static bool stranger_gets_in(const struct tt_peer_info *info, int rank, const st
   ck_assert_int_eq(tt_uds_connect(info->uds, &socket), ncclSuccess);
   ck_assert_int_ge(socket, 0);
   tt_deadline deadline = tt_deadline_in_ms(30000);
-  struct tt_memory_hello hello = {TT_MEMORY_MAGIC, TT_MEMORY_VERSION, 1, rank, {1, 2}};
+  struct tt_memory_hello hello = {TT_MEMORY_MAGIC, TT_MEMORY_VERSION, 1, rank, {1, 2}, TT_MEMORY_ARENA};
   struct tt_memory_challenge challenge;
   bool in = false;
   if (tt_uds_send(socket, &hello, sizeof(hello), -1, deadline) == ncclSuccess &&
       tt_uds_recv(socket, &challenge, sizeof(challenge), NULL, deadline) == ncclSuccess) {
-    struct tt_memory_proof proof = {tt_memory_prove(key, 'C', &hello, challenge.nonce)}, last;
+    struct tt_memory_proof proof = {tt_memory_prove(key, 'C', &hello, challenge.nonce, 0)};
+    struct tt_memory_grant last;
     in = tt_uds_send(socket, &proof, sizeof(proof), -1, deadline) == ncclSuccess &&
          tt_uds_recv(socket, &last, sizeof(last), &fd, deadline) == ncclSuccess && fd >= 0;
   }

@@ -71,7 +71,8 @@ enum {
 /* One end of one direction of one connection, as an executor sees it. `tail` counts slots filled and is written by the
  * sending side only; `head` counts slots emptied and is written by the receiving side only; both start from the same
  * step and never decrease (64 bits do not wrap; the 32-bit LL flags do). Between device ends that share memory, LL data
- * carries its own flags and tail stays behind until the next Simple slot. */
+ * carries its own flags and tail stays behind until the next Simple slot. Slots of LL128, and all slots in device
+ * memory, begin at 64 modulo 128 and are multiples of 128 bytes apart, so that payloads begin at a line of 128 bytes. */
 struct tt_conn {
   unsigned char *slots[TT_NUM_PROTOCOLS]; /* TT_SLOTS slots each, slot_bytes apart; NULL: no such protocol here */
   size_t slot_bytes[TT_NUM_PROTOCOLS];    /* header and payload */
@@ -274,7 +275,8 @@ struct tt_device {
   ncclResult_t (*import_memory)(struct tt_device_context *context, const struct tt_device_export *in,
                                 struct tt_device_memory *memory);
   /* Makes conn->twin, which works then use: the device's own state of an end, counting from conn->step. All pointers of
-   * `conn` are valid on the device. */
+   * `conn` are valid on the device. Sets *head and *tail to conn->step where that is not 0: both ends do, before either
+   * moves. */
   ncclResult_t (*conn_open)(struct tt_device_context *context, struct tt_conn *conn);
   void (*conn_close)(struct tt_device_context *context, struct tt_conn *conn);
   /* Ends all works of the context, running and to come, soon; never waits. */

@@ -1,0 +1,175 @@
+/* See slab.h. */
+#include "device/slab.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/check.h"
+
+struct tt_slab {
+  struct tt_slab *next; /* of all slabs of this process; under `lock` */
+  struct tt_context *context;
+  char name[64];
+  uint32_t number;
+  unsigned references; /* under `lock` */
+  struct tt_device_memory memory;
+  size_t used;
+  struct tt_device_export exports[2]; /* to another process, local; of kind NONE: not made. Under `exporting` */
+  pthread_mutex_t exporting;
+};
+
+struct tt_slabs {
+  struct tt_context *context;
+  char name[64];
+  pthread_mutex_t mutex; /* of the following */
+  struct tt_slab **slabs;
+  uint32_t count;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tt_slab *all;
+
+ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struct tt_slabs **out)
+{
+  *out = NULL;
+  struct tt_slabs *slabs;
+  TT_TRY(TT_CALLOC(&slabs, 1));
+  slabs->context = tt_context_retain(context);
+  strncpy(slabs->name, name, sizeof(slabs->name) - 1);
+  pthread_mutex_init(&slabs->mutex, NULL);
+  *out = slabs;
+  return ncclSuccess;
+}
+
+void tt_slabs_destroy(struct tt_slabs *slabs)
+{
+  if (!slabs) return;
+  for (uint32_t i = 0; i < slabs->count; i++) tt_slab_release(slabs->slabs[i]);
+  tt_context_release(slabs->context);
+  pthread_mutex_destroy(&slabs->mutex);
+  free(slabs->slabs);
+  free(slabs);
+}
+
+static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_slab **out)
+{
+  struct tt_slab **grown = realloc(slabs->slabs, (slabs->count + 1) * sizeof(struct tt_slab *)), *slab;
+  *out = NULL;
+  if (!grown) return TT_FAIL(ncclSystemError, "no memory for %u pieces of device memory", slabs->count + 1);
+  slabs->slabs = grown;
+  TT_TRY(TT_CALLOC(&slab, 1));
+  bytes = TT_MAX(bytes, (size_t)TT_SLAB_BYTES);
+  struct tt_context *context = slabs->context;
+  ncclResult_t result = context->device->alloc(context->handle, bytes, &slab->memory);
+  if (result != ncclSuccess) {
+    free(slab);
+    return TT_FAIL(result,
+                   "no %zu bytes of memory of device %s for connections: %s; lower NCCL_BUFFSIZE or use less "
+                   "channels",
+                   bytes, context->device->name, tt_log_thread_error());
+  }
+  slab->context = tt_context_retain(context);
+  memcpy(slab->name, slabs->name, sizeof(slab->name));
+  slab->number = slabs->count + 1;
+  slab->references = 1;
+  slab->exports[0].fd = slab->exports[1].fd = -1;
+  pthread_mutex_init(&slab->exporting, NULL);
+  pthread_mutex_lock(&lock);
+  slab->next = all;
+  all = slab;
+  pthread_mutex_unlock(&lock);
+  slabs->slabs[slabs->count++] = *out = slab;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_slabs_alloc(struct tt_slabs *slabs, size_t bytes, struct tt_slab_piece *piece)
+{
+  memset(piece, 0, sizeof(*piece));
+  bytes = (bytes + TT_SLAB_ALIGNMENT - 1) / TT_SLAB_ALIGNMENT * TT_SLAB_ALIGNMENT;
+  pthread_mutex_lock(&slabs->mutex);
+  struct tt_slab *slab = NULL;
+  ncclResult_t result = ncclSuccess;
+  for (uint32_t i = 0; i < slabs->count && !slab; i++)
+    if (slabs->slabs[i]->memory.bytes - slabs->slabs[i]->used >= bytes) slab = slabs->slabs[i];
+  if (!slab) result = new_slab(slabs, bytes, &slab);
+  if (result == ncclSuccess) {
+    *piece = (struct tt_slab_piece){
+        .slab = slab, .offset = slab->used, .bytes = bytes, .ptr = (unsigned char *)slab->memory.ptr + slab->used};
+    slab->used += bytes;
+  }
+  pthread_mutex_unlock(&slabs->mutex);
+  return result;
+}
+
+uint32_t tt_slab_number(const struct tt_slab *slab)
+{
+  return slab->number;
+}
+
+ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_export *out)
+{
+  const struct tt_device *device = slab->context->device;
+  struct tt_device_export *kept = &slab->exports[local];
+  ncclResult_t result = ncclSuccess;
+  pthread_mutex_lock(&slab->exporting);
+  if (kept->kind == TT_EXPORT_NONE) {
+    result = device->export_memory(slab->context->handle, &slab->memory, local, kept);
+    if (result == ncclSuccess &&
+        (local ? kept->kind != TT_EXPORT_LOCAL : kept->kind != TT_EXPORT_FD && kept->kind != TT_EXPORT_HANDLE))
+      result = TT_FAIL(ncclInternalError, "device %s exports memory to %s process as kind %u, which is none for that",
+                       device->name, local ? "the same" : "another", kept->kind);
+    if (result != ncclSuccess) *kept = (struct tt_device_export){.fd = -1};
+  }
+  *out = *kept;
+  pthread_mutex_unlock(&slab->exporting);
+  return result;
+}
+
+int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes)
+{
+  int fd = -1;
+  *bytes = 0;
+  pthread_mutex_lock(&slabs->mutex);
+  struct tt_slab *slab = number >= 1 && number <= slabs->count ? slabs->slabs[number - 1] : NULL;
+  pthread_mutex_unlock(&slabs->mutex);
+  if (!slab) return -1;
+  pthread_mutex_lock(&slab->exporting);
+  if (slab->exports[0].kind == TT_EXPORT_FD) {
+    fd = fcntl(slab->exports[0].fd, F_DUPFD_CLOEXEC, 0);
+    *bytes = slab->exports[0].bytes;
+  }
+  pthread_mutex_unlock(&slab->exporting);
+  return fd;
+}
+
+struct tt_slab *tt_slab_find(const char *name, uint32_t number)
+{
+  pthread_mutex_lock(&lock);
+  struct tt_slab *slab = all;
+  while (slab && (slab->number != number || strcmp(slab->name, name) != 0)) slab = slab->next;
+  if (slab) slab->references++;
+  pthread_mutex_unlock(&lock);
+  return slab;
+}
+
+void tt_slab_release(struct tt_slab *slab)
+{
+  if (!slab) return;
+  pthread_mutex_lock(&lock);
+  bool last = --slab->references == 0;
+  if (last) {
+    struct tt_slab **link = &all;
+    while (*link != slab) link = &(*link)->next;
+    *link = slab->next;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!last) return;
+  for (int i = 0; i < 2; i++)
+    if (slab->exports[i].fd >= 0) close(slab->exports[i].fd);
+  slab->context->device->release(slab->context->handle, &slab->memory);
+  tt_context_release(slab->context);
+  pthread_mutex_destroy(&slab->exporting);
+  free(slab);
+}

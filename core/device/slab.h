@@ -1,0 +1,49 @@
+/* Device memory that other ranks of the host use, in slabs: few large pieces, since each is exported and imported as a
+ * whole, and each costs a descriptor. Pieces of a slab are not used twice: the device's memory is zero once only, and
+ * connections need it so.
+ *
+ * A slab has a number, from 1, and with its owner's name it is found by ranks of the same process, whose references
+ * keep it, and the context that it belongs to, alive. Any thread. */
+#ifndef TT_DEVICE_SLAB_H
+#define TT_DEVICE_SLAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "device/context.h"
+#include "nccl.h"
+
+#define TT_SLAB_ALIGNMENT 128
+#define TT_SLAB_BYTES (8u << 20) /* of a slab; more if one piece needs more */
+
+struct tt_slab;
+struct tt_slabs; /* of one rank */
+
+struct tt_slab_piece {
+  struct tt_slab *slab;
+  uint64_t offset;
+  size_t bytes;
+  unsigned char *ptr;
+};
+
+/* `name` is the owner's and no other's; at most 63 characters. Keeps a reference to the context. */
+ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struct tt_slabs **out);
+/* Slabs that ranks of this process use stay until they are released. NULL is allowed. */
+void tt_slabs_destroy(struct tt_slabs *slabs);
+
+/* Zeroed memory, aligned to TT_SLAB_ALIGNMENT. */
+ncclResult_t tt_slabs_alloc(struct tt_slabs *slabs, size_t bytes, struct tt_slab_piece *piece);
+
+uint32_t tt_slab_number(const struct tt_slab *slab);
+/* How the slab goes to a rank of this process (`local`) or another: made once, then the same. The descriptor stays the
+ * slab's. */
+ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_export *out);
+/* A copy of the descriptor by which slab `number` was exported to other processes; -1 if it was not. The caller closes
+ * it. Calls no function of the device. */
+int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes);
+
+/* One more reference to a slab of a rank of this process; NULL if there is none such. */
+struct tt_slab *tt_slab_find(const char *name, uint32_t number);
+void tt_slab_release(struct tt_slab *slab); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,188 @@
+/* Ranks whose devices map each other's memory. Each end has what it polls in its own memory: the receiving end the
+ * slots and `tail`, the sending end `head`; and writes what the other end polls. A connection serves one protocol.
+ *
+ * Handshake: version, role, protocol, how this end's slab is exported, its number and bytes, where in it this end's
+ * piece begins, the bytes of a slot; for exports of kind HANDLE the handle. */
+#include "transport/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "transport/buffers.h"
+#include "transport/imports.h"
+#include "transport/reach.h"
+#include "transport/wire.h"
+
+#define DEVICE_VERSION 1
+
+struct device_resources {
+  int protocol;
+  struct tt_buffers buffers; /* of the receiving end's piece */
+  struct tt_slab_piece mine;
+  struct tt_import *theirs;
+};
+
+static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
+{
+  const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
+  reason[0] = '\0';
+  if (!tt_transport_device_memory(env)) return false;
+  if (from == to)
+    snprintf(reason, size, "a rank does not connect to itself");
+  else if (tt_param_int(TT_PARAM_NCCL_P2P_DISABLE))
+    snprintf(reason, size, "NCCL_P2P_DISABLE is set");
+  else if (a->node != b->node)
+    snprintf(reason, size, "rank %d is on %s, rank %d on %s%s", from, a->host, to, b->host,
+             strcmp(a->host, b->host) == 0 ? ", which do not prove to be one (containers?)" : "");
+  else if (!tt_reach_both_ways(env->reach, env->peers, from, to))
+    snprintf(reason, size, "%s devices %s of rank %d and %s of rank %d cannot map each other's memory",
+             env->device->name, a->pci, from, b->pci, to);
+  else
+    return true;
+  return false;
+}
+
+static bool same_process(const struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  return env->peers[connector->peer].process == env->peers[env->rank].process;
+}
+
+static ncclResult_t make_piece(struct tt_transport_env *env, struct tt_connector *connector,
+                               struct device_resources *resources)
+{
+  size_t bytes = connector->send ? TT_SLAB_ALIGNMENT : resources->buffers.bytes;
+  TT_TRY(tt_slabs_alloc(env->slabs, bytes, &resources->mine));
+  connector->bytes = resources->mine.bytes;
+  if (connector->send)
+    connector->conn.head = (_Atomic uint64_t *)(void *)resources->mine.ptr;
+  else
+    tt_buffers_apply(&resources->buffers, resources->mine.ptr, &connector->conn);
+  return ncclSuccess;
+}
+
+static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)
+{
+  struct device_resources *resources;
+  TT_TRY(TT_CALLOC(&resources, 1));
+  connector->resources = resources;
+  connector->conn.peer = connector->peer;
+  connector->conn.step = env->first_step;
+  resources->protocol = tt_connect_index_protocol(connector->index);
+  TT_TRY(tt_buffers_layout(env, 1u << resources->protocol, &resources->buffers));
+  if (resources->buffers.slot_bytes[resources->protocol] == 0)
+    return TT_FAIL(ncclInternalError, "device %s has no buffers for protocol %d", env->device->name,
+                   resources->protocol);
+  TT_TRY(make_piece(env, connector, resources));
+  struct tt_device_export shown;
+  TT_TRY(tt_slab_export(resources->mine.slab, same_process(env, connector), &shown));
+  struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
+  tt_wire_put_int(&w, DEVICE_VERSION, 2);
+  tt_wire_put_int(&w, connector->send, 1);
+  tt_wire_put_int(&w, (unsigned)resources->protocol, 1);
+  tt_wire_put_int(&w, shown.kind, 1);
+  tt_wire_put_int(&w, tt_slab_number(resources->mine.slab), 4);
+  tt_wire_put_int(&w, shown.bytes, 8);
+  tt_wire_put_int(&w, resources->mine.offset, 8);
+  tt_wire_put_int(&w, resources->buffers.slot_bytes[resources->protocol], 8);
+  if (shown.kind == TT_EXPORT_HANDLE) tt_wire_put(&w, shown.handle, sizeof(shown.handle));
+  mine->bytes = (uint16_t)w.at;
+  return ncclSuccess;
+}
+
+struct theirs {
+  struct tt_import_source source;
+  uint64_t offset, slot_bytes;
+  int protocol;
+  bool sends;
+};
+
+static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_connector *connector,
+                          const struct tt_handshake *handshake, struct theirs *theirs)
+{
+  struct tt_wire_reader r = {.data = handshake->data, .size = TT_MIN(handshake->bytes, sizeof(handshake->data))};
+  struct tt_device_export *shown = &theirs->source.shown;
+  unsigned version = (unsigned)tt_wire_get_int(&r, 2);
+  if (r.bad || version != DEVICE_VERSION)
+    return TT_FAIL(ncclRemoteError, "rank %d connects device memory in version %u, this rank in %d", connector->peer,
+                   version, DEVICE_VERSION);
+  theirs->source.rank = connector->peer;
+  theirs->sends = tt_wire_get_int(&r, 1) != 0;
+  theirs->protocol = (int)tt_wire_get_int(&r, 1);
+  shown->kind = (uint32_t)tt_wire_get_int(&r, 1);
+  shown->fd = -1;
+  theirs->source.number = (uint32_t)tt_wire_get_int(&r, 4);
+  shown->bytes = tt_wire_get_int(&r, 8);
+  theirs->offset = tt_wire_get_int(&r, 8);
+  theirs->slot_bytes = tt_wire_get_int(&r, 8);
+  const unsigned char *handle = shown->kind == TT_EXPORT_HANDLE ? tt_wire_get(&r, sizeof(shown->handle)) : NULL;
+  if (handle) memcpy(shown->handle, handle, sizeof(shown->handle));
+  /* A rank of this process must not be asked by a socket that nobody serves, nor another one by its pointers. */
+  bool right_kind = (shown->kind == TT_EXPORT_LOCAL) == same_process(env, connector);
+  if (r.bad || r.at != r.size || theirs->sends == connector->send || !right_kind)
+    return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for device memory", connector->peer,
+                   handshake->bytes);
+  return ncclSuccess;
+}
+
+static ncclResult_t check_sizes(const struct tt_connector *connector, const struct theirs *theirs)
+{
+  const struct device_resources *resources = connector->resources;
+  size_t slot_bytes = resources->buffers.slot_bytes[resources->protocol];
+  if (theirs->protocol == resources->protocol && theirs->slot_bytes == slot_bytes) return ncclSuccess;
+  return TT_FAIL(ncclInvalidUsage,
+                 "rank %d has slots of %llu bytes for protocol %d, this rank %zu for protocol %d: buffer sizes must be "
+                 "equal on all ranks",
+                 connector->peer, (unsigned long long)theirs->slot_bytes, theirs->protocol, slot_bytes,
+                 resources->protocol);
+}
+
+static ncclResult_t connect_device(struct tt_transport_env *env, struct tt_connector *connector,
+                                   const struct tt_handshake *handshake, bool *done)
+{
+  struct device_resources *resources = connector->resources;
+  struct theirs theirs = {0};
+  *done = false;
+  TT_TRY(parse(env, connector, handshake, &theirs));
+  TT_TRY(check_sizes(connector, &theirs));
+  TT_TRY(tt_imports_get(env->imports, &theirs.source, &resources->theirs));
+  size_t bytes = connector->send ? resources->buffers.bytes : TT_SLAB_ALIGNMENT;
+  unsigned char *at = tt_import_at(resources->theirs, theirs.offset, bytes);
+  if (!at) {
+    tt_imports_put(env->imports, resources->theirs);
+    resources->theirs = NULL;
+    return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which are not in its device memory",
+                   connector->peer, bytes, (unsigned long long)theirs.offset);
+  }
+  if (connector->send) {
+    _Atomic uint64_t *head = connector->conn.head;
+    tt_buffers_apply(&resources->buffers, at, &connector->conn);
+    connector->conn.head = head;
+  } else {
+    connector->conn.head = (_Atomic uint64_t *)(void *)at;
+  }
+  *done = true;
+  return ncclSuccess;
+}
+
+static void close_device(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct device_resources *resources = connector->resources;
+  if (!resources) return;
+  tt_imports_put(env->imports, resources->theirs);
+  free(resources);
+  connector->resources = NULL;
+  connector->bytes = 0;
+}
+
+static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
+{
+  static const char *const protocols[TT_NUM_PROTOCOLS] = {
+      [TT_PROTO_LL] = "LL", [TT_PROTO_LL128] = "LL128", [TT_PROTO_SIMPLE] = "Simple"};
+  snprintf(text, size, "P2P/%s/%s", same_process(env, connector) ? "direct" : "export",
+           protocols[tt_connect_index_protocol(connector->index)]);
+}
+
+const struct tt_transport tt_transport_device = {
+    .name = "P2P", .can = can, .setup = setup, .connect = connect_device, .close = close_device, .label = label};
