@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/param.h"
+#include "plan/stream.h"
 #include "program/emit.h"
 
 ncclResult_t tt_api_check_pointer(const char *function, const char *argument, const void *pointer)
@@ -47,12 +48,13 @@ static bool writes_output(const struct ncclComm *comm, const struct tt_task *tas
   return !root_only || comm->rank == task->root;
 }
 
-static ncclResult_t check_reduction(const char *function, const struct tt_task *task)
+static ncclResult_t check_reduction(const char *function, const struct ncclComm *comm, const struct tt_task *task)
 {
   if ((int)task->op < 0 || task->op >= ncclNumOps)
     return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function,
                    (int)task->op);
-  if (task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2)
+  bool fp8 = task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2;
+  if (fp8 && !tt_stream_device(comm)) /* other devices say themselves what they cannot reduce */
     return TT_FAIL(ncclInvalidArgument,
                    "%s: datatype %d (fp8) cannot be reduced on the host device; convert to half or bfloat16", function,
                    (int)task->datatype);
@@ -74,6 +76,22 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   return ncclSuccess;
 }
 
+/* NCCL joins the streams of a group's calls; that takes events, which devices do not offer. */
+static ncclResult_t check_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
+{
+  if (!tt_stream_device(comm)) {
+    if (stream == NULL) return ncclSuccess;
+    return TT_FAIL(ncclInvalidArgument, "%s: stream is %p; the host device takes only NULL, and completes in the call",
+                   function, (void *)stream);
+  }
+  if (comm->tasks == NULL || comm->tasks->stream == stream) return ncclSuccess;
+  return TT_FAIL(
+      ncclInvalidUsage,
+      "%s: stream is %p, and another call of this group on this communicator has stream %p; give all calls of "
+      "a communicator in a group the same stream, since this version does not join several",
+      function, (void *)stream, comm->tasks->stream);
+}
+
 ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,
                                cudaStream_t stream)
 {
@@ -85,10 +103,7 @@ ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm
   if (tt_datatype_bytes(task->datatype) == 0)
     return TT_FAIL(ncclInvalidArgument, "%s: datatype is %d; allowed are ncclInt8 (0) to ncclFloat8e5m2 (11)", function,
                    (int)task->datatype);
-  if (tt_collective_reduces(task->collective)) TT_TRY(check_reduction(function, task));
+  if (tt_collective_reduces(task->collective)) TT_TRY(check_reduction(function, comm, task));
   TT_TRY(check_buffers(function, comm, task));
-  if (stream != NULL)
-    return TT_FAIL(ncclInvalidArgument, "%s: stream is %p; the host device takes only NULL, and completes in the call",
-                   function, (void *)stream);
-  return ncclSuccess;
+  return check_stream(function, comm, stream);
 }

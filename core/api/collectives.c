@@ -27,7 +27,9 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
   tt_log_set_device(comm->device_index);
   log_call(comm, function + 4, task, stream);
   if (is_nothing(task)) return ncclSuccess;
-  TT_TRY(tt_plan_add_task(comm, task));
+  struct tt_task on_stream = *task;
+  on_stream.stream = stream;
+  TT_TRY(tt_plan_add_task(comm, &on_stream));
   tt_group_join(comm);
   return ncclSuccess;
 }

@@ -12,6 +12,7 @@
 #include "device/choose.h"
 #include "graph/order.h"
 #include "kernels/host/host.h"
+#include "plan/plan.h"
 #include "program/signature.h"
 
 /* A slot must hold its header, the LL signature line and some data. */
@@ -171,7 +172,10 @@ static bool all_mapped(const struct ncclComm *comm)
 
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
 {
+  const uint32_t gpu = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
   struct tt_tuning_input input = {
+      .kind = (comm->device->features & gpu) == gpu ? TT_TUNING_GPU : TT_TUNING_HOST,
+      .device_channels = comm->device->channels,
       .nranks = comm->nranks,
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,
@@ -278,29 +282,11 @@ out:
   return result;
 }
 
-/* Works on streams may still use connections. What users launched comes to its end first, unless the communicator was
- * aborted; what does not within these times is stopped. */
-#define DRAIN_MS 5000
-#define STOP_MS 1000
-
-static void end_works(struct ncclComm *comm)
-{
-  const struct tt_device *device = comm->device;
-  int done = 0;
-  if (comm->context == NULL || !(device->features & TT_DEVICE_STREAMS)) return;
-  bool failed = atomic_load(&comm->abort) != 0 || atomic_load(&comm->async_error) != ncclSuccess;
-  if (!failed && device->drain(comm->context->handle, DRAIN_MS, &done) == ncclSuccess && done) return;
-  device->stop(comm->context->handle);
-  if (device->drain(comm->context->handle, STOP_MS, &done) != ncclSuccess || !done)
-    TT_WARN("rank %d: works on %s device %d did not end within %d ms after they were stopped", comm->rank, device->name,
-            comm->device_index, STOP_MS);
-}
-
 void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
   comm->magic = 0;
-  end_works(comm);
+  tt_plan_end(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
   tt_connect_destroy(comm->connect);
   tt_health_destroy(comm->health);
@@ -310,7 +296,6 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_net_close(comm->net);
   tt_tuning_destroy(comm->tuning);
   tt_programs_destroy(comm->programs);
-  free(comm->scratch);
   pthread_mutex_destroy(&comm->error_lock);
   free(comm->order);
   free(comm->sends);

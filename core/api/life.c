@@ -9,7 +9,7 @@
 #include "api/group.h"
 #include "base/check.h"
 #include "base/param.h"
-#include "plan/plan.h"
+#include "plan/stream.h"
 #include "tutti.h"
 
 TT_EXPORT(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId))
@@ -67,6 +67,16 @@ static ncclResult_t check_create(const char *function, ncclComm_t *comm, const s
   return ncclSuccess;
 }
 
+/* The device that this thread has chosen, since the communicator may be made on another one; -1 if its kind does not
+ * know of that. A device that cannot be used is reported when all ranks have met, so that the others learn of it. */
+static int chosen_device(void)
+{
+  const struct tt_device *device;
+  int index;
+  bool known = tt_device_choose(&device) == ncclSuccess && device->current != NULL;
+  return known && device->current(&index) == ncclSuccess ? index : -1;
+}
+
 static ncclResult_t start_create(const char *function, ncclComm_t *comm, struct tt_create *create,
                                  const ncclConfig_t *config)
 {
@@ -75,6 +85,7 @@ static ncclResult_t start_create(const char *function, ncclComm_t *comm, struct 
   TT_TRY(tt_param_check());
   log_version(create->rank);
   TT_TRY(tt_config_read(config, &create->config));
+  create->device = chosen_device();
   return add_create(comm, create);
 }
 
@@ -155,8 +166,8 @@ TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
   if (comm == NULL) return ncclSuccess;
   TT_TRY(tt_api_check_handle("ncclCommFinalize", comm));
   if (comm->finalized) return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
-  comm->finalized = 1; /* every operation was complete when its call returned: nothing is left to flush */
-  return ncclSuccess;
+  comm->finalized = 1;
+  return tt_stream_drain(comm);
 }
 
 /* A communicator that still has calls in this thread's open group is in use. */
@@ -182,6 +193,7 @@ TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
   if (atomic_load(&comm->in_group))
     return TT_FAIL(ncclInvalidUsage, "ncclCommDestroy: another thread is using the communicator; ncclCommAbort ends "
                                      "what it does");
+  tt_stream_drain(comm); /* a failure is the communicator's, which ends in any case */
   end_comm(comm, "Destroy");
   return ncclSuccess;
 }
@@ -203,6 +215,7 @@ TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
                      ABORT_WAIT_MS / 1000);
     usleep(100);
   }
+  tt_stream_abort(comm);
   end_comm(comm, "Abort");
   return ncclSuccess;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "plan/scratch.h"
+#include "plan/stream.h"
 
 static bool is_point_to_point(const struct tt_task *task)
 {
@@ -46,6 +48,12 @@ static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *pla
   }
 }
 
+void tt_plan_end(struct ncclComm *comm)
+{
+  tt_stream_end(comm);
+  tt_scratch_free(comm);
+}
+
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
 {
   struct tt_task **messages = NULL;
@@ -54,6 +62,7 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
   if (comm->ntasks == 0) return ncclSuccess;
+  plan->stream = comm->tasks->stream; /* all have the same: tt_api_check_task */
   tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)comm->ntasks), result, out);
   for (struct tt_task *task = comm->tasks; task != NULL; task = task->next) {

@@ -50,7 +50,10 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
 {
   if (comm->nranks == 1) {
     int algorithm = tt_program_supports(task->collective, TT_ALGO_RING) ? TT_ALGO_RING : TT_ALGO_DIRECT;
-    *choice = (struct tt_choice){.algorithm = algorithm, .protocol = TT_PROTO_SIMPLE, .nchannels = 1};
+    *choice = (struct tt_choice){.algorithm = algorithm,
+                                 .protocol = TT_PROTO_SIMPLE,
+                                 .nchannels = tt_plan_copy_channels(comm, bytes),
+                                 .smallest_chunk = bytes};
     return ncclSuccess;
   }
   TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
@@ -92,8 +95,15 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
-    size_t piece = tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]));
-    tt_geometry_cut(count, element, programs[c]->parts, c, choice.nchannels, piece, geometry);
+    const struct tt_geometry_cut cut = {
+        .count = count,
+        .element_bytes = element,
+        .parts = programs[c]->parts,
+        .nchannels = choice.nchannels,
+        .capacity = tt_geometry_piece(capacity, tt_program_most_pieces(programs[c])),
+        .smallest = choice.smallest_chunk,
+    };
+    tt_geometry_cut(&cut, c, geometry);
     geometry->input_stride = geometry->output_stride = count;
     geometry->scratch_stride = programs[c]->parts * geometry->chunk;
     geometry->scratch_lo = scratch;

@@ -14,6 +14,10 @@
 #include "tuning/tuning.h"
 #include "tutti/device.h"
 
+struct tt_context;
+struct tt_monitor; /* plan/monitor.h */
+struct tt_scratch; /* plan/scratch.h */
+
 #define TT_COMM_MAGIC 0x7475747469636f6dull /* "tutticom": a handle that does not start with it is none of ours */
 
 /* One call of the user, waiting for the end of its group. */
@@ -26,6 +30,7 @@ struct tt_task {
   ncclDataType_t datatype;
   ncclRedOp_t op;
   int root; /* or the peer */
+  void *stream;
 };
 
 struct ncclComm {
@@ -36,7 +41,7 @@ struct ncclComm {
 
   const struct tt_device *device;
   struct tt_context *context; /* device/context.h; NULL for a device without contexts */
-  struct tt_net *net; /* NULL when there is no network */
+  struct tt_net *net;         /* NULL when there is no network */
   struct tt_bootstrap *bootstrap;
   struct tt_peer_info *peers;
   struct tt_transport_env *env;
@@ -49,8 +54,8 @@ struct ncclComm {
   int32_t *order;    /* ring order */
   int32_t *position; /* of each rank in it */
 
-  unsigned char *scratch; /* of the collectives, which run one after another; grown when first needed */
-  size_t scratch_bytes;
+  struct tt_scratch *scratch; /* of the collectives, which run one after another */
+  struct tt_monitor *monitor; /* of a device with streams, from the first launch on; else NULL */
 
   uint64_t collectives;               /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */

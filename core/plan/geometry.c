@@ -6,7 +6,6 @@
 #define SHARE_ALIGN 64    /* bytes: a cache line */
 #define CHUNK_ALIGN 16    /* bytes: a vector */
 #define PIPELINE_CHUNKS 8 /* cuts of a chain's data: as many as a FIFO has slots */
-#define PIPELINE_MIN 4096 /* bytes: below, a step costs more than what it overlaps */
 
 static size_t divide_up(size_t value, size_t by)
 {
@@ -32,20 +31,20 @@ size_t tt_geometry_piece(size_t capacity, uint32_t pieces)
   return pieces == 1 ? capacity : capacity / pieces / TT_PIECE_ALIGN * TT_PIECE_ALIGN;
 }
 
-void tt_geometry_cut(size_t count, size_t element_bytes, uint32_t parts, int channel, int nchannels, size_t capacity,
-                     struct tt_geometry *geometry)
+void tt_geometry_cut(const struct tt_geometry_cut *cut, int channel, struct tt_geometry *geometry)
 {
+  size_t element_bytes = cut->element_bytes, parts = cut->parts;
   size_t share_align = TT_MAX(SHARE_ALIGN / element_bytes, 1);
   size_t align = TT_MAX(CHUNK_ALIGN / element_bytes, 1);
-  size_t largest = TT_MAX(capacity / element_bytes / align * align, align);
+  size_t largest = TT_MAX(cut->capacity / element_bytes / align * align, align);
 
-  geometry->lo = share_start(count, share_align, channel, nchannels);
-  geometry->hi = share_start(count, share_align, channel + 1, nchannels);
+  geometry->lo = share_start(cut->count, share_align, channel, cut->nchannels);
+  geometry->hi = share_start(cut->count, share_align, channel + 1, cut->nchannels);
   size_t share = geometry->hi - geometry->lo;
 
   size_t chunk = largest;
   if (parts == 1) {
-    size_t smallest = TT_MAX(PIPELINE_MIN / element_bytes, align);
+    size_t smallest = TT_MAX(cut->smallest / element_bytes / align * align, align);
     size_t overlapped = round_up(divide_up(share, PIPELINE_CHUNKS), align);
     chunk = TT_MIN(TT_MAX(overlapped, smallest), largest);
   }

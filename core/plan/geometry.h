@@ -9,10 +9,18 @@
 /* Bytes that each of `pieces` chunks of one message may have where `capacity` bytes fit a slot, or a piece of it. */
 size_t tt_geometry_piece(size_t capacity, uint32_t pieces);
 
-/* Channel `channel` of `nchannels` gets a share of each block of `count` elements; shares begin at multiples of 64
- * bytes, and differ by at most 64 bytes. `capacity` bytes fit a slot. Programs of one part a block are cut at least
- * eight times where that leaves chunks of 4 KiB or more, so that the hops of a chain or tree overlap. */
-void tt_geometry_cut(size_t count, size_t element_bytes, uint32_t parts, int channel, int nchannels, size_t capacity,
-                     struct tt_geometry *geometry);
+/* What is cut, and how. */
+struct tt_geometry_cut {
+  size_t count, element_bytes; /* of a block */
+  uint32_t parts;
+  int nchannels;
+  size_t capacity; /* bytes that fit a slot, or a piece of it */
+  size_t smallest; /* bytes below which a chain's data is not cut for overlap */
+};
+
+/* Channel `channel` gets a share of each block; shares begin at multiples of 64 bytes, and differ by at most 64 bytes.
+ * Large data is cut into whole slots. Programs of one part a block are cut at least eight times where that leaves
+ * chunks of `smallest` or more, so that the hops of a chain or tree overlap. */
+void tt_geometry_cut(const struct tt_geometry_cut *cut, int channel, struct tt_geometry *geometry);
 
 #endif

@@ -14,6 +14,7 @@ struct tt_plan {
   struct ncclComm *comm;
   struct tt_work **works;
   int nworks, capacity;
+  void *stream; /* of all its tasks; NULL for the host device */
 };
 
 /* Appends a task to the communicator's open group. */
@@ -26,12 +27,17 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan);
 /* Once the connections are up: hands each work its connections and scratch memory, and tells the proxy what will pass.
  */
 ncclResult_t tt_plan_bind(struct tt_plan *plan);
-/* Runs the plans of one group to their end on the calling thread. The first failure is kept in its communicator. */
+/* Runs the plans of one group: enqueues those of devices with streams, and runs the others to their end on the calling
+ * thread. The first failure is kept in its communicator. May change the plans' order. */
 ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans);
 void tt_plan_free(struct tt_plan *plan);
+/* Frees what a communicator's operations keep. Stops what still runs. */
+void tt_plan_end(struct ncclComm *comm);
 
 /* works.c: makes a work with channels and room for their connections, and appends it to the plan. */
 struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels);
+/* Channels for a copy within the rank. */
+int tt_plan_copy_channels(const struct ncclComm *comm, size_t bytes);
 /* The slots of a connection, in bytes, for a protocol. */
 size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol);
 /* Notes the connections of a work's programs. */

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "plan/geometry.h"
-
-/* Channel of all point-to-point connections. */
-#define P2P_CHANNEL 0
+#include "plan/stream.h"
 
 struct message {
   struct tt_task *task;
@@ -22,12 +20,14 @@ static int by_pass_and_round(const void *a, const void *b)
   return x->task->collective - y->task->collective;
 }
 
-static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *task, struct tt_work **out)
+/* All channels run the same program. */
+static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *task, int nchannels, struct tt_work **out)
 {
   struct ncclComm *comm = plan->comm;
-  const struct tt_program *program;
-  TT_TRY(tt_programs_get(comm->programs, task->collective, TT_ALGO_POINT_TO_POINT, task->root, P2P_CHANNEL, &program));
-  struct tt_work *work = tt_plan_new_work(plan, &program, 1);
+  const struct tt_program *programs[TT_MAX_CHANNELS];
+  TT_TRY(tt_programs_get(comm->programs, task->collective, TT_ALGO_POINT_TO_POINT, task->root, 0, &programs[0]));
+  for (int c = 1; c < nchannels; c++) programs[c] = programs[0];
+  struct tt_work *work = tt_plan_new_work(plan, programs, nchannels);
   if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for a send or receive");
   work->input = task->input;
   work->output = task->output;
@@ -44,8 +44,10 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   struct tt_choice choice;
   TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
 
+  /* The host's one thread moves a message fastest on one channel. */
+  int nchannels = tt_stream_device(comm) ? choice.nchannels : 1;
   struct tt_work *work;
-  TT_TRY(new_p2p_work(plan, task, &work));
+  TT_TRY(new_p2p_work(plan, task, nchannels, &work));
   work->protocol = choice.protocol;
   work->order = 1 + 2 * (uint64_t)task->root + send;
   uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
@@ -57,10 +59,17 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
       .datatype = ncclUint8,
       .algorithm = TT_ALGO_POINT_TO_POINT,
       .protocol = (uint8_t)choice.protocol,
-      .nchannels = 1,
+      .nchannels = (uint8_t)nchannels,
   };
-  size_t capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
-  tt_geometry_cut(bytes, 1, 1, 0, 1, capacity, &work->channels[0].geometry);
+  const struct tt_geometry_cut cut = {
+      .count = bytes,
+      .element_bytes = 1,
+      .parts = 1,
+      .nchannels = nchannels,
+      .capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol),
+      .smallest = choice.smallest_chunk,
+  };
+  for (int c = 0; c < nchannels; c++) tt_geometry_cut(&cut, c, &work->channels[c].geometry);
   return tt_plan_need(comm, work);
 }
 
@@ -74,13 +83,16 @@ static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *
                    plan->comm->rank, bytes, room);
   struct tt_task task = *send;
   task.output = recv->output;
+  int nchannels = tt_plan_copy_channels(plan->comm, bytes);
   struct tt_work *work;
-  TT_TRY(new_p2p_work(plan, &task, &work));
+  TT_TRY(new_p2p_work(plan, &task, nchannels, &work));
   work->protocol = TT_PROTO_SIMPLE;
   work->order = 1 + 2 * (uint64_t)send->root;
   work->signature.collective = TT_FUNC_SEND_RECV;
   work->signature.count = bytes;
-  tt_geometry_cut(bytes, 1, 1, 0, 1, bytes, &work->channels[0].geometry);
+  const struct tt_geometry_cut cut = {
+      .count = bytes, .element_bytes = 1, .parts = 1, .nchannels = nchannels, .capacity = bytes, .smallest = bytes};
+  for (int c = 0; c < nchannels; c++) tt_geometry_cut(&cut, c, &work->channels[c].geometry);
   return ncclSuccess;
 }
 

@@ -1,21 +1,19 @@
-/* Running a group: one thread drives the executors and the proxies of all its communicators until all is done. */
+/* Running a group. Works of devices with streams are enqueued; for those of the host one thread drives the executors
+ * and the proxies of all communicators until all is done. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
+#include "plan/stream.h"
 #include "plan/watch.h"
 
 /* Longest sleeps in microseconds. With network requests open the sleep is short, since the net plugins' ABI has nothing
  * to wait on; else it only bounds how late an abort is seen. */
 #define SLEEP_NET_USEC 50
 #define SLEEP_USEC 1000
-/* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
-#define LOOK_NS 5000000ull
-#define STALL_NS 1000000000ull
-/* First warning about a wait; the next come after twice the time. */
-#define WARN_NS 10000000000ull
 struct run {
   struct tt_plan *plans;
   int nplans;
@@ -78,8 +76,7 @@ static ncclResult_t drive(struct run *run)
   struct tt_waiter waiter;
   ncclResult_t result;
   bool moved, done, network;
-  uint64_t idle_since = 0;
-  uint64_t stalled_since = 0, warn_after = WARN_NS;
+  struct tt_watch_clock clock = {0};
   tt_watch_begin(run->plans, run->nplans);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, NULL, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
@@ -88,30 +85,20 @@ static ncclResult_t drive(struct run *run)
     if (result != ncclSuccess || done) break;
     if (moved) {
       tt_waiter_progress(&waiter);
-      idle_since = 0;
+      clock = (struct tt_watch_clock){0};
       continue;
     }
-    uint64_t now = tt_timer_ns();
-    if (idle_since == 0) {
-      idle_since = stalled_since = now;
-      warn_after = WARN_NS;
-    }
-    result = tt_watch_check(run->plans, run->nplans, now - idle_since > LOOK_NS);
+    struct tt_watch_due due = tt_watch_idle(&clock, tt_timer_ns());
+    result = tt_watch_check(run->plans, run->nplans, due.look);
+    if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, due.report_seconds);
     if (result != ncclSuccess) break;
-    if (now - stalled_since > STALL_NS) { /* again each time: a peer may leave later */
-      bool warn = now - idle_since > warn_after;
-      result = tt_watch_stalled(run->plans, run->nplans, warn ? (int)((now - idle_since) / 1000000000u) : 0);
-      if (warn) warn_after *= 2;
-      if (result != ncclSuccess) break;
-      stalled_since = now;
-    }
     tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
   }
   tt_waiter_done(&waiter);
   return result;
 }
 
-ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
+static ncclResult_t run_here(struct tt_plan *plans, int nplans)
 {
   struct run run = {.plans = plans, .nplans = nplans};
   ncclResult_t result = collect(&run);
@@ -122,4 +109,30 @@ ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
   free(run.works);
   free(run.bells);
   return result;
+}
+
+/* Moves the plans of devices with streams to the front. Returns their number. */
+static int streams_first(struct tt_plan *plans, int nplans)
+{
+  int front = 0;
+  for (int p = 0; p < nplans; p++) {
+    if (!tt_stream_device(plans[p].comm)) continue;
+    struct tt_plan plan = plans[p];
+    memmove(&plans[front + 1], &plans[front], (size_t)(p - front) * sizeof *plans);
+    plans[front++] = plan;
+  }
+  return front;
+}
+
+ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
+{
+  int streams = streams_first(plans, nplans);
+  ncclResult_t first = ncclSuccess;
+  for (int p = 0; p < streams; p++) { /* all of them: the others count on those of this group that can run */
+    ncclResult_t result = tt_comm_fail(plans[p].comm, tt_stream_launch(&plans[p]));
+    if (first == ncclSuccess) first = result;
+  }
+  if (streams == nplans) return first;
+  ncclResult_t result = run_here(plans + streams, nplans - streams);
+  return first != ncclSuccess ? first : result;
 }

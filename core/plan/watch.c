@@ -7,25 +7,45 @@
 #include "base/timer.h"
 #include "program/signature.h"
 
+/* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
+#define LOOK_NS 5000000ull
+#define STALL_NS 1000000000ull
+/* First warning about a wait; the next come after twice the time. */
+#define WARN_NS 10000000000ull
 /* How long a failure may wait for another rank's account of its cause, and how often that is looked for. */
 #define CAUSE_NS 500000000ull
 #define CAUSE_USEC 1000
+
+struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now)
+{
+  if (clock->idle_since == 0) *clock = (struct tt_watch_clock){now, now, WARN_NS};
+  uint64_t idle = now - clock->idle_since;
+  struct tt_watch_due due = {.look = idle > LOOK_NS, .stalled = now - clock->stalled_since > STALL_NS};
+  if (!due.stalled) return due;
+  clock->stalled_since = now;
+  if (idle > clock->warn_after) {
+    due.report_seconds = (int)(idle / 1000000000u);
+    clock->warn_after *= 2;
+  }
+  return due;
+}
 
 static bool has_work(const struct tt_plan *plan)
 {
   return plan->comm->health != NULL && plan->nworks > 0;
 }
 
-static bool is_collective(const struct tt_work *work)
+static bool is_collective(const struct tt_signature *signature)
 {
-  return work->signature.collective != TT_FUNC_SEND_RECV;
+  return signature->collective != TT_FUNC_SEND_RECV;
 }
 
 void tt_watch_begin(const struct tt_plan *plans, int nplans)
 {
   for (int p = 0; p < nplans; p++)
     for (int w = 0; has_work(&plans[p]) && w < plans[p].nworks; w++)
-      if (is_collective(plans[p].works[w])) tt_health_begin(plans[p].comm->health, &plans[p].works[w]->signature);
+      if (is_collective(&plans[p].works[w]->signature))
+        tt_health_begin(plans[p].comm->health, &plans[p].works[w]->signature);
 }
 
 ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle)
@@ -43,46 +63,52 @@ ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_
 }
 
 /* Sends and receives meet one peer each; of collectives the ranks tell each other (core/health). */
-static ncclResult_t check_peers(const struct tt_plan *plan)
+static ncclResult_t check_peer(const struct tt_watch_wait *wait)
 {
-  for (int w = 0; w < plan->nworks; w++) {
-    const struct tt_program *program = plan->works[w]->channels[0].program;
-    if (plan->works[w]->complete || is_collective(plan->works[w]) || program->npeers == 0) continue;
-    int peer = program->peers[0];
-    if (tt_bootstrap_left(plan->comm->bootstrap, peer))
-      return TT_FAIL(ncclRemoteError,
-                     "rank %d waits in a %s rank %d, which has left the communicator: it destroyed or "
-                     "aborted it before this operation",
-                     plan->comm->rank, program->collective == TT_FUNC_SEND ? "send to" : "receive from", peer);
-  }
-  return ncclSuccess;
+  struct ncclComm *comm = wait->comm;
+  if (is_collective(&wait->signature) || wait->peer < 0 || !tt_bootstrap_left(comm->bootstrap, wait->peer))
+    return ncclSuccess;
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d waits in a %s rank %d, which has left the communicator: it destroyed or "
+                 "aborted it before this operation",
+                 comm->rank, wait->sending ? "send to" : "receive from", wait->peer);
 }
 
 /* One line for who wonders why nothing happens. Being late is no error. */
-static void report(const struct tt_plan *plan, int seconds)
+static void report(const struct tt_watch_wait *wait, int seconds)
 {
   char text[300], late[160] = "";
-  const struct tt_work *work = NULL;
-  for (int w = 0; w < plan->nworks && work == NULL; w++)
-    if (!plan->works[w]->complete) work = plan->works[w];
-  if (work == NULL) return;
-  const struct tt_program *program = work->channels[0].program;
-  tt_signature_describe(&work->signature, text, sizeof text);
-  if (is_collective(work))
-    tt_health_late(plan->comm->health, late, sizeof late);
-  else if (program->npeers > 0)
-    snprintf(late, sizeof late, "%d", program->peers[0]);
-  TT_WARN("rank %d has waited %d s in %s; %s%s", plan->comm->rank, seconds, text,
+  tt_signature_describe(&wait->signature, text, sizeof text);
+  if (is_collective(&wait->signature))
+    tt_health_late(wait->comm->health, late, sizeof late);
+  else if (wait->peer >= 0)
+    snprintf(late, sizeof late, "%d", wait->peer);
+  TT_WARN("rank %d has waited %d s in %s; %s%s", wait->comm->rank, seconds, text,
           late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
+}
+
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, int report_seconds)
+{
+  tt_health_stalled(wait->comm->health);
+  if (report_seconds > 0) report(wait, report_seconds);
+  return check_peer(wait);
 }
 
 ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds)
 {
   for (int p = 0; p < nplans; p++) {
-    if (!has_work(&plans[p])) continue;
-    tt_health_stalled(plans[p].comm->health);
-    if (report_seconds > 0) report(&plans[p], report_seconds);
-    TT_TRY(check_peers(&plans[p]));
+    for (int w = 0, first = 1; has_work(&plans[p]) && w < plans[p].nworks; w++) {
+      const struct tt_work *work = plans[p].works[w];
+      const struct tt_program *program = work->channels[0].program;
+      if (work->complete) continue;
+      struct tt_watch_wait wait = {.comm = plans[p].comm,
+                                   .signature = work->signature,
+                                   .peer =
+                                       is_collective(&work->signature) || program->npeers == 0 ? -1 : program->peers[0],
+                                   .sending = program->collective == TT_FUNC_SEND};
+      TT_TRY(tt_watch_waits(&wait, first ? report_seconds : 0)); /* one line a communicator */
+      first = 0;
+    }
   }
   return ncclSuccess;
 }

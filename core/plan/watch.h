@@ -1,9 +1,34 @@
-/* While a run waits: what other ranks say, and what this one tells them. */
+/* While works run: what other ranks say, and what this one tells them. Used by the thread that drives a host's works
+ * (run.c) and by the one that looks after works on streams (monitor.c). */
 #ifndef TT_PLAN_WATCH_H
 #define TT_PLAN_WATCH_H
 
 #include <stdbool.h>
 #include "plan/plan.h"
+
+/* How long nothing has moved. All zero: something moves. */
+struct tt_watch_clock {
+  uint64_t idle_since, stalled_since, warn_after;
+};
+/* What is due. */
+struct tt_watch_due {
+  bool look;          /* for ranks that are gone without a word */
+  bool stalled;       /* tt_watch_stalled, again each time: a peer may leave later */
+  int report_seconds; /* its argument */
+};
+/* Nothing moved until `now`. */
+struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now);
+
+/* An operation that does not go on. */
+struct tt_watch_wait {
+  struct ncclComm *comm;
+  struct tt_signature signature;
+  int peer; /* that it waits for; -1: not known */
+  bool sending;
+};
+/* Tells the others what this rank is at, and fails where a peer that a send or receive waits for has left. With
+ * report_seconds > 0, warns that so much time has passed, with the ranks that are missing. */
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, int report_seconds);
 
 /* Notes the collectives that begin now. */
 void tt_watch_begin(const struct tt_plan *plans, int nplans);
@@ -12,8 +37,7 @@ ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle);
 /* A failure of a connection may follow from a rank's own failure, whose account arrives just after: waits a little for
  * it. Returns that, else `result`. */
 ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_t result);
-/* Nothing has moved for a while: tells the others what this rank is at, and fails where a peer that a send or receive
- * waits for has left. With report_seconds > 0, warns that so much time has passed, with the ranks that are missing. */
+/* Nothing has moved for a while: tt_watch_waits for all operations of the plans. */
 ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds);
 
 #endif

@@ -4,17 +4,30 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "device/context.h"
+#include "plan/scratch.h"
+#include "plan/stream.h"
 
-/* Connections of collectives and of point-to-point operations are different ones, so that neither waits for the
- * other. */
-static int connection_index(const struct tt_work *work)
+static int connection_index(const struct ncclComm *comm, const struct tt_work *work)
 {
-  return work->signature.collective == TT_FUNC_SEND_RECV;
+  return tt_connect_index(tt_transport_device_memory(comm->env), work->protocol,
+                          work->signature.collective == TT_FUNC_SEND_RECV);
 }
 
 size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol)
 {
   return comm->env->buffer_bytes[protocol] / TT_SLOTS;
+}
+
+/* A GPU's channel is one of its processors, which copies a few tens of bytes a nanosecond. */
+#define COPY_CHANNEL_BYTES ((size_t)64 << 10)
+#define COPY_CHANNELS 32
+
+int tt_plan_copy_channels(const struct ncclComm *comm, size_t bytes)
+{
+  int most = comm->device->channels > 0 ? TT_MIN(comm->device->channels, COPY_CHANNELS) : COPY_CHANNELS;
+  if (!tt_stream_device(comm)) return 1;
+  return (int)TT_MIN(bytes / COPY_CHANNEL_BYTES + 1, (size_t)most);
 }
 
 struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels)
@@ -47,6 +60,7 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
   work->nchannels = (uint32_t)nchannels;
   work->abort = &plan->comm->abort;
   work->rank = plan->comm->rank;
+  if (plan->comm->context != NULL) work->context = plan->comm->context->handle;
   plan->works[plan->nworks++] = work;
   return work;
 }
@@ -81,7 +95,8 @@ static ncclResult_t need_message(void *context, uint32_t peer_index, bool send, 
   struct message_context *message = context;
   (void)steps;
   int peer = message->work->channels[message->channel].program->peers[peer_index];
-  return tt_connect_need(message->comm->connect, peer, message->channel, connection_index(message->work), send);
+  return tt_connect_need(message->comm->connect, peer, message->channel, connection_index(message->comm, message->work),
+                         send);
 }
 
 ncclResult_t tt_plan_need(struct ncclComm *comm, const struct tt_work *work)
@@ -101,8 +116,8 @@ static ncclResult_t bind_message(void *context, uint32_t peer_index, bool send, 
   message->steps[slot] += steps * channel->geometry.loops;
   if (message->connectors[slot] != NULL) return ncclSuccess;
   int peer = channel->program->peers[peer_index];
-  struct tt_connector *connector =
-      tt_connect_get(message->comm->connect, peer, message->channel, connection_index(message->work), send);
+  struct tt_connector *connector = tt_connect_get(message->comm->connect, peer, message->channel,
+                                                  connection_index(message->comm, message->work), send);
   if (connector == NULL)
     return TT_FAIL(ncclInternalError, "rank %d has no connection %s rank %d on channel %d", message->comm->rank,
                    send ? "to" : "from", peer, message->channel);
@@ -154,21 +169,14 @@ static uint32_t scratch_buffers(const struct tt_work *work)
 /* All works of the plan use the same memory: those with scratch are collectives, which run one after another. */
 static ncclResult_t bind_scratch(struct tt_plan *plan)
 {
-  struct ncclComm *comm = plan->comm;
   size_t needed = 0;
+  unsigned char *scratch;
   for (int w = 0; w < plan->nworks; w++)
     needed = TT_MAX(needed, scratch_buffers(plan->works[w]) * scratch_buffer(plan->works[w]));
-  if (needed > comm->scratch_bytes) {
-    free(comm->scratch);
-    comm->scratch_bytes = 0;
-    comm->scratch = aligned_alloc(64, needed);
-    if (comm->scratch == NULL)
-      return TT_FAIL(ncclSystemError, "rank %d: no memory for %zu bytes of scratch", comm->rank, needed);
-    comm->scratch_bytes = needed;
-  }
+  TT_TRY(tt_scratch_get(plan->comm, needed, &scratch));
   for (int w = 0; w < plan->nworks; w++) {
     const struct tt_work *work = plan->works[w];
-    for (uint32_t k = 0; k < scratch_buffers(work); k++) work->scratch[k] = comm->scratch + k * scratch_buffer(work);
+    for (uint32_t k = 0; k < scratch_buffers(work); k++) work->scratch[k] = scratch + k * scratch_buffer(work);
   }
   return ncclSuccess;
 }

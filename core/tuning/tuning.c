@@ -9,10 +9,13 @@
 #include "base/param.h"
 #include "program/emit.h"
 #include "tuning/cost.h"
+#include "tuning/cost_gpu.h"
 #include "tuning/env.h"
 
 /* A further channel pays for itself only if each has this much to do: its messages are then larger than a page. */
 #define CHANNEL_BYTES ((size_t)64 << 10)
+/* Chunks of chains on the host are not cut below a page. */
+#define SMALLEST_CHUNK 4096
 
 struct tt_tuning {
   struct tt_tuning_input input;
@@ -26,6 +29,9 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   bool direct = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT || algorithm == TT_ALGO_DIRECT;
   const struct tt_env_list *env = &t->algorithms;
   if (!tt_program_supports(collective, algorithm)) return "it has no program for it";
+  if (algorithm == TT_ALGO_COLLNET_DIRECT || algorithm == TT_ALGO_COLLNET_CHAIN)
+    return "there is no network that reduces";
+  if (algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE) return "there is no multicast memory";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
   bool fits = tt_conn_capacity(input->buffer_bytes[protocol] / TT_SLOTS, protocol) >= TT_PAT_PIECES * TT_PIECE_ALIGN;
@@ -35,6 +41,8 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   bool only = !tt_program_supports(collective, TT_ALGO_RING);
   bool named = env->set[collective] && !env->inverted[collective] && env->allowed[collective] & 1u << algorithm;
   if (direct && !input->all_mapped && !named && !only) return "not all ranks share memory";
+  if (algorithm == TT_ALGO_PAT && input->kind == TT_TUNING_GPU && !named)
+    return "GPUs use it only if NCCL_ALGO names it";
   return NULL;
 }
 
@@ -58,11 +66,15 @@ static bool has_algorithm(const struct tt_tuning *t, int collective)
 #define MAPPED_CHANNELS 1
 #define NETWORK_CHANNELS 4
 
-static int channels(const struct tt_tuning *t, int algorithm, size_t bytes)
+static int useful_channels(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes)
 {
-  size_t useful = t->input.all_mapped ? MAPPED_CHANNELS : NETWORK_CHANNELS;
-  int count = (int)TT_MIN(bytes / CHANNEL_BYTES, useful);
-  count = TT_MAX(count, t->input.min_channels);
+  if (t->input.kind == TT_TUNING_GPU) return tt_cost_gpu_channels(&t->input, collective, algorithm, protocol, bytes);
+  return (int)TT_MIN(bytes / CHANNEL_BYTES, (size_t)(t->input.all_mapped ? MAPPED_CHANNELS : NETWORK_CHANNELS));
+}
+
+static int channels(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes)
+{
+  int count = TT_MAX(useful_channels(t, collective, algorithm, protocol, bytes), t->input.min_channels);
   /* Each channel runs one of the two trees: both are needed, in equal numbers. */
   if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);
   if (count > t->input.max_channels)
@@ -190,16 +202,20 @@ ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t 
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
       if (!candidate(t, program, a, p, algorithms, t->protocols.allowed[collective])) continue;
-      uint64_t cost = tt_cost_ns(&t->input, collective, a, p, bytes);
+      int nchannels = channels(t, collective, a, p, bytes);
+      uint64_t cost = t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_ns(&t->input, collective, a, p, bytes, nchannels)
+                                                     : tt_cost_ns(&t->input, collective, a, p, bytes);
       candidates++;
       if (cost >= best) continue;
       best = cost;
       choice->algorithm = a;
       choice->protocol = p;
+      choice->nchannels = nchannels;
     }
   if (candidates == 0) return nothing_left(t, collective);
   choice->microseconds = (float)best / 1000;
-  choice->nchannels = channels(t, choice->algorithm, bytes);
+  choice->smallest_chunk =
+      t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
   explain(t, collective, candidates, fell_back, choice);
   return ncclSuccess;
 }

@@ -9,12 +9,17 @@
 #include "nccl.h"
 #include "tutti/device.h"
 
+/* What executes: host threads, or GPUs. */
+enum tt_tuning_kind { TT_TUNING_HOST = 0, TT_TUNING_GPU = 1 };
+
 /* What the choice may depend on. Equal on all ranks. */
 struct tt_tuning_input {
+  enum tt_tuning_kind kind;
   int nranks, nnodes;
   int max_ranks_per_node;
-  bool all_mapped;    /* every pair of ranks shares memory */
-  uint32_t protocols; /* the device's, as bits */
+  bool all_mapped;     /* every pair of ranks shares memory */
+  uint32_t protocols;  /* the device's, as bits */
+  int device_channels; /* that the device likes to use at most; 0: no opinion */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
 };
@@ -28,8 +33,9 @@ void tt_tuning_destroy(struct tt_tuning *tuning);
 
 struct tt_choice {
   int algorithm, protocol, nchannels;
-  float microseconds; /* predicted */
-  char reason[160];   /* why this one, and what overruled it */
+  float microseconds;    /* predicted */
+  size_t smallest_chunk; /* bytes: cutting a chain's data further costs more than it overlaps */
+  char reason[160];      /* why this one, and what overruled it */
 };
 
 /* `bytes`: element size times the larger of the send and receive counts. When NCCL_ALGO names nothing that the

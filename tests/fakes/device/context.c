@@ -132,6 +132,10 @@ static ncclResult_t conn_open(struct tt_device_context *context, struct tt_conn 
   (void)context;
   TT_TRY(TT_CALLOC(&twin, 1));
   twin->conn = *conn;
+  if (conn->step != 0) {
+    atomic_store(conn->head, conn->step);
+    atomic_store(conn->tail, conn->step);
+  }
   conn->twin = twin;
   fake_totals.twins++;
   return ncclSuccess;

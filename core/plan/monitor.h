@@ -1,0 +1,14 @@
+/* Looks after works on streams, which nobody waits for: a thread a communicator of a device with streams. What ends
+ * them (a failure of their own, another rank's, a rank that is gone, ranks that disagree) becomes the communicator's
+ * error, is told to the others, and stops the works. */
+#ifndef TT_PLAN_MONITOR_H
+#define TT_PLAN_MONITOR_H
+
+#include "plan/comm.h"
+
+/* Starts it; nothing if it runs. */
+ncclResult_t tt_monitor_start(struct ncclComm *comm);
+/* Ends it, if it runs. */
+void tt_monitor_end(struct ncclComm *comm);
+
+#endif

@@ -1,0 +1,151 @@
+/* The cost model of GPUs; see cost_gpu.h.
+ *
+ * Time = launch + steps * (step + peer * peers written to in a step) + bytes / (bandwidth of the channels in use).
+ *
+ * The figures are of four H100 that NVLink joins through a switch, in graphs; `prototype` means hand-written kernels
+ * there (docs/performance.md), `guess` that nothing was measured and that the figure is bad enough not to win over a
+ * measured one. To tune for a machine change these tables, and nothing else. */
+#include "tuning/cost_gpu.h"
+
+#include "base/check.h"
+
+/* An empty kernel in a graph: measured. */
+#define LAUNCH_NS 970
+
+struct wire {
+  uint32_t step_ns; /* from a kernel's having data to its peer's having it, with what the executor does around it */
+  uint32_t peer_ns; /* for each peer that is written to in a step */
+  uint32_t per_us;  /* bytes of user data that a GPU sends in a microsecond, with enough channels */
+  uint32_t channel_per_us; /* with one */
+  uint32_t channel_bytes;  /* a further channel pays for itself if each then sends so much to a peer */
+  uint32_t channels;       /* at most */
+};
+
+/* Simple: one block copies 40 bytes a nanosecond over NVLink (measured: 8, 16 and 32 blocks reach 321, 355 and 364);
+ * LL and LL128: guesses from the blocks that the prototypes needed. */
+#define SIMPLE_CHANNEL 40000
+#define LL_CHANNEL 8000
+#define LL128_CHANNEL 16000
+
+static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
+    /* One-shot. LL: prototype, 2.9 us for 32 B, 4.0 for 32 KiB, 4.6 for 64 KiB, 5.9 for 128 KiB. LL128: guess. Simple:
+     * as two-shot. */
+    [TT_ALGO_ONE_SHOT] = {[TT_PROTO_LL] = {1600, 100, 115000, LL_CHANNEL, 2048, 16},
+                          [TT_PROTO_LL128] = {2600, 50, 150000, LL128_CHANNEL, 4096, 32},
+                          [TT_PROTO_SIMPLE] = {9000, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Two-shot. LL: prototype, 5.9 us for 64 KiB, 7.3 for 256 KiB, 9.1 for 512 KiB. LL128: prototype, 64 blocks, 5.7 us
+     * for 128 KiB, 6.9 for 512 KiB, 14.3 for 2 MiB, 48.5 for 8 MiB. Simple: prototype, interpreted, 32 blocks, 22 us
+     * for 512 KiB, 62 for 8 MiB, 2637 for 512 MiB. */
+    [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {1900, 50, 190000, LL_CHANNEL, 2048, 32},
+                          [TT_PROTO_LL128] = {1950, 50, 270000, LL128_CHANNEL, 4096, 64},
+                          [TT_PROTO_SIMPLE] = {9000, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Ring. Simple: prototype, 2490 us for 512 MiB; the step is a guess from a fence (1.3 us), the way (0.66) and the
+     * executor. LL and LL128: guesses from the above. */
+    [TT_ALGO_RING] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
+                      [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 4096, 32},
+                      [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Tree: as ring. */
+    [TT_ALGO_TREE] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
+                      [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 4096, 32},
+                      [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Direct: LL and LL128 as a step of two-shot's; Simple: guess, since one step is not the several of two-shot. */
+    [TT_ALGO_DIRECT] = {[TT_PROTO_LL] = {1700, 100, 115000, LL_CHANNEL, 2048, 16},
+                        [TT_PROTO_LL128] = {1950, 50, 270000, LL128_CHANNEL, 4096, 64},
+                        [TT_PROTO_SIMPLE] = {4500, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
+    /* PAT, which only NCCL_ALGO chooses here: as direct. */
+    [TT_ALGO_PAT] = {[TT_PROTO_LL] = {1900, 100, 100000, LL_CHANNEL, 2048, 16},
+                     [TT_PROTO_LL128] = {2200, 100, 230000, LL128_CHANNEL, 4096, 32},
+                     [TT_PROTO_SIMPLE] = {4500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Point to point: as ring. */
+    [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
+                                [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},
+                                [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 65536, 32}},
+};
+/* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end. */
+#define NETWORK_STEP_NS 20000
+#define NETWORK_PER_US 10000
+/* A step costs as much as these bytes take on one channel: below, it is better not to cut. Guesses. */
+static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
+    [TT_PROTO_LL] = 4096, [TT_PROTO_LL128] = 8192, [TT_PROTO_SIMPLE] = 32768};
+/* Beyond this the model says nothing new and products would not fit 64 bits. */
+#define MODEL_BYTES ((uint64_t)1 << 40)
+
+/* What an operation does. */
+struct shape {
+  uint64_t steps, peers; /* peers: written to in each step */
+  uint64_t sent;         /* bytes that leave a GPU */
+  uint64_t message;      /* that all channels together send to one peer in one step */
+};
+
+static uint64_t log2_up(uint64_t n)
+{
+  uint64_t steps = 0;
+  while (((uint64_t)1 << steps) < n) steps++;
+  return steps;
+}
+
+/* The whole buffer of one rank passes from rank to rank, or from one rank to all. */
+static bool is_whole(int collective)
+{
+  return collective == TT_FUNC_BROADCAST || collective == TT_FUNC_REDUCE;
+}
+
+static struct shape shape_of(const struct tt_tuning_input *input, int collective, int algorithm, size_t bytes)
+{
+  uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES), block = b / n;
+  switch (algorithm) {
+  case TT_ALGO_ONE_SHOT:
+    return (struct shape){1, others, others * b, b};
+  case TT_ALGO_TWO_SHOT:
+    return (struct shape){2, others, 2 * others * block, block};
+  case TT_ALGO_RING:
+    if (collective == TT_FUNC_ALL_REDUCE) return (struct shape){2 * others, 1, 2 * others * block, block};
+    if (!is_whole(collective)) return (struct shape){others, 1, others * block, block};
+    return (struct shape){others, 1, b, b};
+  case TT_ALGO_TREE: /* an interior rank of one tree sends to two children */
+    return (struct shape){2 * log2_up(n), 1, 2 * b + b / 4, b};
+  case TT_ALGO_DIRECT:
+    if (is_whole(collective)) return (struct shape){1, others, others * b, b};
+    return (struct shape){1, others, others * block, block};
+  case TT_ALGO_PAT:
+    return (struct shape){log2_up(n), 1, others * block, block};
+  default: /* point to point */
+    return (struct shape){1, 1, b, b};
+  }
+}
+
+/* The receives and sends with every peer may be in one group, and all their channels must run at once; so the pairs
+ * share what the device has, whatever a group holds, since both ends must come to the same number. */
+static int pair_channels(const struct tt_tuning_input *input, int most)
+{
+  return TT_MAX(TT_MIN(most, 32 / TT_MAX(input->nranks - 1, 1)), 1);
+}
+
+int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes)
+{
+  const struct wire *wire = &wires[algorithm][protocol];
+  int most = (int)TT_MAX(wire->channels, 1);
+  if (algorithm == TT_ALGO_POINT_TO_POINT) most = pair_channels(input, most);
+  if (input->device_channels > 0) most = TT_MIN(most, input->device_channels);
+  uint64_t message = shape_of(input, collective, algorithm, bytes).message, each = TT_MAX(wire->channel_bytes, 1);
+  return (int)TT_MIN(TT_MAX((message + each - 1) / each, 1), (uint64_t)most);
+}
+
+uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
+                        int nchannels)
+{
+  const struct wire *wire = &wires[algorithm][protocol];
+  const struct shape shape = shape_of(input, collective, algorithm, bytes);
+  uint64_t step = wire->step_ns + shape.peers * wire->peer_ns, per_us = wire->per_us;
+  per_us = TT_MAX(TT_MIN(per_us, (uint64_t)nchannels * wire->channel_per_us), 1);
+  if (!input->all_mapped) {
+    step += NETWORK_STEP_NS;
+    per_us = TT_MIN(per_us, NETWORK_PER_US);
+  }
+  return LAUNCH_NS + shape.steps * step + shape.sent / per_us * 1000 + shape.sent % per_us * 1000 / per_us;
+}
+
+size_t tt_cost_gpu_smallest_chunk(int protocol)
+{
+  return smallest_chunk[protocol];
+}

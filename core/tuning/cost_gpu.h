@@ -1,0 +1,16 @@
+/* What operations are expected to take on GPUs of one host that map each other's memory, and how many channels they
+ * use. All figures are in the tables of cost_gpu.c. */
+#ifndef TT_TUNING_COST_GPU_H
+#define TT_TUNING_COST_GPU_H
+
+#include "tuning/tuning.h"
+
+uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
+                        int nchannels);
+/* Channels that pay for themselves, of those that the device likes to use. */
+int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
+                         size_t bytes);
+/* Bytes below which a further cut of a chain's data costs more than it overlaps. */
+size_t tt_cost_gpu_smallest_chunk(int protocol);
+
+#endif
