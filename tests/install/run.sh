@@ -41,7 +41,8 @@ echo "find_package(Tutti): ok"
 
 plugins=$(pkg --variable=plugindir)
 [ -f "$plugins/libtutti-net-socket.so" ] || { echo "$plugins has no libtutti-net-socket.so"; exit 1; }
-[ -x "$prefix/bin/tutti-perf" ] && [ -x "$prefix/bin/tutti-info" ] && [ -x "$prefix/bin/tutti-run" ] ||
+[ -x "$prefix/bin/tutti-perf" ] && [ -x "$prefix/bin/tutti-info" ] && [ -x "$prefix/bin/tutti-run" ] &&
+  [ -x "$prefix/bin/tutti-tune" ] ||
   { echo "$prefix/bin lacks a tool"; ls "$prefix/bin"; exit 1; }
 LD_LIBRARY_PATH=$lib "$prefix/bin/tutti-perf" all_reduce -n 2 -b 1K -e 1K >"$work/perf.log" || { cat "$work/perf.log"; exit 1; }
 NCCL_DEBUG=INFO NCCL_SHM_DISABLE=1 LD_LIBRARY_PATH=$compat "$work/dropin" | grep "NET/Socket" >/dev/null ||

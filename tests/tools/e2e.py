@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 BIN, FAULTY = sys.argv[1], sys.argv[2]
 PERF = os.path.join(BIN, "tutti-perf")
@@ -455,6 +456,138 @@ class Info(Case):
     def test_wrong_flags(self):
         self.assertEqual(run(self.INFO, "-q").returncode, 2)
         self.assertEqual(run(self.INFO, "word").returncode, 2)
+
+
+class Tune(Case):
+    TUNE = os.path.join(BIN, "tutti-tune")
+
+    def tune(self, *words, status=0):
+        done = run(self.TUNE, *words)
+        self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
+        return done.stderr if status else done.stdout
+
+    def table(self, *words):
+        listed = json.loads(self.tune("programs", *words, "--json"))["programs"]
+        return {(p["collective"], p["algorithm"]): p for p in listed}
+
+    def test_all_programs_are_proved(self):
+        for ranks, nodes in ((1, 1), (5, 1), (8, 1), (8, 2)):
+            for pair, program in self.table("-n", ranks, "--nodes", nodes).items():
+                with self.subTest(pair=pair, ranks=ranks, nodes=nodes):
+                    self.assertTrue(program["proved"] or not program["exists"], program)
+
+    def test_counts(self):
+        """Steps, messages and data of the busiest rank, as everybody knows them."""
+        table = self.table("-n", 16)
+        known = {("all_reduce", "ring"): (30, 30, 1.875), ("all_reduce", "one_shot"): (1, 15, 15),
+                 ("all_reduce", "two_shot"): (2, 30, 1.875), ("all_reduce", "tree"): (8, 4, 2),
+                 ("all_gather", "ring"): (15, 15, 15 / 16), ("all_gather", "direct"): (1, 15, 15 / 16),
+                 ("reduce_scatter", "ring"): (15, 15, 15 / 16), ("broadcast", "ring"): (15, 1, 1),
+                 ("reduce", "direct"): (1, 1, 1), ("scatter", "direct"): (1, 15, 15 / 16),
+                 ("gather", "direct"): (1, 1, 1 / 16), ("alltoall", "direct"): (1, 15, 15 / 16),
+                 ("sendrecv", "p2p"): (1, 1, 1)}
+        for pair, counts in known.items():
+            program = table[pair]
+            self.assertEqual((program["steps"], program["messages"], program["data"]), counts, pair)
+        few = self.table("all_gather", "-n", 16, "--pieces", 16)
+        self.assertEqual(few["all_gather", "pat"]["steps"], 4)
+        self.assertEqual(few["all_gather", "pat"]["messages"], 4)
+
+    def test_programs(self):
+        text = self.tune("programs", "all_reduce", "--algo", "Two_Shot", "-n", 3, "--rank", 1)
+        self.assertIn("AllReduce TWO_SHOT: rank 1 of 3, parts 3, input 1, output 1\n", text)
+        self.assertIn("  1       recv 0 + input[1] + recv 2 -> output[1], send 2, send 0  final\n", text)
+        self.assertNotIn("rank 0 of 3", text)
+        self.assertIn("proved: 3 ranks, 2 loops, 8 slots, in place and out of place\n", text)
+        self.assertEqual(self.tune("programs", "all_reduce", "-a", "ring", "-n", 3).count("AllReduce RING"), 3)
+        self.assertIn("rank 1 takes no part", self.tune("programs", "sendrecv", "-n", 3, "-r", 2, "-p", 0))
+        self.assertIn("root 2", self.tune("programs", "gather", "-n", 3, "--root", 2, "--rank", 0))
+        self.assertNotEqual(self.tune("programs", "all_reduce", "-a", "tree", "-c", 0),
+                            self.tune("programs", "all_reduce", "-a", "tree", "-c", 1))
+
+    def test_json(self):
+        shown = json.loads(self.tune("programs", "all_reduce", "-a", "ring", "-n", 4, "--json"))
+        self.assertTrue(shown["proved"])
+        self.assertEqual([p["rank"] for p in shown["programs"]], [0, 1, 2, 3])
+        second = shown["programs"][2]
+        self.assertEqual((second["parts"], second["peers"]), (4, [1, 3]))
+        repeated = second["strands"][0][1]
+        self.assertEqual((repeated["op"], repeated["repeat"], len(repeated["operands"])), ("data", 2, 3))
+        self.assertEqual(repeated["operands"][0], {"kind": "receive", "buffer": "result", "peer": 1, "start": 0,
+                                                   "stride": -1, "modulo": 4, "count": 1, "step": 0})
+
+    def test_not_proved(self):
+        """A ring of four in which each rank holds a message and wants to send another, and has one slot."""
+        said = self.tune("programs", "all_reduce", "-a", "ring", "-n", 4, "--slots", 1, status=1)
+        self.assertIn("not proved", said)
+        self.assertIn("deadlock", said)
+        self.assertIn("deadlock", self.tune("simulate", "all_reduce", "-a", "ring", "-n", 4, "--slots", 1, status=1))
+
+    def test_picture(self):
+        picture = self.tune("programs", "all_reduce", "-a", "ring", "-n", 4, "-l", 1, "--picture")
+        self.assertIn("rank 2      sAAAffr\n", picture)
+        self.assertIn("A reduces and sends\n", picture)
+        self.assertNotIn("semaphore", picture)
+        tree = ("programs", "all_reduce", "-a", "tree", "-n", 4, "-l", 2, "--picture")
+        self.assertIn("rank   0.0  ..++\n        .1  wwwss\n", self.tune(*tree))
+        self.assertIn("rank   0.0  ..+ ....+\n", self.tune(*tree, "--sequential"))
+
+    def test_svg(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for i, command in enumerate((["programs", "all_gather", "-a", "pat", "-n", 5],
+                                         ["simulate", "all_reduce", "-a", "tree", "-n", 4, "-b", "64K"])):
+                path = os.path.join(directory, f"{i}.svg")
+                self.tune(*command, "--svg", path)
+                root = xml.etree.ElementTree.parse(path).getroot()
+                name = "{http://www.w3.org/2000/svg}"
+                width, height = float(root.get("width")), float(root.get("height"))
+                boxes = [b for b in root.iter(name + "rect") if b.find(name + "title") is not None]
+                self.assertGreater(len(boxes), 20)
+                for box in boxes:
+                    self.assertLessEqual(float(box.get("x")) + float(box.get("width")), width)
+                    self.assertLessEqual(float(box.get("y")) + float(box.get("height")), height)
+                words = [t.text for t in root.iter(name + "text")]
+                self.assertTrue(any(w.startswith("rank 3") for w in words), words)
+                self.assertIn("sends", words)
+            said = self.tune("programs", "all_gather", "-a", "ring", "--svg", "/nowhere/x.svg", status=3)
+            self.assertIn("/nowhere/x.svg", said)
+
+    def predict(self, collective, *flags):
+        shown = json.loads(self.tune("simulate", collective, "--json", *flags))
+        return {a["algorithm"]: a for a in shown["algorithms"]}
+
+    def test_simulate(self):
+        """A message costs 3 us and 1 us for each 1000 bytes; instructions nothing."""
+        flags = ["-n", 4, "-b", 4096, "--latency", 3, "--bandwidth", 1, "--instruction", 0]
+        found = self.predict("all_reduce", *flags)
+        self.assertAlmostEqual(found["ring"]["strands_us"], 6 * (3 + 1.024))
+        self.assertAlmostEqual(found["two_shot"]["strands_us"], 2 * (3 + 3 * 1.024))
+        self.assertEqual(found["ring"]["bytes"], 6 * 1024)
+        self.assertAlmostEqual(self.predict("all_reduce", *flags, "--shared-by", "pair")["two_shot"]["strands_us"],
+                               2 * (3 + 1.024))
+        self.assertAlmostEqual(self.predict("all_reduce", *flags, "--instruction", 1)["ring"]["strands_us"],
+                               6 * (3 + 1.024) + 7)
+        far = self.predict("broadcast", *flags, "--nodes", 2, "--far-latency", 50, "--far-bandwidth", 0.5)
+        self.assertAlmostEqual(far["ring"]["strands_us"], 2 * (3 + 4.096) + 50 + 8.192)
+        tree = self.predict("all_reduce", "-n", 16, "-b", "8M")["tree"]
+        self.assertGreater(tree["sequential_us"], 1.5 * tree["strands_us"])
+        self.assertEqual(tree["channels"], 2)
+
+    def test_refusals(self):
+        for words, said in ((["programs", "all_reduce", "-a", "pat"], "tree"), (["programs", "sorting"], "sorting"),
+                            (["programs", "all_reduce", "-P"], "--algo"), (["programs", "--rank", 1], "--rank"),
+                            (["programs", "all_reduce", "-a", "ring", "-n", 4, "--rank", 4], "--rank 4"),
+                            (["programs", "all_reduce", "-r", 1], "no root"), (["programs", "-n", "many"], "many"),
+                            (["programs", "-b", 8], "--bytes"), (["simulate"], "all_reduce"), ([], "--help"),
+                            (["simulate", "reduce", "--latency", "-1"], "--latency -1"), (["tune"], "tune"),
+                            (["simulate", "reduce", "--bytes", "1.0001"], "1.0001"), (["programs", "-z"], "-z"),
+                            (["programs", "gather", "--nodes", 9], "--nodes 9"), (["programs", "-n"], "value"),
+                            (["programs", "gather", "--json", "--picture"], "--json"),
+                            (["simulate", "reduce", "--shared-by", "all"], "node"),
+                            (["programs", "gather", "scatter"], "scatter")):
+            with self.subTest(words):
+                self.assertIn(said, self.tune(*words, status=2))
+        self.assertIn("usage: tutti-tune programs", self.tune("--help"))
 
 
 class Run(Case):
