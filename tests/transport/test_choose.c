@@ -66,10 +66,35 @@ START_TEST(reasons)
 }
 END_TEST
 
+START_TEST(device_memory)
+{
+  enum tt_transport_id id;
+  static const struct tt_device gpu = {.name = "gpu", .features = TT_DEVICE_MEMORY};
+  struct tt_peer_info ranks[2] = {{.rank = 0, .host = "a"}, {.rank = 1, .host = "a"}};
+  struct tt_transport_env on_gpu = {.nranks = 2, .peers = ranks, .device = &gpu};
+  set("NCCL_P2P_DISABLE", "1");
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
+  const char *text = tt_log_thread_error();
+  ck_assert_ptr_nonnull(strstr(text, "P2P: NCCL_P2P_DISABLE"));
+  ck_assert_ptr_nonnull(strstr(text, "SHM: buffers of device gpu are not host memory"));
+  ck_assert_ptr_nonnull(strstr(text, "NET: buffers of device gpu are not host memory"));
+  set("NCCL_P2P_DISABLE", NULL);
+  ranks[1].node = 1;
+  ranks[1].host[0] = 'b';
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "P2P: rank 0 is on a, rank 1 on b"));
+  /* Devices without memory of their own hear nothing of it. */
+  env.net = NULL;
+  ck_assert_int_eq(tt_transport_choose(&env, 0, 2, &id), ncclSystemError);
+  ck_assert_ptr_null(strstr(tt_log_thread_error(), "P2P"));
+}
+END_TEST
+
 void add_choose(Suite *suite)
 {
   TCase *tc = tcase_create("choose");
   tcase_add_test(tc, order);
   tcase_add_test(tc, reasons);
+  tcase_add_test(tc, device_memory);
   suite_add_tcase(suite, tc);
 }

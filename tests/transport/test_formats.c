@@ -156,6 +156,30 @@ START_TEST(buffers_do_not_overlap)
 }
 END_TEST
 
+/* Payloads of LL128, and all in device memory, begin at a line of 128 bytes. */
+START_TEST(wide_buffers)
+{
+  static const struct tt_device gpu = {.features = TT_DEVICE_MEMORY};
+  for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+    struct tt_transport_env env = {.device = on_gpu ? &gpu : NULL, .buffer_bytes = {9000, 9000, 9000}};
+    struct tt_buffers all;
+    ck_assert_int_eq(tt_buffers_layout(&env, TT_ALL_PROTOCOLS, &all), ncclSuccess);
+    for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+      struct tt_buffers one;
+      bool wide = on_gpu || p == TT_PROTO_LL128;
+      ck_assert_uint_eq(all.slot_bytes[p], wide ? 1024 : 1088);
+      if (wide) ck_assert_uint_eq(all.slots[p] % 128, 64);
+      for (int q = 0; q < p; q++) ck_assert_uint_ge(all.slots[p], all.slots[q] + TT_SLOTS * all.slot_bytes[q]);
+      ck_assert_uint_ge(all.bytes, all.slots[p] + TT_SLOTS * all.slot_bytes[p]);
+      ck_assert_uint_eq(tt_transport_slot_bytes(&env, p), all.slot_bytes[p]);
+      ck_assert_int_eq(tt_buffers_layout(&env, 1u << p, &one), ncclSuccess);
+      for (int q = 0; q < TT_NUM_PROTOCOLS; q++) ck_assert_uint_eq(one.slot_bytes[q], q == p ? all.slot_bytes[p] : 0);
+      ck_assert_uint_lt(one.bytes, all.bytes);
+    }
+  }
+}
+END_TEST
+
 START_TEST(buffers_too_small)
 {
   struct tt_transport_env env = {.buffer_bytes = {[TT_PROTO_SIMPLE] = 1023}};
@@ -176,6 +200,7 @@ void add_formats(Suite *suite)
   tcase_add_test(tc, wire_knows_its_end);
   tcase_add_test(tc, nodes_agree);
   tcase_add_test(tc, buffers_do_not_overlap);
+  tcase_add_test(tc, wide_buffers);
   tcase_add_test(tc, buffers_too_small);
   suite_add_tcase(suite, tc);
 }

@@ -72,7 +72,8 @@ enum {
  * sending side only; `head` counts slots emptied and is written by the receiving side only; both start from the same
  * step and never decrease (64 bits do not wrap; the 32-bit LL flags do). Between device ends that share memory, LL data
  * carries its own flags and tail stays behind until the next Simple slot. Slots of LL128, and all slots in device
- * memory, begin at 64 modulo 128 and are multiples of 128 bytes apart, so that payloads begin at a line of 128 bytes. */
+ * memory, begin at 64 modulo 128 and are multiples of 128 bytes apart, so that payloads begin at a line of 128 bytes.
+ */
 struct tt_conn {
   unsigned char *slots[TT_NUM_PROTOCOLS]; /* TT_SLOTS slots each, slot_bytes apart; NULL: no such protocol here */
   size_t slot_bytes[TT_NUM_PROTOCOLS];    /* header and payload */
@@ -86,10 +87,12 @@ struct tt_conn {
   void *twin;                    /* what the backend's conn_open made of it, or NULL; then `step` is not used */
 };
 
-/* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data; line 0 carries the signature's hash. */
+/* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data, an LL128 line 128 bytes
+ * with 120; line 0 carries the signature's hash. */
 static inline size_t tt_conn_capacity(size_t slot_bytes, int protocol)
 {
   size_t payload = slot_bytes - TT_SLOT_HEADER;
+  if (protocol == TT_PROTO_LL128) return (payload / 128 - 1) * 120;
   return protocol == TT_PROTO_LL ? (payload - 16) / 2 : payload;
 }
 
@@ -233,7 +236,7 @@ struct tt_device_status {
 
 /* A backend. Functions may be called from any thread unless they say otherwise; none but close, release, drain and the
  * host device's launch waits for works. What a device without TT_DEVICE_STREAMS or TT_DEVICE_MEMORY does not need is
- * NULL, and so are its contexts. */
+ * NULL, and so are its contexts. A function that fails has said why in a line of its `log`, at NCCL_LOG_WARN. */
 struct tt_device {
   size_t size;
   const char *name;
