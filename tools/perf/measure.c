@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "verify.h"
+#include "operate.h"
 #include "sweep.h"
 #include "worker.h"
 
@@ -43,92 +43,13 @@ static struct perf_case case_of(struct perf_worker *worker, const struct perf_sw
   return c;
 }
 
-/* Puts one iteration on the streams: `times` operations of each of the thread's communicators, in one group. They use
- * the buffers `shift` bytes further on. */
-static void enqueue(struct perf_worker *worker, const struct perf_case *cases, int times, size_t shift)
-{
-  int comms = worker->team->options->comms;
-  const char *name = cases[0].collective->name;
-  bool grouped = comms * times > 1;
-  if (grouped) perf_worker_try(worker, cases[0].rank, "ncclGroupStart", ncclGroupStart());
-  for (int t = 0; t < times; t++)
-    for (int i = 0; i < comms; i++) {
-      const struct perf_case *c = &cases[i];
-      struct perf_call call = {perf_case_send(c) + shift,
-                               perf_case_recv(c) + shift,
-                               c->shape.count,
-                               c->type->type,
-                               c->op ? c->op->op : ncclSum,
-                               c->root,
-                               c->rank,
-                               c->nranks,
-                               worker->comms[i],
-                               worker->streams[i]};
-      perf_worker_try(worker, c->rank, name, c->collective->run(&call));
-    }
-  if (grouped) perf_worker_try(worker, cases[0].rank, name, ncclGroupEnd());
-}
-
-/* Where iteration `i` works. As in nccl-tests, a GPU's iterations move through the buffers, so that small data is not
- * found in its cache; the host's stay, since a caller's data would be in the cache there. */
-static size_t shift_of(const struct perf_worker *worker, const struct perf_case *c, int i)
-{
-  size_t larger = c->shape.send > c->shape.recv ? c->shape.send : c->shape.recv,
-         bytes = larger * (size_t)c->type->bytes;
-  if (!worker->team->backend->streams || bytes == 0) return 0;
-  size_t places = (size_t)worker->team->options->max_bytes / bytes;
-  return places > 1 ? bytes * ((size_t)i % places) : 0;
-}
-
-/* A graph for each communicator, of `iterations` iterations with `times` operations each. */
-static void **capture(struct perf_worker *worker, const struct perf_case *cases, int iterations, int times)
-{
-  const struct perf_backend *backend = worker->team->backend;
-  int comms = worker->team->options->comms;
-  void **graphs = calloc((size_t)comms, sizeof(*graphs));
-  if (!graphs) perf_watch_fail(worker->team->watch, "out of memory");
-  for (int i = 0; i < comms; i++) {
-    perf_worker_choose(worker, i);
-    perf_worker_must(worker, i, "capturing a graph", backend->capture_begin(worker->streams[i]));
-  }
-  for (int i = 0; i < iterations; i++) enqueue(worker, cases, times, shift_of(worker, &cases[0], i));
-  for (int i = 0; i < comms; i++) {
-    perf_worker_choose(worker, i);
-    graphs[i] = backend->capture_end(worker->streams[i]);
-    perf_worker_must(worker, i, "making a graph", graphs[i] != NULL);
-  }
-  return graphs;
-}
-
-static void launch(struct perf_worker *worker, void **graphs)
-{
-  for (int i = 0; i < worker->team->options->comms; i++) {
-    if (worker->team->options->comms > 1) perf_worker_choose(worker, i);
-    perf_worker_must(worker, i, "launching a graph",
-                     worker->team->backend->graph_launch(graphs[i], worker->streams[i]));
-  }
-}
-
-static void drop(struct perf_worker *worker, void **graphs)
-{
-  for (int i = 0; graphs && i < worker->team->options->comms; i++) worker->team->backend->graph_drop(graphs[i]);
-  free(graphs);
-}
-
-/* Runs one iteration to its end. */
-static void operate(struct perf_worker *worker, const struct perf_case *cases, int times)
-{
-  enqueue(worker, cases, times, 0);
-  perf_worker_wait(worker);
-}
-
 /* Seconds of all timed iterations. */
 static double time_iterations(struct perf_worker *worker, const struct perf_case *cases)
 {
   const struct perf_options *o = worker->team->options;
   double total = 0, start = now(o);
   for (int i = 0; i < o->iterations; i++) {
-    enqueue(worker, cases, o->aggregated, shift_of(worker, &cases[0], i));
+    perf_enqueue(worker, cases, o->aggregated, perf_shift(worker, &cases[0], i));
     if (o->blocking != 1 && o->blocking != 3) continue;
     perf_worker_wait(worker);
     if (o->blocking == 3) total += now(o) - start;
@@ -144,7 +65,7 @@ static double time_launches(struct perf_worker *worker, void **graphs)
 {
   const struct perf_options *o = worker->team->options;
   double start = now(o);
-  for (int i = 0; i < o->graph; i++) launch(worker, graphs);
+  for (int i = 0; i < o->graph; i++) perf_replay(worker, graphs);
   perf_worker_wait(worker);
   return (now(o) - start) / o->graph;
 }
@@ -162,16 +83,16 @@ static double time_operations(struct perf_worker *worker, const struct perf_case
   double *times = calloc((size_t)o->repeats, sizeof(*times));
   if (!times) perf_watch_fail(worker->team->watch, "out of memory");
   for (int i = 0; i < o->comms; i++) perf_worker_must(worker, i, "filling its buffers", perf_check_ones(&cases[i]));
-  for (int i = 0; i < o->warmup; i++) enqueue(worker, cases, o->aggregated, 0);
+  for (int i = 0; i < o->warmup; i++) perf_enqueue(worker, cases, o->aggregated, 0);
   perf_worker_wait(worker);
-  void **graphs = o->graph ? capture(worker, cases, o->iterations, o->aggregated) : NULL;
+  void **graphs = o->graph ? perf_capture(worker, cases, o->iterations, o->aggregated) : NULL;
   for (int i = 0; i < o->repeats; i++) {
     perf_team_barrier(worker->team, worker->thread);
     /* The barrier lets ranks go at slightly different times; an operation that is not timed lines them up. */
-    operate(worker, cases, 1);
+    perf_operate(worker, cases, 1);
     times[i] = graphs ? time_launches(worker, graphs) : time_iterations(worker, cases);
   }
-  drop(worker, graphs);
+  perf_graphs_drop(worker, graphs);
   qsort(times, (size_t)o->repeats, sizeof(*times), by_size);
   double median = times[(o->repeats - 1) / 2];
   free(times);
@@ -198,10 +119,10 @@ static void check_once(struct perf_worker *worker, struct perf_case *cases, void
   }
   /* No barrier: a rank that is early must not touch the buffers of one that has not come yet. */
   if (graphs) {
-    launch(worker, graphs);
+    perf_replay(worker, graphs);
     perf_worker_wait(worker);
   } else {
-    operate(worker, cases, 1);
+    perf_operate(worker, cases, 1);
   }
   /* A rank that still writes into a neighbour's buffer must have done so before that is checked. */
   perf_team_barrier(worker->team, worker->thread);
@@ -216,11 +137,11 @@ static void check_once(struct perf_worker *worker, struct perf_case *cases, void
 static void check_operations(struct perf_worker *worker, struct perf_case *cases, struct outcome *outcomes)
 {
   const struct perf_options *o = worker->team->options;
-  void **graphs = o->graph && o->check ? capture(worker, cases, 1, 1) : NULL;
+  void **graphs = o->graph && o->check ? perf_capture(worker, cases, 1, 1) : NULL;
   /* A graph is checked twice at least: only the second launch shows that it reads its input anew. */
   int times = graphs && o->check < 2 ? 2 : o->check;
   for (int n = 0; n < times; n++) check_once(worker, cases, graphs, outcomes);
-  drop(worker, graphs);
+  perf_graphs_drop(worker, graphs);
 }
 
 static double over_ranks(const struct perf_team *team, const struct outcome *all)

@@ -1,0 +1,143 @@
+"""Tests of run-all itself, on CPUs: what it makes of the programs' output, and that a wrong result becomes a FAIL.
+Arguments: the build directory, the program gpu_matrix_faults."""
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BUILD, FAULTY = sys.argv[1], sys.argv[2]
+SCRIPT = pathlib.Path(__file__).resolve().parent / "run-all"
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("run_all", str(SCRIPT))
+run_all = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_all", loader))
+loader.exec_module(run_all)
+
+ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host",
+                   TSAN_OPTIONS=":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), "report_thread_leaks=0"))))
+
+
+class Judging(unittest.TestCase):
+    group = run_all.Group("some group", [], seconds=7)
+
+    def judge(self, status, output, said=(), choices=None):
+        return run_all.judge(self.group, status, output, list(said), choices)
+
+    def test_lines_are_taken_as_they_are(self):
+        self.assertEqual(self.judge(0, ["PASS a", "noise", "SKIP b"]), ["PASS a", "SKIP b"])
+        self.assertEqual(self.judge(1, ["PASS a", "FAIL b"]), ["PASS a", "FAIL b"])
+
+    def test_a_program_without_lines_is_one_case(self):
+        self.assertEqual(self.judge(0, ["100%: Checks: 3"]), ["PASS some group"])
+        self.assertEqual(self.judge(77, [], ["no GPU"]), ["SKIP some group: no GPU"])
+
+    def test_an_end_that_does_not_agree_with_the_lines_is_a_failure(self):
+        for status, output, word in ((3, ["PASS a"], "status 3: it broke"), (1, ["PASS a"], "status 1"),
+                                     (-11, [], "status -11"), (None, ["PASS a"], "after 7 s"),
+                                     (3, ["FAIL a"], "status 3")):
+            lines = self.judge(status, output, ["it broke"])
+            self.assertEqual(len(lines), len(output) + 1)
+            self.assertTrue(lines[-1].startswith("FAIL some group: "), lines)
+            self.assertIn(word, lines[-1])
+
+    def test_other_choices_than_asked_for_fail(self):
+        good = ["PASS a"]
+        self.assertEqual(self.judge(0, good, choices=(5, [])), good)
+        self.assertIn("FAIL some group: AllReduce used", self.judge(0, good, choices=(5, ["AllReduce used X"]))[-1])
+        self.assertIn("does not say", self.judge(0, good, choices=(0, []))[-1])
+
+    def test_reading_the_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "log.1"), "w") as f:
+                f.write("x Tutti INFO AllReduce: 32 bytes -> algorithm ONE_SHOT protocol LL channels 1: why\n"
+                        "x Tutti INFO AllGather: 32 bytes -> algorithm RING protocol SIMPLE channels 1: why\n")
+            with open(os.path.join(folder, "log.2"), "w") as f:
+                f.write("AllReduce: 64 bytes -> algorithm RING protocol LL channels 2: why\n")
+            ask = lambda *expect: run_all.wrong_choices(folder, expect)
+            self.assertEqual(ask(("AllGather", "Ring", "Simple", None)), (1, []))
+            self.assertEqual(ask(("AllGather", "Ring", "Simple", 1)), (1, []))
+            self.assertEqual(ask(("Reduce", "Ring", "Simple", None)), (0, []))
+            for wrong in (("AllGather", "Tree", "Simple", None), ("AllGather", "Ring", "LL", None),
+                          ("AllGather", "Ring", "Simple", 2)):
+                self.assertEqual(ask(wrong), (1, ["AllGather used RING SIMPLE with 1 channels"]))
+            self.assertEqual(ask(("AllReduce", "OneShot", "LL", None)),
+                             (2, ["AllReduce used RING LL with 2 channels"]))
+
+    def test_a_group_that_hangs_is_ended(self):
+        begun = time.monotonic()
+        status, output, said = run_all.execute(["sh", "-c", "echo PASS a; echo why >&2; sleep 60 & wait"], ENVIRONMENT, 1)
+        self.assertLess(time.monotonic() - begun, 30)
+        self.assertEqual((status, output, said), (None, ["PASS a"], ["why"]))
+
+
+class Groups(unittest.TestCase):
+    def names(self, gpus):
+        return [group.name for group in run_all.all_groups(pathlib.Path(BUILD), gpus)]
+
+    def test_every_pair_is_there(self):
+        for gpus in (1, 2, 4):
+            names = self.names(gpus)
+            self.assertEqual(len(names), len(set(names)))
+            for algorithm in run_all.ALGORITHMS:
+                for protocol in run_all.PROTOCOLS:
+                    self.assertIn(f"all_reduce, {algorithm} {protocol}, {max(gpus, 2)} threads", names)
+            self.assertEqual(any("processes" in name for name in names), gpus > 1)
+
+    def test_smaller_communicators(self):
+        worlds = {word for group in run_all.all_groups(pathlib.Path(BUILD), 4) for word in group.command if "," in word}
+        self.assertEqual(worlds, {"4,2"})
+
+
+class Running(unittest.TestCase):
+    def run_script(self, *words):
+        return subprocess.run([sys.executable, SCRIPT, "--build", BUILD, "--device", "host", "--gpus", "2", *words],
+                              env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+
+    def test_passes_and_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            done = self.run_script("--quick", "--only", "OneShot LL", "--log", log)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            with open(log) as f:
+                lines = f.read().splitlines()
+            self.assertGreater(len(lines), 5)
+            self.assertTrue(all(line.startswith("PASS all_reduce OneShot LL, 2 ranks") for line in lines), lines)
+            self.assertRegex(done.stdout, rf"(?m)^{len(lines)} passed, 0 failed, 0 skipped, \d+ s$")
+            self.assertNotIn("PASS", done.stdout)
+
+    def test_faults(self):
+        for case in ("kill", "mismatch"):
+            done = self.run_script("--quick", "--only", case)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(f"PASS {case}, 2 ranks", done.stdout)
+
+    def test_what_cannot_be_done_fails(self):
+        done = self.run_script("--quick", "--only", "abort, LL")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("FAIL abort, 2 ranks: rank 0: this case needs a device with streams", done.stdout)
+
+    def test_no_time_left(self):
+        done = self.run_script("--quick", "--only", "kill", "--budget", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("not run", done.stdout)
+
+    def test_wrong_data_is_found(self):
+        for fault, pattern in (("corrupt", r"^FAIL all_reduce x, 2 ranks of 1 process: .*: \d+ wrong; rank 1: .* is .* instead of"),
+                               ("skip", r"^FAIL all_reduce x, ")):
+            done = subprocess.run([FAULTY, "-t", "2", "-s", "tiny", "-l", "x"], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=120, env=dict(ENVIRONMENT, TEST_FAULT=fault))
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stdout.splitlines()[0], pattern)
+            self.assertIn("PASS sendrecv", done.stdout)
+        done = subprocess.run([FAULTY, "-n", "2", "-s", "tiny"], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120, env=dict(ENVIRONMENT, TEST_FAULT="error"))
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("rank 1: all_reduce: ", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

@@ -1,0 +1,77 @@
+/* See operate.h. */
+#include "operate.h"
+
+#include <stdlib.h>
+
+void perf_enqueue(struct perf_worker *worker, const struct perf_case *cases, int times, size_t shift)
+{
+  int comms = worker->team->options->comms;
+  const char *name = cases[0].collective->name;
+  bool grouped = comms * times > 1;
+  if (grouped) perf_worker_try(worker, cases[0].rank, "ncclGroupStart", ncclGroupStart());
+  for (int t = 0; t < times; t++)
+    for (int i = 0; i < comms; i++) {
+      const struct perf_case *c = &cases[i];
+      struct perf_call call = {perf_case_send(c) + shift,
+                               perf_case_recv(c) + shift,
+                               c->shape.count,
+                               c->type->type,
+                               c->op ? c->op->op : ncclSum,
+                               c->root,
+                               c->rank,
+                               c->nranks,
+                               worker->comms[i],
+                               worker->streams[i]};
+      perf_worker_try(worker, c->rank, name, c->collective->run(&call));
+    }
+  if (grouped) perf_worker_try(worker, cases[0].rank, name, ncclGroupEnd());
+}
+
+size_t perf_shift(const struct perf_worker *worker, const struct perf_case *c, int i)
+{
+  size_t larger = c->shape.send > c->shape.recv ? c->shape.send : c->shape.recv,
+         bytes = larger * (size_t)c->type->bytes;
+  if (!worker->team->backend->streams || bytes == 0) return 0;
+  size_t places = (size_t)worker->team->options->max_bytes / bytes;
+  return places > 1 ? bytes * ((size_t)i % places) : 0;
+}
+
+void **perf_capture(struct perf_worker *worker, const struct perf_case *cases, int iterations, int times)
+{
+  const struct perf_backend *backend = worker->team->backend;
+  int comms = worker->team->options->comms;
+  void **graphs = calloc((size_t)comms, sizeof(*graphs));
+  if (!graphs) perf_watch_fail(worker->team->watch, "out of memory");
+  for (int i = 0; i < comms; i++) {
+    perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "capturing a graph", backend->capture_begin(worker->streams[i]));
+  }
+  for (int i = 0; i < iterations; i++) perf_enqueue(worker, cases, times, perf_shift(worker, &cases[0], i));
+  for (int i = 0; i < comms; i++) {
+    perf_worker_choose(worker, i);
+    graphs[i] = backend->capture_end(worker->streams[i]);
+    perf_worker_must(worker, i, "making a graph", graphs[i] != NULL);
+  }
+  return graphs;
+}
+
+void perf_replay(struct perf_worker *worker, void **graphs)
+{
+  for (int i = 0; i < worker->team->options->comms; i++) {
+    if (worker->team->options->comms > 1) perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "launching a graph",
+                     worker->team->backend->graph_launch(graphs[i], worker->streams[i]));
+  }
+}
+
+void perf_graphs_drop(struct perf_worker *worker, void **graphs)
+{
+  for (int i = 0; graphs && i < worker->team->options->comms; i++) worker->team->backend->graph_drop(graphs[i]);
+  free(graphs);
+}
+
+void perf_operate(struct perf_worker *worker, const struct perf_case *cases, int times)
+{
+  perf_enqueue(worker, cases, times, 0);
+  perf_worker_wait(worker);
+}
