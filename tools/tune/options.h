@@ -21,7 +21,7 @@ struct tune_options {
   int loops, slots;
   bool picture, json, sequential;
   const char *svg;
-  uint64_t bytes, slot_bytes;
+  uint64_t bytes, slot_bytes, smallest_chunk;
   struct tt_simulate_cost cost; /* nanoseconds */
 };
 

@@ -44,8 +44,13 @@ static bool plan_make(struct plan *plan, const struct tune_options *o, int algor
     for (int rank = 0; rank < set->nranks; rank++)
       if (set->programs[rank]) pieces = TT_MAX(pieces, tt_program_most_pieces(set->programs[rank]));
     plan->channels[i].programs = tune_set_programs(set);
-    tt_geometry_cut(o->bytes / tune_set_blocks(set), 1, tune_set_parts(set), i, wanted,
-                    tt_geometry_piece(o->slot_bytes, pieces), &plan->channels[i].geometry);
+    const struct tt_geometry_cut cut = {.count = o->bytes / tune_set_blocks(set),
+                                        .element_bytes = 1,
+                                        .parts = tune_set_parts(set),
+                                        .nchannels = wanted,
+                                        .capacity = tt_geometry_piece(o->slot_bytes, pieces),
+                                        .smallest = o->smallest_chunk};
+    tt_geometry_cut(&cut, i, &plan->channels[i].geometry);
   }
   return true;
 }
