@@ -64,9 +64,20 @@ START_TEST(refused)
     unsigned char value;
     const char *why;
   } cases[] = {
-      {0, 0, "version"},     {4, 9, "version"},    {6, 0, "kind"},        {6, 4, "kind"},         {7, TT_CONN_INDICES, "index"},
-      {8, 255, "cut short"}, {9, 2, "cut short"},  {10, 129, "too many"}, {10, 5, "longer than"}, {14, 64, "channel"},
-      {15, 1, "channel"},    {16, 2, "direction"}, {17, TT_NUM_TRANSPORTS, "transport"},  {19, 3, "too long"},
+      {0, 0, "version"},
+      {4, 9, "version"},
+      {6, 0, "kind"},
+      {6, 4, "kind"},
+      {7, TT_CONN_INDICES, "index"},
+      {8, 255, "cut short"},
+      {9, 2, "cut short"},
+      {10, 129, "too many"},
+      {10, 5, "longer than"},
+      {14, 64, "channel"},
+      {15, 1, "channel"},
+      {16, 2, "direction"},
+      {17, TT_NUM_TRANSPORTS, "transport"},
+      {19, 3, "too long"},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     struct tt_connect_message message = make(TT_CONNECT_READY, 6, NULL);

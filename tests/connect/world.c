@@ -12,6 +12,8 @@
 #include "base/param.h"
 
 static bool with_net;
+static const struct tt_device *with_device;
+static void (*before_rank)(int rank);
 
 void world_use_net(bool use)
 {
@@ -42,14 +44,36 @@ static bool open_net(struct rank *rank)
   return result == ncclSuccess && rank->net;
 }
 
+void world_use_device(const struct tt_device *device)
+{
+  with_device = device;
+}
+
+void world_before_rank(void (*before)(int rank))
+{
+  before_rank = before;
+}
+
+static bool open_device(struct rank *rank, struct tt_device_properties *properties)
+{
+  *properties = (struct tt_device_properties){.size = sizeof(*properties)};
+  return with_device->properties(rank->rank, properties) == ncclSuccess &&
+         tt_context_open(with_device, rank->rank, rank->rank, rank->nranks, &rank->context) == ncclSuccess;
+}
+
 static bool open_rank(struct rank *rank)
 {
+  struct tt_device_properties properties;
   if (tt_bootstrap_create(&rank->id, rank->rank, rank->nranks, &rank->abort, &rank->bootstrap) != ncclSuccess)
     return false;
   if (!open_net(rank)) return false;
+  if (with_device && !open_device(rank, &properties)) return false;
   struct tt_transport_config config = {.rank = rank->rank,
                                        .nranks = rank->nranks,
                                        .device_index = rank->rank,
+                                       .device = with_device,
+                                       .context = rank->context,
+                                       .properties = with_device ? &properties : NULL,
                                        .net = rank->net,
                                        .buffer_bytes = {[TT_PROTO_LL] = 4096, [TT_PROTO_SIMPLE] = 8192},
                                        .abort = &rank->abort};
@@ -72,6 +96,7 @@ static void *run_rank(void *arg)
   tt_connect_destroy(rank->connect);
   tt_bootstrap_destroy(rank->bootstrap);
   tt_transport_env_destroy(rank->env);
+  tt_context_release(rank->context);
   tt_net_close(rank->net);
   return NULL;
 }
@@ -110,6 +135,7 @@ void world_run(int n, void (*body)(struct rank *rank))
 static int run_process(struct rank *rank, const int ids[2])
 {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (before_rank) before_rank(rank->rank);
   if (rank->rank == 0) {
     if (tt_bootstrap_unique_id(&rank->id) != ncclSuccess) return 1;
     for (int r = 1; r < rank->nranks; r++)

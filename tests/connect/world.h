@@ -17,6 +17,7 @@ struct rank {
   ncclUniqueId id;
   struct tt_bootstrap *bootstrap;
   struct tt_net *net;
+  struct tt_context *context;
   struct tt_transport_env *env;
   struct tt_connect *connect;
   void (*body)(struct rank *rank);
@@ -28,6 +29,10 @@ void world_run(int n, void (*body)(struct rank *rank));
 void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses);
 /* Asks for a network from now on, as a communicator does. */
 void world_use_net(bool use);
+/* Each rank is on the device of its own number from now on. */
+void world_use_device(const struct tt_device *device);
+/* Called in each rank's process, before anything else. NULL: nothing is. */
+void world_before_rank(void (*before)(int rank));
 
 /* In bodies: notes a failure of this rank and returns from the body. */
 #define RANK_CHECK(rank, condition)                                                                                    \

@@ -131,6 +131,10 @@ static ncclResult_t conn_open(struct tt_device_context *context, struct tt_conn 
   struct fake_twin *twin;
   (void)context;
   TT_TRY(TT_CALLOC(&twin, 1));
+  if (conn->step != 0) {
+    atomic_store(conn->head, conn->step);
+    atomic_store(conn->tail, conn->step);
+  }
   twin->conn = *conn;
   if (conn->step != 0) {
     atomic_store(conn->head, conn->step);
