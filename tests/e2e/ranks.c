@@ -5,8 +5,10 @@
  * with status 0 COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
  *     send:COUNT:PEER | recv:COUNT:PEER of floats
  *     sleep:MILLISECONDS
- *     loop:...                          the same again and again, until it fails; says "running" after the first
- * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
+ *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
+ * names loop:...                          the same again and again, until it fails; says "running" after the first An
+ * error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@ static const char *id_file;
 static ncclUniqueId id;
 static bool have_id;
 static ncclComm_t comm;
+static bool (*wait_for_device)(void *stream, int timeout_ms); /* NULL: a call's end is the operation's end */
 
 _Noreturn static void fail(const char *step, const char *text)
 {
@@ -34,6 +37,26 @@ _Noreturn static void fail(const char *step, const char *text)
 static void check(const char *step, ncclResult_t result)
 {
   if (result != ncclSuccess) fail(step, ncclGetLastError(comm));
+}
+
+/* What a program does with a GPU's runtime it does here with the fake device's library. */
+static void choose_device(const char *step)
+{
+  void *library = dlopen(getenv("TUTTI_DEVICE"), RTLD_NOW);
+  void (*choose)(int device) = library != NULL ? (void (*)(int))dlsym(library, "fake_set_device") : NULL;
+  if (choose == NULL) fail(step, "TUTTI_DEVICE is not the fake device's library");
+  choose(atoi(step + strlen("device:")));
+  wait_for_device = (bool (*)(void *, int))dlsym(library, "fake_stream_wait");
+}
+
+static void wait_for_operation(const char *step)
+{
+  ncclResult_t result = ncclSuccess;
+  if (wait_for_device == NULL) return;
+  bool ended = wait_for_device(NULL, 60000);
+  check(step, ncclCommGetAsyncError(comm, &result));
+  check(step, result);
+  if (!ended) fail(step, "the device did not end it");
 }
 
 static void write_id(void)
@@ -103,6 +126,7 @@ static void collective(const char *step)
     float *buffer = calloc(count + 1, sizeof *buffer);
     check(step, kind == 5 ? ncclSend(buffer, count, ncclFloat, peer, comm, NULL)
                           : ncclRecv(buffer, count, ncclFloat, peer, comm, NULL));
+    wait_for_operation(step);
     free(buffer);
     return;
   }
@@ -122,6 +146,7 @@ static void collective(const char *step)
                         : kind == 3 ? ncclBroadcast(in, out, count, type, root, comm, NULL)
                                     : ncclReduce(in, out, count, type, op, root, comm, NULL);
   check(step, result);
+  wait_for_operation(step);
   if (op != ncclSum || type != ncclFloat) return;
   bool summed = kind == 0 || kind == 2 || kind == 4;
   if (kind != 4 || rank == root) compare(out, kind == 1 ? count * (size_t)nranks : count, summed ? (float)nranks : 1);
@@ -141,6 +166,8 @@ static void run(const char *step)
     _exit(0);
   } else if (strncmp(step, "sleep:", 6) == 0) {
     usleep((useconds_t)atoi(step + 6) * 1000);
+  } else if (strncmp(step, "device:", 7) == 0) {
+    choose_device(step);
   } else if (strncmp(step, "loop:", 5) == 0) {
     for (bool first = true;; first = false) {
       collective(step + 5);

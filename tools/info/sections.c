@@ -3,9 +3,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <strings.h>
 #include <unistd.h>
 #include "base/host.h"
 #include "base/param.h"
+#include "device/choose.h"
 #include "kernels/host/host.h"
 #include "plugin/net.h"
 #include "tutti.h"
@@ -33,16 +36,21 @@ void info_library(struct info_out *out, const char *path)
   info_end(out);
 }
 
-void info_devices(struct info_out *out)
+static void print_backend(struct info_out *out, const struct tt_device *device, int count)
 {
   static const char *const protocols[TT_NUM_PROTOCOLS] = {
       [TT_PROTO_LL] = "LL", [TT_PROTO_LL128] = "LL128", [TT_PROTO_SIMPLE] = "Simple"};
   const char *can[TT_NUM_PROTOCOLS];
-  const struct tt_device *device = tt_host_device();
-  int count = 0, n = 0;
-  info_begin(out, "device", device->name);
-  if (device->count(&count) == ncclSuccess) info_number(out, "devices", count);
-  info_number(out, "processors", sysconf(_SC_NPROCESSORS_ONLN));
+  int n = 0;
+  info_number(out, "devices", count);
+  for (int i = 0; i < count && device->properties != NULL; i++) {
+    struct tt_device_properties properties = {.size = sizeof(properties)};
+    char key[32], text[sizeof(properties.name) + sizeof(properties.pci) + 8];
+    if (device->properties(i, &properties) != ncclSuccess) continue;
+    snprintf(key, sizeof(key), "device_%d", i);
+    snprintf(text, sizeof(text), "%.63s%s%.15s", properties.name, properties.pci[0] ? " at " : "", properties.pci);
+    info_text(out, key, text);
+  }
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     if (device->protocols & (1u << p)) can[n++] = protocols[p];
   info_words(out, "protocols", can, n);
@@ -51,6 +59,33 @@ void info_devices(struct info_out *out)
     snprintf(key, sizeof(key), "buffer_%s", protocols[p]);
     if (device->protocols & (1u << p)) info_number(out, key, (long long)device->default_buffer[p]);
   }
+}
+
+static void print_device_library(struct info_out *out, const char *name)
+{
+  struct tt_device_report report;
+  bool usable = tt_device_load(name, &report);
+  info_begin(out, "device", usable ? report.device->name : name);
+  info_text(out, "path", report.path);
+  info_text(out, "state", usable ? "usable" : "passed over");
+  if (!usable || out->json) info_text(out, "reason", usable ? NULL : report.reason);
+  if (usable) print_backend(out, report.device, report.devices);
+  info_end(out);
+}
+
+void info_devices(struct info_out *out)
+{
+  const struct tt_device *host = tt_host_device();
+  const char *wanted = tt_param_string(TT_PARAM_TUTTI_DEVICE);
+  int count = 0;
+  print_device_library(out, "cuda");
+  if (wanted != NULL && strcasecmp(wanted, "auto") != 0 && strcmp(wanted, "cuda") != 0 &&
+      strcasecmp(wanted, host->name) != 0)
+    print_device_library(out, wanted);
+  info_begin(out, "device", host->name);
+  info_text(out, "state", "usable");
+  info_number(out, "processors", sysconf(_SC_NPROCESSORS_ONLN));
+  if (host->count(&count) == ncclSuccess) print_backend(out, host, count);
   info_end(out);
 }
 

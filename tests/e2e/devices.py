@@ -1,0 +1,97 @@
+"""Ranks in processes of their own on a device with memory of its own, the fake one: agreement on it, one rank a device,
+data between processes, and where connections begin to count."""
+import os
+import re
+
+import lib
+
+FAKE = os.environ["E2E_FAKE"]
+STEPS = "all_reduce:1000 all_reduce:100000 all_gather:777 reduce_scatter:5000 broadcast:30000"
+ALMOST_32_BITS = 2**32 - 16
+
+
+class Devices(lib.Case):
+    def on_fake(self, devices, steps, each=None, **env):
+        processes = self.ranks([f"device:{d} {steps}" for d in devices], each=each, TUTTI_DEVICE=FAKE,
+                               NCCL_BOOTSTRAP_TIMEOUT=20, **env)
+        return [process.wait() for process in processes]
+
+    def all_good(self, processes):
+        for rank, process in enumerate(processes):
+            self.assertEqual(process.status, 0, f"rank {rank}: {process.all[-4000:]}")
+        return "".join(process.all for process in processes)
+
+    def all_fail(self, processes, said):
+        for rank, process in enumerate(processes):
+            self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+            self.assertRegex(process.err, said, f"rank {rank}")
+
+    def test_data_between_processes(self):
+        for count in (1, 2, 4):
+            with self.subTest(count):
+                text = self.all_good(self.on_fake(range(count), f"init {STEPS} destroy", NCCL_DEBUG="INFO"))
+                self.assertEqual("via P2P/export/" in text, count > 1)
+                self.assertNotIn("via SHM", text)
+                self.assertNotIn("NCCL WARN", text)
+                for d in range(count):
+                    self.assertRegex(text, rf"rank {d} nranks {count} cudaDev {d} nvmlDev -1 busId {d + 1:x}000 ")
+
+    def test_counters_that_wrap(self):
+        for what, env in (("shared memory", {}), ("network", {"NCCL_SHM_DISABLE": 1})):
+            for protocol in ("LL", "Simple"):
+                with self.subTest(f"{what}, {protocol}"):
+                    ranks = self.ranks([f"init {STEPS} {STEPS} destroy"] * 3, TUTTI_DEVICE="host", NCCL_PROTO=protocol,
+                                       TUTTI_FIRST_STEP=ALMOST_32_BITS, **env)
+                    self.all_good([process.wait() for process in ranks])
+        for protocol in ("LL", "Simple"):
+            with self.subTest(f"device memory, {protocol}"):
+                self.all_good(self.on_fake(range(3), f"init {STEPS} {STEPS} destroy", NCCL_PROTO=protocol,
+                                           TUTTI_FIRST_STEP=ALMOST_32_BITS))
+
+    def test_first_step_is_agreed(self):
+        self.all_fail(self.on_fake(range(2), "init", each=lambda r: {"TUTTI_FIRST_STEP": 8 * r}),
+                      "TUTTI_FIRST_STEP differs between ranks: rank 1 has 8, rank 0 has 0")
+
+    def test_two_ranks_on_one_device(self):
+        said = r"duplicate device: ranks 0, 2 of host \S+ all use fake device 1 at 0000:02:00.0; .*TUTTI_ALLOW_DUPLICATE_DEVICE"
+        self.all_fail(self.on_fake((1, 0, 1), "init"), said)
+        self.all_good(self.on_fake((1, 0, 1), f"init {STEPS} destroy", TUTTI_ALLOW_DUPLICATE_DEVICE=1))
+        self.all_fail(self.on_fake((1, 0, 1), "init", each=lambda r: {"TUTTI_ALLOW_DUPLICATE_DEVICE": int(r == 1)}),
+                      "TUTTI_ALLOW_DUPLICATE_DEVICE differs between ranks: rank 1 has 1, rank 0 has 0")
+
+    def test_a_device_that_does_not_exist(self):
+        for rank, process in enumerate(self.on_fake((0, 99), "init")):
+            self.assertEqual(process.status, 3, process.all)
+            if rank == 1:
+                self.assertIn("rank 1 is to use fake device 99; this process has 8", process.err)
+
+    def test_one_rank_without_the_device(self):
+        ranks = self.ranks(["init"] * 3, NCCL_BOOTSTRAP_TIMEOUT=20,
+                           each=lambda r: {"TUTTI_DEVICE": "host" if r == 1 else FAKE})
+        self.all_fail([process.wait() for process in ranks],
+                      r"\(TUTTI_DEVICE\) differs between ranks: rank 1 has host, rank 0 has fake")
+
+    def test_no_direct_access(self):
+        said = "P2P: NCCL_P2P_DISABLE is set; SHM: buffers of device fake are not host memory; NET: buffers of device fake"
+        self.all_fail(self.on_fake(range(2), "init all_reduce:8", NCCL_P2P_DISABLE=1), said)
+
+    def test_libraries_that_cannot_be_used(self):
+        for value, said in (("/no/such/library.so", r"TUTTI_DEVICE is .*device library /no/such/library.so cannot be used: no such file"),
+                            (lib.RANKS, "cannot be used: "), ("tpu", r"/libtutti-device-tpu.so cannot be used: no such file")):
+            with self.subTest(value):
+                process = self.ranks(["init"], TUTTI_DEVICE=value)[0].wait()
+                self.assertEqual(process.status, 3, process.all)
+                self.assertRegex(process.err, said)
+
+    def test_info(self):
+        info = os.path.join(lib.BIN, "tutti-info")
+        text = self.run_it(info, "-D", TUTTI_DEVICE=FAKE).out
+        self.assertRegex(text, r"device:\tfake\n\tpath:\s+" + re.escape(FAKE) + r"\n\tstate:\s+usable\n\tdevices:\s+8\n")
+        self.assertRegex(text, r"device_3:\s+Fake device 3 at 0000:04:00.0")
+        self.assertRegex(text, r"device:\thost\n\tstate:\s+usable")
+        text = self.run_it(info, "-D", TUTTI_DEVICE="tpu").out
+        self.assertRegex(text, r"device:\ttpu\n\tpath:\s+\S+/tutti/libtutti-device-tpu.so\n\tstate:\s+passed over\n\treason:\s+no such file")
+
+
+if __name__ == "__main__":
+    lib.main()
