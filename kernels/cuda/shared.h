@@ -10,10 +10,11 @@ struct tt_cuda_conn {
   unsigned char *slots; /* TT_SLOTS slots */
   uint64_t *head, *tail;
   uint64_t step; /* the next */
+  uint64_t seen; /* last seen of the counter that the other side moves */
   uint32_t slot_bytes;
   int32_t peer;
   int32_t protocol;
-  uint32_t reserved[3];
+  uint32_t reserved;
 };
 
 /* Why a kernel ended early. */

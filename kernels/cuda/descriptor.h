@@ -1,0 +1,116 @@
+/* Works as kernels read them. launch.c writes a launch: items, works and channels, one after another in one row of
+ * 32-bit words, which travels in the kernel's parameters where it fits, and else lies in device memory. Programs are
+ * copied to device memory once, rearranged so that a thread finds what it needs without a search. */
+#ifndef TT_KERNELS_CUDA_DESCRIPTOR_H
+#define TT_KERNELS_CUDA_DESCRIPTOR_H
+
+#include "kernels/cuda/shared.h"
+
+/* Limits of what a kernel keeps in shared memory; launch.c refuses programs beyond them. */
+enum {
+  TT_CUDA_MAX_THREADS = 512,    /* of a block */
+  TT_CUDA_MAX_STRANDS = 15,     /* a named barrier each; barrier 0 is the block's */
+  TT_CUDA_MAX_CONNS = 64,       /* ends of connections of one channel */
+  TT_CUDA_MAX_SEMAPHORES = 16,  /* of one channel */
+  TT_CUDA_ENTRIES = 384,        /* operands resolved at once, of all strands */
+  TT_CUDA_PROGRAM_BYTES = 8192, /* beyond, a program is read where it lies */
+  TT_CUDA_MAX_SCRATCH = 4,      /* scratch buffers */
+  TT_CUDA_PARAM_WORDS = 1984    /* words of a launch in the kernel's parameters */
+};
+
+/* What an operand is to its instruction. Operands are sorted by it: sends of local chunks first, since peers wait for
+ * them, then the inputs of the reduction in their order, its outputs, and receives into local chunks. */
+enum {
+  TT_CUDA_MOVE_SEND = 0,
+  TT_CUDA_IN_LOCAL = 1,
+  TT_CUDA_IN_RECV = 2,
+  TT_CUDA_OUT_LOCAL = 3,
+  TT_CUDA_OUT_SEND = 4,
+  TT_CUDA_MOVE_RECV = 5
+};
+
+struct tt_cuda_operand {
+  uint8_t role;
+  uint8_t buffer;         /* index into tt_cuda_buffers; of IN_RECV and OUT_SEND unused */
+  uint16_t conn;          /* of the channel: sends by peer, then receives by peer */
+  uint32_t start, stride; /* chunk = (start + repetition * stride) % modulo; both below modulo */
+  uint32_t modulo;
+  uint32_t uses_before; /* of its connection by earlier instructions of a loop */
+  uint32_t uses_a_loop; /* of its connection */
+};
+
+struct tt_cuda_instruction {
+  uint8_t opcode;
+  uint8_t flags;
+  uint16_t semaphore;
+  uint32_t first_repetition; /* repetitions of earlier instructions of the strand in a loop */
+  uint32_t repeat;
+  uint16_t first_operand;
+  uint8_t nsends, ninputs, noutputs, nreceives;
+  uint16_t reserved;
+};
+
+struct tt_cuda_strand {
+  uint16_t first_instruction, ninstructions;
+  uint32_t repetitions; /* in a loop */
+  uint16_t most_operands;
+  uint16_t reserved;
+};
+
+/* Followed by its strands, instructions and operands. */
+struct tt_cuda_program {
+  uint32_t bytes; /* of all, a multiple of 16 */
+  uint32_t parts;
+  uint16_t nstrands, npeers, nsemaphores, reserved;
+  uint32_t instructions, operands; /* offsets from the program's start */
+  uint32_t pad[2];
+};
+
+/* A block works on items i, i + gridDim.x, ...: a chain of works on one channel. */
+struct tt_cuda_item {
+  uint16_t work; /* word at which the first work of the chain lies, in units of four words */
+  uint16_t channel;
+};
+
+enum { TT_CUDA_BUFFERS = 2 + TT_CUDA_MAX_SCRATCH };
+
+struct tt_cuda_work {
+  struct tt_signature signature;
+  uint64_t signature_hash;
+  unsigned char *buffers[TT_CUDA_BUFFERS]; /* input, output, scratch */
+  uint64_t strides[3];                     /* of input, output and scratch blocks, in elements */
+  uint64_t scale;                          /* bits of struct tt_reduction */
+  int64_t divisor;
+  uint8_t op, scale_inputs, divide_result, element_bytes;
+  uint16_t next; /* work of the chain after this one, as in an item; 0: none */
+  uint16_t nchannels;
+  uint16_t channels;      /* where the first channel lies, in units of four words */
+  uint16_t channel_quads; /* from one channel to the next, likewise */
+  uint32_t protocol;
+  uint32_t reserved[4];
+};
+
+/* Followed by 2 * npeers indices of ends in the context's table of connections. */
+struct tt_cuda_channel {
+  const struct tt_cuda_program *program;
+  uint64_t lo, hi;
+  uint64_t scratch_lo;
+  uint32_t chunk, last_chunk;
+  uint32_t loops;
+  uint32_t npeers;
+};
+
+struct tt_cuda_launch {
+  struct tt_cuda_mapped *mapped;
+  uint32_t *claim;            /* set by the block that reports the first failure */
+  struct tt_cuda_conn *conns; /* the context's ends, by index */
+  const uint32_t *blob;       /* where the words lie, if not below */
+  uint32_t nitems;
+  uint32_t nwords;
+  uint32_t words[TT_CUDA_PARAM_WORDS]; /* items, then works and channels, each at a multiple of four words */
+};
+
+/* kernel.cu, compiled for each data type; by protocol. As cudaLaunchKernel takes it. */
+typedef const void *tt_cuda_kernel(int protocol);
+
+#endif

@@ -1,0 +1,85 @@
+/* The table of the CUDA backend, and what is asked of devices rather than of contexts. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/check.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/state.h"
+
+/* Eight slots each, with their headers. LL and LL128 are for small messages. A step of Simple costs about 0.65 us on
+ * an H100 whatever its size, so slots are large (docs/performance.md). */
+#define SLOTS(payload) (TT_SLOTS * ((payload) + TT_SLOT_HEADER))
+
+static ncclResult_t count(int *devices)
+{
+  TT_CUDA_TRY(cudaGetDeviceCount(devices), "counting GPUs");
+  return ncclSuccess;
+}
+
+/* A thread that has not chosen has no context, and uses device 0. The runtime here is not asked, since it does not know
+ * what the one of the application was told. */
+static ncclResult_t current(int *index)
+{
+  const struct tt_cuda_driver *driver = tt_cuda_driver();
+  CUcontext context;
+  CUdevice device = 0;
+  TT_TRY(tt_cuda_driver_check(driver->cuCtxGetCurrent(&context), "asking for the thread's context"));
+  if (context != NULL) TT_TRY(tt_cuda_driver_check(driver->cuCtxGetDevice(&device), "asking for the thread's GPU"));
+  *index = device;
+  return ncclSuccess;
+}
+
+static ncclResult_t properties(int index, struct tt_device_properties *out)
+{
+  struct tt_device_properties properties = {.size = out->size};
+  struct cudaDeviceProp cuda;
+  TT_CUDA_TRY(cudaGetDeviceProperties(&cuda, index), "asking for a GPU's properties");
+  TT_CUDA_TRY(cudaDeviceGetPCIBusId(properties.pci, sizeof(properties.pci), index), "asking for a GPU's place");
+  for (char *c = properties.pci; *c; c++) *c = (char)tolower((unsigned char)*c); /* as in /sys */
+  snprintf(properties.name, sizeof(properties.name), "%.*s", (int)sizeof(properties.name) - 1, cuda.name);
+  _Static_assert(sizeof(properties.id) == sizeof(cuda.uuid), "an id is a UUID");
+  memcpy(properties.id, &cuda.uuid, sizeof(properties.id));
+  properties.capability = 10 * cuda.major + cuda.minor;
+  properties.processors = cuda.multiProcessorCount;
+  properties.memory = cuda.totalGlobalMem;
+  memcpy(out, &properties, TT_MIN(out->size, sizeof(properties)));
+  return ncclSuccess;
+}
+
+static ncclResult_t can_map(int from, int to, int *can)
+{
+  *can = from == to;
+  if (from != to) TT_CUDA_TRY(cudaDeviceCanAccessPeer(can, from, to), "asking whether a GPU reaches another");
+  return ncclSuccess;
+}
+
+const struct tt_device *tt_cuda_device(void)
+{
+  static const struct tt_device device = {
+      .size = sizeof(struct tt_device),
+      .name = "cuda",
+      .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE,
+      .default_buffer =
+          {[TT_PROTO_LL] = SLOTS(16384), [TT_PROTO_LL128] = SLOTS(16384), [TT_PROTO_SIMPLE] = SLOTS(524288)},
+      .count = count,
+      .launch = tt_cuda_launch,
+      .version = TT_DEVICE_VERSION,
+      .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY,
+      .channels = 64,
+      .current = current,
+      .properties = properties,
+      .can_map = can_map,
+      .open = tt_cuda_open,
+      .close = tt_cuda_close,
+      .alloc = tt_cuda_alloc,
+      .release = tt_cuda_release,
+      .export_memory = tt_cuda_export,
+      .import_memory = tt_cuda_import,
+      .conn_open = tt_cuda_conn_open,
+      .conn_close = tt_cuda_conn_close,
+      .stop = tt_cuda_stop,
+      .drain = tt_cuda_drain,
+      .status = tt_cuda_status,
+  };
+  return &device;
+}

@@ -1,0 +1,43 @@
+/* What a context needs to launch: kernels, its connections' ends and its programs in device memory. */
+#ifndef TT_KERNELS_CUDA_EXECUTOR_H
+#define TT_KERNELS_CUDA_EXECUTOR_H
+
+#include <stdbool.h>
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/descriptor.h"
+
+struct tt_cuda_program_entry;
+struct tt_cuda_blob_entry;
+
+struct tt_cuda_executor {
+  struct tt_cuda_conn *conns; /* device memory, TT_CUDA_CONTEXT_CONNS of them */
+  uint32_t nconns;            /* ever used */
+  uint32_t *free_conns, nfree;
+  uint32_t *claim;                            /* device memory: see tt_cuda_launch */
+  struct tt_cuda_program_entry *programs[64]; /* by address and by content */
+  struct tt_cuda_blob_entry *blobs;
+  cudaStream_t last_stream; /* of the last launch outside of captures */
+};
+
+/* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols. */
+enum { TT_CUDA_CONTEXT_CONNS = 8192 };
+
+/* kernel.cu, by ncclDataType_t. */
+extern tt_cuda_kernel *const tt_cuda_kernels[10];
+
+/* The program in device memory, packed and copied when it is first asked for; *strands grows to its number of strands.
+ * `program` stays as it is until the context is closed. */
+ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
+                                 const struct tt_cuda_program **on_device, int *strands);
+/* Before a launch: device memory of earlier ones that are done may be used again. */
+void tt_cuda_reclaim_blobs(struct tt_device_context *context);
+/* Copies the words of a launch to device memory. They stay until the launch is done; for good if it is captured. */
+ncclResult_t tt_cuda_blob(struct tt_device_context *context, const uint32_t *words, size_t bytes, bool capturing,
+                          const uint32_t **on_device);
+
+static inline uint32_t tt_cuda_conn_index(const struct tt_conn *conn)
+{
+  return (uint32_t)((uintptr_t)conn->twin - 1);
+}
+
+#endif

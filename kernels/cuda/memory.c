@@ -1,0 +1,341 @@
+/* Memory of a GPU, and its way to the other ranks of the host.
+ *
+ * By cuMem an allocation is a piece of physical memory, mapped at an address of its own in each context that uses it.
+ * It lives until the last mapping is gone, so that owner and importers may release it in any order; other processes get
+ * it by a file descriptor. To map and unmap waits for no kernel.
+ *
+ * Where that is not supported or not wanted, memory comes from cudaMalloc and goes to other processes by CUDA IPC.
+ * There importers must release first, and cudaMalloc and cudaFree may wait for kernels. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/state.h"
+
+/* CUDA IPC hands over whole blocks of this size, with all that cudaMalloc has put there. */
+#define IPC_BLOCK ((size_t)2 << 20)
+
+enum kind { MAPPED, MALLOCED, OPENED, BORROWED };
+
+/* What tt_device_memory.resource points to. */
+struct resource {
+  enum kind kind;
+  CUmemGenericAllocationHandle handle; /* MAPPED: one reference */
+  size_t bytes;                        /* MAPPED: of the address range */
+};
+
+/* The handle of an exported LOCAL allocation. */
+struct local {
+  void *ptr;
+  int32_t device;
+  uint32_t mapped;
+};
+
+static ncclResult_t attribute(int device, CUdevice_attribute attribute, bool *is)
+{
+  int value = 0;
+  TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuDeviceGetAttribute(&value, attribute, device),
+                              "asking for what a GPU can do"));
+  *is = value != 0;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_memory_choose(int device, bool *vmm)
+{
+  int64_t wanted = tt_param_int(TT_PARAM_NCCL_CUMEM_ENABLE);
+  bool addresses, fds;
+  *vmm = false;
+  if (wanted == 0) return ncclSuccess;
+  TT_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &addresses));
+  TT_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &fds));
+  *vmm = addresses && fds;
+  if (wanted == 1 && !*vmm)
+    return TT_FAIL(ncclInvalidUsage,
+                   "NCCL_CUMEM_ENABLE=1, but GPU %d cannot share memory of cuMem by file descriptors. "
+                   "Unset it, or set it to 0",
+                   device);
+  return ncclSuccess;
+}
+
+/* ---- By cuMem ---- */
+
+static CUmemLocation location(const struct tt_device_context *context)
+{
+  return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context->device};
+}
+
+static CUmemAllocationProp properties(const struct tt_device_context *context)
+{
+  return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                               .location = location(context)};
+}
+
+static void unmap(struct tt_device_memory *memory)
+{
+  const struct tt_cuda_driver *driver = tt_cuda_driver();
+  struct resource *resource = memory->resource;
+  if (memory->ptr != NULL) {
+    CUdeviceptr at = (CUdeviceptr)memory->ptr;
+    tt_cuda_driver_check(driver->cuMemUnmap(at, resource->bytes), "unmapping memory");
+    tt_cuda_driver_check(driver->cuMemAddressFree(at, resource->bytes), "freeing an address range");
+  }
+  tt_cuda_driver_check(driver->cuMemRelease(resource->handle), "releasing memory");
+}
+
+/* Gives resource->handle an address in the context. On failure memory->ptr is NULL. */
+static ncclResult_t map(struct tt_device_context *context, size_t granularity, struct tt_device_memory *memory)
+{
+  const struct tt_cuda_driver *driver = tt_cuda_driver();
+  struct resource *resource = memory->resource;
+  CUmemAccessDesc access = {.location = location(context), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr at;
+  size_t bytes = resource->bytes;
+  ncclResult_t result;
+  TT_TRY(tt_cuda_driver_check(driver->cuMemAddressReserve(&at, bytes, granularity, 0, 0),
+                              "reserving a range of addresses"));
+  TT_TRY_GOTO(tt_cuda_driver_check(driver->cuMemMap(at, bytes, 0, resource->handle, 0), "mapping memory"), result,
+              free_range);
+  TT_TRY_GOTO(tt_cuda_driver_check(driver->cuMemSetAccess(at, bytes, &access, 1), "giving a GPU access to memory"),
+              result, unmap);
+  memory->ptr = (void *)at;
+  memory->bytes = bytes;
+  return ncclSuccess;
+unmap:
+  driver->cuMemUnmap(at, bytes);
+free_range:
+  driver->cuMemAddressFree(at, bytes);
+  return result;
+}
+
+static ncclResult_t granularity_of(const CUmemAllocationProp *properties, size_t *granularity)
+{
+  return tt_cuda_driver_check(
+      tt_cuda_driver()->cuMemGetAllocationGranularity(granularity, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+      "asking for the granularity of memory");
+}
+
+static ncclResult_t alloc_mapped(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  CUmemAllocationProp wanted = properties(context);
+  size_t granularity;
+  char doing[96];
+  TT_TRY(granularity_of(&wanted, &granularity));
+  resource->bytes = (bytes + granularity - 1) / granularity * granularity;
+  snprintf(doing, sizeof(doing), "allocating %zu bytes on GPU %d", resource->bytes, context->device);
+  TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemCreate(&resource->handle, resource->bytes, &wanted, 0), doing));
+  ncclResult_t result = map(context, granularity, memory);
+  if (result != ncclSuccess) unmap(memory);
+  return result;
+}
+
+/* Maps a handle that carries a reference, which it takes over. */
+static ncclResult_t import_mapped(struct tt_device_context *context, CUmemGenericAllocationHandle handle, size_t bytes,
+                                  struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  CUmemAllocationProp here = properties(context);
+  size_t granularity;
+  *resource = (struct resource){.kind = MAPPED, .handle = handle, .bytes = bytes};
+  ncclResult_t result = granularity_of(&here, &granularity);
+  if (result == ncclSuccess) result = map(context, granularity, memory);
+  if (result != ncclSuccess) unmap(memory);
+  return result;
+}
+
+/* ---- By cudaMalloc ---- */
+
+static ncclResult_t alloc_malloced(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
+{
+  char doing[96];
+  memory->bytes = (bytes + IPC_BLOCK - 1) / IPC_BLOCK * IPC_BLOCK;
+  snprintf(doing, sizeof(doing), "allocating %zu bytes on GPU %d", memory->bytes, context->device);
+  TT_CUDA_TRY(cudaMalloc(&memory->ptr, memory->bytes), doing);
+  return ncclSuccess;
+}
+
+static ncclResult_t enable_peer(struct tt_device_context *context, int device)
+{
+  char doing[96];
+  if (device == context->device) return ncclSuccess;
+  cudaError_t error = cudaDeviceEnablePeerAccess(device, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return ncclSuccess;
+  }
+  snprintf(doing, sizeof(doing), "giving GPU %d access to GPU %d", context->device, device);
+  return tt_cuda_check(error, doing);
+}
+
+/* ---- Alloc and release ---- */
+
+/* The memory is left as it is if its zeroing does not end. */
+static ncclResult_t zero(struct tt_device_context *context, const struct tt_device_memory *memory)
+{
+  pthread_mutex_lock(&context->lock);
+  ncclResult_t result =
+      tt_cuda_check(cudaMemsetAsync(memory->ptr, 0, memory->bytes, context->side), "zeroing memory of a GPU");
+  if (result == ncclSuccess) result = tt_cuda_side_wait(context, "zeroing memory");
+  pthread_mutex_unlock(&context->lock);
+  return result;
+}
+
+static void release_entered(struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  if (resource->kind == MAPPED) unmap(memory);
+  if (resource->kind == MALLOCED) tt_cuda_check(cudaFree(memory->ptr), "freeing memory of a GPU");
+  if (resource->kind == OPENED) tt_cuda_check(cudaIpcCloseMemHandle(memory->ptr), "closing another process's memory");
+  free(resource);
+}
+
+ncclResult_t tt_cuda_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
+{
+  struct tt_cuda_enter enter;
+  struct resource *resource;
+  bool vmm = context->state->vmm;
+  *memory = (struct tt_device_memory){0};
+  TT_TRY(TT_CALLOC(&resource, 1));
+  resource->kind = vmm ? MAPPED : MALLOCED;
+  memory->resource = resource;
+  ncclResult_t result = tt_cuda_enter(context, &enter);
+  if (result != ncclSuccess) goto out;
+  bytes = TT_MAX(bytes, (size_t)1);
+  result = vmm ? alloc_mapped(context, bytes, memory) : alloc_malloced(context, bytes, memory);
+  if (result == ncclSuccess) {
+    result = zero(context, memory);
+    if (result != ncclSuccess && !context->state->side_stuck) {
+      release_entered(memory);
+      resource = NULL;
+    }
+  }
+  tt_cuda_leave(&enter);
+out:
+  if (result != ncclSuccess) {
+    free(resource);
+    *memory = (struct tt_device_memory){0};
+  }
+  return result;
+}
+
+void tt_cuda_release(struct tt_device_context *context, struct tt_device_memory *memory)
+{
+  struct tt_cuda_enter enter;
+  if (memory->resource != NULL && tt_cuda_enter(context, &enter) == ncclSuccess) {
+    release_entered(memory);
+    tt_cuda_leave(&enter);
+  }
+  *memory = (struct tt_device_memory){0};
+}
+
+/* ---- Export and import ---- */
+
+static ncclResult_t export_fd(CUmemGenericAllocationHandle handle, struct tt_device_export *out)
+{
+  int fd = -1;
+  TT_TRY(tt_cuda_driver_check(
+      tt_cuda_driver()->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "making a file descriptor for memory of a GPU"));
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  out->kind = TT_EXPORT_FD;
+  out->fd = fd;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
+                            struct tt_device_export *out)
+{
+  const struct resource *resource = memory->resource;
+  struct tt_cuda_enter enter;
+  *out = (struct tt_device_export){.kind = TT_EXPORT_NONE, .fd = -1, .bytes = memory->bytes};
+  if (resource == NULL || resource->kind == OPENED || resource->kind == BORROWED)
+    return TT_FAIL(ncclInternalError, "rank %d: only memory that was allocated can be exported", context->rank);
+  if (local) {
+    struct local mine = {.ptr = memory->ptr, .device = context->device, .mapped = resource->kind == MAPPED};
+    out->kind = TT_EXPORT_LOCAL;
+    memcpy(out->handle, &mine, sizeof(mine));
+    return ncclSuccess;
+  }
+  TT_TRY(tt_cuda_enter(context, &enter));
+  ncclResult_t result;
+  if (resource->kind == MAPPED) {
+    result = export_fd(resource->handle, out);
+  } else {
+    _Static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(out->handle), "the handle fits");
+    result = tt_cuda_check(cudaIpcGetMemHandle((cudaIpcMemHandle_t *)out->handle, memory->ptr),
+                           "making a handle for memory of a GPU");
+    if (result == ncclSuccess) out->kind = TT_EXPORT_HANDLE;
+  }
+  tt_cuda_leave(&enter);
+  return result;
+}
+
+static ncclResult_t import_local(struct tt_device_context *context, const struct tt_device_export *in,
+                                 struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  struct local theirs;
+  memcpy(&theirs, in->handle, sizeof(theirs));
+  if (theirs.mapped) {
+    CUmemGenericAllocationHandle handle;
+    TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemRetainAllocationHandle(&handle, theirs.ptr),
+                                "finding another rank's memory"));
+    return import_mapped(context, handle, in->bytes, memory);
+  }
+  resource->kind = BORROWED;
+  memory->ptr = theirs.ptr;
+  memory->bytes = in->bytes;
+  return enable_peer(context, theirs.device);
+}
+
+static ncclResult_t import_entered(struct tt_device_context *context, const struct tt_device_export *in,
+                                   struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  cudaIpcMemHandle_t ipc;
+  switch (in->kind) {
+  case TT_EXPORT_LOCAL:
+    return import_local(context, in, memory);
+  case TT_EXPORT_FD: {
+    CUmemGenericAllocationHandle handle;
+    TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemImportFromShareableHandle(
+                                    &handle, (void *)(intptr_t)in->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                                "importing another process's memory from a file descriptor"));
+    return import_mapped(context, handle, in->bytes, memory);
+  }
+  case TT_EXPORT_HANDLE:
+    memcpy(&ipc, in->handle, sizeof(ipc));
+    resource->kind = OPENED;
+    TT_CUDA_TRY(cudaIpcOpenMemHandle(&memory->ptr, ipc, cudaIpcMemLazyEnablePeerAccess),
+                "opening another process's memory");
+    memory->bytes = in->bytes;
+    return ncclSuccess;
+  default:
+    return TT_FAIL(ncclInternalError, "rank %d: memory was exported as kind %u, which is none of CUDA's", context->rank,
+                   in->kind);
+  }
+}
+
+ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_device_export *in,
+                            struct tt_device_memory *memory)
+{
+  struct tt_cuda_enter enter;
+  struct resource *resource;
+  *memory = (struct tt_device_memory){0};
+  TT_TRY(TT_CALLOC(&resource, 1));
+  memory->resource = resource;
+  ncclResult_t result = tt_cuda_enter(context, &enter);
+  if (result == ncclSuccess) {
+    result = import_entered(context, in, memory);
+    tt_cuda_leave(&enter);
+  }
+  if (result != ncclSuccess) {
+    free(resource);
+    *memory = (struct tt_device_memory){0};
+  }
+  return result;
+}

@@ -1,0 +1,143 @@
+/* Access to memory in the widths and orders that the protocols need. */
+#ifndef TT_KERNELS_CUDA_MEMORY_CUH
+#define TT_KERNELS_CUDA_MEMORY_CUH
+
+#include <stdint.h>
+
+typedef unsigned char tt_byte;
+
+struct tt_vector {
+  uint64_t low, high;
+};
+
+/* Volatile: always at the memory itself, in the width given, and neither split nor joined nor left out. */
+__device__ __forceinline__ tt_vector tt_load_volatile(const void *from)
+{
+  tt_vector v;
+  asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.low), "=l"(v.high) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void tt_store_volatile(void *to, uint64_t low, uint64_t high)
+{
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(low), "l"(high) : "memory");
+}
+/* LL lines: four words of 32 bits. */
+__device__ __forceinline__ uint4 tt_load_line(const void *from)
+{
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void tt_store_line(void *to, uint64_t data, uint32_t flag)
+{
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%2};" ::"l"(to), "r"((uint32_t)data), "r"(flag),
+               "r"((uint32_t)(data >> 32))
+               : "memory");
+}
+
+/* Ordinary data that no thread of this kernel writes meanwhile. */
+__device__ __forceinline__ tt_vector tt_load_plain(const void *from)
+{
+  tt_vector v;
+  asm("ld.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.low), "=l"(v.high) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void tt_store_plain(void *to, tt_vector v)
+{
+  asm volatile("st.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(v.low), "l"(v.high) : "memory");
+}
+
+/* Counters of connections, shared with another GPU. */
+__device__ __forceinline__ uint64_t tt_load_acquire(const uint64_t *from)
+{
+  uint64_t v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint64_t tt_load_relaxed(const uint64_t *from)
+{
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void tt_store_relaxed(uint64_t *to, uint64_t v)
+{
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+}
+__device__ __forceinline__ void tt_fence_system()
+{
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* Words of shared memory through which warps of a block talk. */
+__device__ __forceinline__ uint32_t tt_shared_acquire(const uint32_t *from)
+{
+  uint32_t v;
+  asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void tt_shared_release(uint32_t *to, uint32_t v)
+{
+  asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+
+/* The word at `offset` of `bytes` bytes at any address; what lies beyond the end is zero. */
+__device__ __forceinline__ uint64_t tt_load_word(const tt_byte *base, size_t offset, size_t bytes)
+{
+  const tt_byte *at = base + offset;
+  if (offset + 8 <= bytes) {
+    if (((uintptr_t)at & 7) == 0) return *(const uint64_t *)at;
+    if (((uintptr_t)at & 3) == 0) {
+      const uint32_t *half = (const uint32_t *)at;
+      return half[0] | (uint64_t)half[1] << 32;
+    }
+  }
+  uint64_t word = 0;
+  for (int i = 0; i < 8 && offset + i < bytes; i++) word |= (uint64_t)at[i] << (8 * i);
+  return word;
+}
+__device__ __forceinline__ void tt_store_word(tt_byte *base, size_t offset, size_t bytes, uint64_t word)
+{
+  tt_byte *at = base + offset;
+  if (offset + 8 <= bytes) {
+    if (((uintptr_t)at & 7) == 0) {
+      *(uint64_t *)at = word;
+      return;
+    }
+    if (((uintptr_t)at & 3) == 0) {
+      uint32_t *half = (uint32_t *)at;
+      half[0] = (uint32_t)word;
+      half[1] = (uint32_t)(word >> 32);
+      return;
+    }
+  }
+  for (int i = 0; i < 8 && offset + i < bytes; i++) at[i] = (tt_byte)(word >> (8 * i));
+}
+
+/* Barriers among the warps of a strand. */
+__device__ __forceinline__ void tt_barrier(int id, int threads)
+{
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/* True for all threads if `value` is true for one of them. */
+__device__ __forceinline__ bool tt_barrier_any(int id, int threads, bool value)
+{
+  int any;
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %3, 0; barrier.cta.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q;}"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"((int)value)
+               : "memory");
+  return any != 0;
+}
+
+__device__ __forceinline__ uint64_t tt_now_ns()
+{
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+#endif

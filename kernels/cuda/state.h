@@ -1,0 +1,65 @@
+/* What the host's files of the CUDA backend know of a context beyond what kernels' launches need. */
+#ifndef TT_KERNELS_CUDA_STATE_H
+#define TT_KERNELS_CUDA_STATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "kernels/cuda/context.h"
+
+/* Page-locked memory of one context: what kernels have mapped, and the way of small copies to the device. */
+#define TT_CUDA_STAGING_BYTES 65536
+struct tt_cuda_host_block {
+  _Alignas(4096) struct tt_cuda_mapped mapped;
+  _Alignas(4096) unsigned char staging[TT_CUDA_STAGING_BYTES];
+  uint64_t mark;                   /* host_block.c's */
+  struct tt_cuda_host_block *next; /* likewise */
+};
+
+/* host_block.c. Takes a block with a zeroed page, valid on all devices; gives it back, once no kernel can touch it. */
+ncclResult_t tt_cuda_host_block_take(struct tt_cuda_host_block **block);
+void tt_cuda_host_block_put(struct tt_cuda_host_block *block);
+
+struct tt_cuda_chunk; /* small_alloc.c */
+
+struct tt_cuda_context_state {
+  void *primary; /* the device's primary context, as the driver names it */
+  bool vmm;      /* memory is allocated by cuMem, else by cudaMalloc */
+  struct tt_cuda_host_block *block;
+  cudaEvent_t launched;    /* behind the last launch */
+  _Atomic bool any_launch; /* `launched` was recorded */
+  bool side_stuck;         /* a copy on `side` did not end in time: nothing more is put there. Under the lock */
+  struct tt_cuda_chunk *chunks;
+
+  pthread_mutex_t stall_lock; /* of what follows */
+  uint32_t stalls;            /* as last seen */
+  uint64_t stalled_at;        /* when they were seen to grow; 0: never */
+};
+
+/* context.c: the life of a context, and its works as a whole; see tt_device. */
+ncclResult_t tt_cuda_open(const struct tt_device_config *config, struct tt_device_context **context);
+void tt_cuda_close(struct tt_device_context *context);
+void tt_cuda_stop(struct tt_device_context *context);
+ncclResult_t tt_cuda_drain(struct tt_device_context *context, int timeout_ms, int *done);
+/* Waits until all that was put on the side stream is done. The lock is held. */
+ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, const char *doing);
+
+/* status.c */
+ncclResult_t tt_cuda_status(struct tt_device_context *context, struct tt_device_status *status);
+
+/* memory.c: see tt_device. */
+ncclResult_t tt_cuda_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory);
+void tt_cuda_release(struct tt_device_context *context, struct tt_device_memory *memory);
+ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
+                            struct tt_device_export *out);
+ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_device_export *in,
+                            struct tt_device_memory *memory);
+/* Whether contexts of a device allocate by cuMem: what NCCL_CUMEM_ENABLE says and the device can do. */
+ncclResult_t tt_cuda_memory_choose(int device, bool *vmm);
+
+/* small_alloc.c */
+void tt_cuda_small_free_all(struct tt_device_context *context);
+
+/* device.c */
+const struct tt_device *tt_cuda_device(void);
+
+#endif

@@ -1,0 +1,97 @@
+/* What works say of themselves: the page that kernels write, in words. */
+#include <stdio.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/timer.h"
+#include "kernels/cuda/state.h"
+#include "program/signature.h"
+
+/* A thread that waits counts every 50 ms. Between two counts it must not seem to go on, nor long after the last one
+ * still to wait. */
+#define STALL_LASTS_NS (3ull * TT_CUDA_STALL_NS)
+/* Tries to read what another count does not overwrite meanwhile. */
+#define READS 3
+
+#define SAME_CALLS "All ranks must make the same calls in the same order"
+
+static void describe_mismatch(const struct tt_device_context *context, const struct tt_cuda_mapped *page,
+                              struct tt_device_status *status)
+{
+  char mine[130], got[130], fields[64]; /* so that all fits */
+  int rank = context->rank, peer = page->error_peer;
+  status->result = ncclInvalidUsage;
+  tt_signature_describe(&page->mine, mine, sizeof(mine));
+  if (page->mine.protocol == TT_PROTO_LL) { /* there only a hash travels */
+    snprintf(status->text, sizeof(status->text),
+             "ranks %d and %d do not execute the same operation. Rank %d: %s. " SAME_CALLS, rank, peer, rank, mine);
+    return;
+  }
+  tt_signature_describe(&page->got, got, sizeof(got));
+  tt_signature_differences(&page->mine, &page->got, fields, sizeof(fields));
+  snprintf(status->text, sizeof(status->text),
+           "ranks %d and %d do not execute the same operation: they differ in %s. Rank %d: %s. Rank %d: %s. %s", rank,
+           peer, fields[0] ? fields : "fields without a name", rank, mine, peer, got, SAME_CALLS);
+}
+
+static void describe_failure(const struct tt_device_context *context, uint32_t error, struct tt_device_status *status)
+{
+  const struct tt_cuda_mapped *page = context->mapped; /* complete, and written no more */
+  char mine[200];
+  status->peer = page->error_peer;
+  status->signature = page->mine;
+  if (error == TT_CUDA_WRONG_SIGNATURE) {
+    describe_mismatch(context, page, status);
+    return;
+  }
+  status->result = ncclInternalError;
+  tt_signature_describe(&page->mine, mine, sizeof(mine));
+  if (error == TT_CUDA_WRONG_BYTES)
+    snprintf(status->text, sizeof(status->text),
+             "rank %d expected a message of %llu bytes from rank %d on channel %u and got one of %llu, in %s",
+             context->rank, (unsigned long long)page->expected_bytes, page->error_peer, page->error_channel,
+             (unsigned long long)page->got_bytes, mine);
+  else
+    snprintf(status->text, sizeof(status->text), "rank %d: a kernel reports the unknown failure %u with rank %d, in %s",
+             context->rank, error, page->error_peer, mine);
+}
+
+/* Several threads may wait, for different peers: any of them is as good as another. */
+static void describe_stall(const struct tt_cuda_mapped *page, struct tt_device_status *status)
+{
+  status->stalled = 1;
+  for (int read = 0; read < READS; read++) {
+    uint32_t before = __atomic_load_n(&page->stalls, __ATOMIC_ACQUIRE);
+    status->peer = page->stall_peer;
+    status->sending = page->stall_sending;
+    status->signature = page->stalled;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (__atomic_load_n(&page->stalls, __ATOMIC_RELAXED) == before) break;
+  }
+}
+
+static bool is_stalled(struct tt_device_context *context)
+{
+  struct tt_cuda_context_state *state = context->state;
+  uint64_t now = tt_timer_ns();
+  pthread_mutex_lock(&state->stall_lock);
+  uint32_t stalls = __atomic_load_n(&context->mapped->stalls, __ATOMIC_ACQUIRE);
+  if (stalls != state->stalls) {
+    state->stalls = stalls;
+    state->stalled_at = now;
+  }
+  bool stalled = state->stalled_at != 0 && now - state->stalled_at < STALL_LASTS_NS;
+  pthread_mutex_unlock(&state->stall_lock);
+  return stalled;
+}
+
+ncclResult_t tt_cuda_status(struct tt_device_context *context, struct tt_device_status *out)
+{
+  struct tt_device_status status = {.size = out->size, .result = ncclSuccess, .peer = -1};
+  uint32_t error = __atomic_load_n(&context->mapped->error, __ATOMIC_ACQUIRE);
+  if (error != TT_CUDA_NO_ERROR)
+    describe_failure(context, error, &status);
+  else if (is_stalled(context))
+    describe_stall(context->mapped, &status);
+  memcpy(out, &status, TT_MIN(out->size, sizeof(status)));
+  return ncclSuccess;
+}
