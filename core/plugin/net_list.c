@@ -125,6 +125,16 @@ static bool open_file(struct tt_net_library *library)
   return false;
 }
 
+static bool holds_collnet(const struct tt_net_library *library)
+{
+  for (int version = 1; version < 32; version++) {
+    char symbol[40];
+    snprintf(symbol, sizeof(symbol), "ncclCollNetPlugin_v%d", version);
+    if (dlsym(library->handle, symbol)) return true;
+  }
+  return false;
+}
+
 /* Finds the symbols of all versions, known or not, and binds the newest known one. */
 static bool bind_newest(struct tt_net_library *library)
 {
@@ -148,6 +158,11 @@ static bool bind_newest(struct tt_net_library *library)
   if (!newest && highest > 0) {
     pass_over(library, "it exports the net plugin ABI v%d only, and this library knows v%d to v%d", highest,
               TT_NET_OLDEST, TT_NET_NEWEST);
+    return false;
+  }
+  if (!newest && holds_collnet(library)) {
+    library->collnet_only = true;
+    pass_over(library, "it holds a collnet plugin only");
     return false;
   }
   if (!newest) {

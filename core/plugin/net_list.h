@@ -15,6 +15,7 @@ struct tt_net_library {
   char files[2][1024]; /* tried in this order; the second may be "" */
   void *handle;        /* NULL while not loaded */
   int users;           /* nets, and callers between load and unload */
+  bool collnet_only;   /* found to hold a collnet plugin and no net plugin */
   struct tt_net_plugin plugin;
 };
 

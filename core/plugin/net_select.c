@@ -109,8 +109,8 @@ static ncclResult_t check_named(struct tt_net_set *set)
   for (int i = 0; (library = tt_net_list_at(i)); i++) {
     if (!library->report.named) continue;
     named = true;
-    loads = loads || library->report.version != 0;
-    usable = usable || library->report.state != TT_NET_PASSED;
+    loads = loads || library->report.version != 0 || library->collnet_only;
+    usable = usable || library->report.state != TT_NET_PASSED || library->collnet_only;
   }
   if (named && !loads) {
     describe_all(&sentence, true, true);

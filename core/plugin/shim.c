@@ -98,16 +98,23 @@ static const char *result_name(ncclResult_t result)
   return (unsigned)result < TT_COUNT(names) ? names[result] : "an unknown result";
 }
 
-ncclResult_t tt_net_checked(const struct tt_net *net, const char *member, ncclResult_t result)
+ncclResult_t tt_plugin_checked(const struct tt_plugin_identity *plugin, const char *member, ncclResult_t result)
 {
   if (result == ncclSuccess) return ncclSuccess;
-  const struct tt_net_plugin *plugin = net->plugin;
   if (plugin_warned) {
-    TT_INFO(TT_NET, "NET/Plugin: %s (v%d, %s) failed in %s with %s", plugin->abi.v12.name, plugin->shim->version,
-            plugin->path, member, result_name(result));
+    TT_INFO(TT_NET, "NET/Plugin: %s (v%d, %s) failed in %s with %s", plugin->name, plugin->version, plugin->path, member,
+            result_name(result));
     return result;
   }
   return TT_FAIL(result,
-                 "net plugin %s (ABI v%d, %s) failed in %s with %s and gave no reason; NCCL_DEBUG=INFO may show more",
-                 plugin->abi.v12.name, plugin->shim->version, plugin->path, member, result_name(result));
+                 "%s plugin %s (ABI v%d, %s) failed in %s with %s and gave no reason; NCCL_DEBUG=INFO may show more",
+                 plugin->kind, plugin->name, plugin->version, plugin->path, member, result_name(result));
+}
+
+ncclResult_t tt_net_checked(const struct tt_net *net, const char *member, ncclResult_t result)
+{
+  const struct tt_net_plugin *plugin = net->plugin;
+  const struct tt_plugin_identity identity = {
+      .kind = "net", .name = plugin->abi.v12.name, .version = plugin->shim->version, .path = plugin->path};
+  return tt_plugin_checked(&identity, member, result);
 }

@@ -82,6 +82,11 @@ void tt_net_log(ncclDebugLogLevel level, unsigned long flags, const char *where,
 /* Call before a member, then hand its result to tt_net_checked: an error that the plugin did not explain itself is
  * reported with the plugin's name and the member's. */
 void tt_net_before(void);
+struct tt_plugin_identity {
+  const char *kind, *name, *path;
+  int version;
+};
+ncclResult_t tt_plugin_checked(const struct tt_plugin_identity *plugin, const char *member, ncclResult_t result);
 ncclResult_t tt_net_checked(const struct tt_net *net, const char *member, ncclResult_t result);
 
 /* Shared by versions, see above. */
