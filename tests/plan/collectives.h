@@ -1,0 +1,51 @@
+/* Every collective with data that tells where it came from, for any number of ranks of this process or one of several:
+ * buffers, the call, the check. */
+#ifndef TT_TESTS_PLAN_COLLECTIVES_H
+#define TT_TESTS_PLAN_COLLECTIVES_H
+
+#include <check.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "nccl.h"
+
+enum kind {
+  ALL_REDUCE,
+  ALL_GATHER,
+  REDUCE_SCATTER,
+  BROADCAST,
+  REDUCE,
+  ALL_TO_ALL,
+  GATHER,
+  SCATTER,
+  SEND_RECV, /* to the next rank, from the one before */
+  KINDS
+};
+
+/* One operation as one rank sees it. */
+struct operation {
+  enum kind kind;
+  int n, rank, root;
+  size_t count;
+  uint32_t seed;
+  uint32_t *in, *out;
+};
+
+void ok(ncclResult_t result);
+/* Allocates and fills. */
+void operation_open(struct operation *operation);
+/* New data, and nothing left of the last result. */
+void operation_fill(struct operation *operation, uint32_t seed);
+ncclResult_t operation_call(const struct operation *operation, ncclComm_t comm, void *stream);
+void operation_check(const struct operation *operation);
+void operation_close(struct operation *operation);
+
+/* Threads and descriptors of this process. */
+int count_threads(void);
+int count_descriptors(void);
+uint64_t now_ms(void);
+
+void add_streams(Suite *suite);
+void add_failures(Suite *suite);
+void add_processes(Suite *suite);
+
+#endif

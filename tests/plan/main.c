@@ -1,0 +1,20 @@
+/* Operations on streams, by the fake device. */
+#include <stdlib.h>
+#include "base/param.h"
+#include "collectives.h"
+
+int main(void)
+{
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  setenv("TUTTI_DEVICE", FAKE_DEVICE, 1);
+  tt_param_reset();
+  Suite *suite = suite_create("streams");
+  add_streams(suite);
+  add_failures(suite);
+  add_processes(suite);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

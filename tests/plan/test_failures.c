@@ -1,0 +1,147 @@
+/* What ends works on streams, in one process: the communicator's error says it, the streams go on, and calls that end a
+ * communicator return. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "collectives.h"
+#include "tests/fakes/device/fake.h"
+
+#define LONG_MS 60000
+
+static ncclResult_t wait_for_error(ncclComm_t comm)
+{
+  ncclResult_t result = ncclSuccess;
+  for (int waited = 0; waited < LONG_MS && result == ncclSuccess; waited++) {
+    usleep(1000);
+    ok(ncclCommGetAsyncError(comm, &result));
+  }
+  return result;
+}
+
+static void expect_words(ncclComm_t comm, const char *words)
+{
+  ck_assert_msg(strstr(ncclGetLastError(comm), words) != NULL, "\"%s\" does not say \"%s\"", ncclGetLastError(comm),
+                words);
+}
+
+static void wait_device(int device)
+{
+  fake_set_device(device);
+  ck_assert(fake_stream_wait(NULL, LONG_MS));
+}
+
+static float in[3][100000], out[3][100000];
+
+/* One rank's call alone; connections are made by a call of both. */
+static void open_pair(ncclComm_t *comms, int n)
+{
+  ok(ncclCommInitAll(comms, n, NULL));
+  ok(ncclGroupStart());
+  for (int r = 0; r < n; r++) ok(ncclAllReduce(in[r], out[r], 100, ncclFloat, ncclSum, comms[r], NULL));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < n; r++) wait_device(r);
+}
+
+/* A peer that never comes: the abort ends the works, and the other rank learns of it. */
+START_TEST(abort_alone)
+{
+  ncclComm_t comms[2];
+  open_pair(comms, 2);
+  ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
+  uint64_t before = now_ms();
+  ok(ncclCommAbort(comms[0]));
+  ck_assert_uint_lt(now_ms() - before, 2000);
+  wait_device(0);
+  ck_assert_int_eq(wait_for_error(comms[1]), ncclRemoteError);
+  expect_words(comms[1], "rank 0 failed");
+  expect_words(comms[1], "aborted");
+  ck_assert_int_eq(ncclAllReduce(in[1], out[1], 100, ncclFloat, ncclSum, comms[1], NULL), ncclRemoteError);
+  ok(ncclCommDestroy(comms[1]));
+}
+END_TEST
+
+/* Nothing runs: an abort is then no failure of anybody. */
+START_TEST(abort_idle)
+{
+  ncclComm_t comms[2];
+  ncclResult_t result;
+  open_pair(comms, 2);
+  ok(ncclCommAbort(comms[0]));
+  usleep(200000);
+  ok(ncclCommGetAsyncError(comms[1], &result));
+  ck_assert_int_eq(result, ncclSuccess);
+  ok(ncclCommAbort(comms[1]));
+}
+END_TEST
+
+/* _i: the second rank's count. 90 takes the same way, so the data meets; 90000 another, so that it never does. */
+START_TEST(counts_differ)
+{
+  static const size_t second[] = {90, 90000};
+  ncclComm_t comms[2];
+  open_pair(comms, 2);
+  for (int r = 0; r < 2; r++)
+    ok(ncclAllReduce(in[r], out[r], r == 0 ? 100 : second[_i], ncclFloat, ncclSum, comms[r], NULL));
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
+    expect_words(comms[r], _i == 0 ? "90 " : "90000 ");
+    expect_words(comms[r], "100 ");
+    wait_device(r);
+  }
+  ck_assert_int_eq(ncclCommFinalize(comms[0]), ncclInvalidUsage);
+  for (int r = 0; r < 2; r++) ok(ncclCommDestroy(comms[r]));
+}
+END_TEST
+
+/* The third of ten enqueued collectives differs in its kind; the others are alike. */
+START_TEST(an_earlier_one_differs)
+{
+  ncclComm_t comms[2];
+  open_pair(comms, 2);
+  for (int r = 0; r < 2; r++)
+    for (int k = 0; k < 10; k++) {
+      if (k == 3 && r == 1)
+        ok(ncclAllReduce(in[r], out[r], 90000, ncclFloat, ncclSum, comms[r], NULL));
+      else
+        ok(ncclAllReduce(in[r], out[r], 200, ncclFloat, ncclSum, comms[r], NULL));
+    }
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
+    expect_words(comms[r], "90000 ");
+    wait_device(r);
+    ok(ncclCommDestroy(comms[r]));
+  }
+}
+END_TEST
+
+/* A rank that leaves although the others wait for it: in a collective, and in a receive. */
+START_TEST(one_leaves)
+{
+  ncclComm_t comms[3];
+  open_pair(comms, 3);
+  if (_i == 0)
+    ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
+  else
+    ok(ncclRecv(out[0], 100, ncclFloat, 2, comms[0], NULL));
+  ok(ncclCommDestroy(comms[2]));
+  ncclResult_t result = wait_for_error(comms[0]);
+  ck_assert_int_eq(result, _i == 0 ? ncclInvalidUsage : ncclRemoteError);
+  expect_words(comms[0], "rank 2");
+  wait_device(0);
+  ok(ncclCommAbort(comms[0]));
+  ok(ncclCommAbort(comms[1]));
+}
+END_TEST
+
+void add_failures(Suite *suite)
+{
+  TCase *tests = tcase_create("failures");
+  tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, abort_alone);
+  tcase_add_test(tests, abort_idle);
+  tcase_add_loop_test(tests, counts_differ, 0, 2);
+  tcase_add_test(tests, an_earlier_one_differs);
+  tcase_add_loop_test(tests, one_leaves, 0, 2);
+  suite_add_tcase(suite, tests);
+}
