@@ -16,6 +16,7 @@ import unittest
 import xml.etree.ElementTree
 
 BIN, FAULTY = sys.argv[1], sys.argv[2]
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PERF = os.path.join(BIN, "tutti-perf")
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall", "sendrecv"]
 ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s")
@@ -572,6 +573,39 @@ class Tune(Case):
         tree = self.predict("all_reduce", "-n", 16, "-b", "8M")["tree"]
         self.assertGreater(tree["sequential_us"], 1.5 * tree["strands_us"])
         self.assertEqual(tree["channels"], 2)
+
+    def document(self):
+        with open(os.path.join(ROOT, "docs", "programs.md")) as f:
+            return f.read()
+
+    def test_documented_output(self):
+        """docs/programs.md shows what the tool prints."""
+        blocks = re.findall(r"(?s)```\n\$ tutti-tune ([^\n]*)\n(.*?)```", self.document())
+        self.assertGreaterEqual(len(blocks), 4)
+        for command, shown in blocks:
+            with self.subTest(command):
+                self.assertEqual(self.tune(*command.split()), shown)
+
+    def test_documented_example(self):
+        with open(os.path.join(ROOT, "tests", "program", "test_example.c")) as f:
+            tested = re.search(r"(?s)/\* example begins \*/\n(.*?)/\* example ends \*/", f.read()).group(1)
+        self.assertIn(f"```c\n{tested}```", self.document())
+
+    def test_documented_table(self):
+        rows = re.findall(r"(?m)^\| (\w+) \| (\w+) \| `([^|]*)` \| `([^|]*)` \| `([^|]*)` \|", self.document())
+        self.assertGreaterEqual(len(rows), 18)
+        for n in range(2, 17):
+            table = self.table("-n", n)
+            for collective, algorithm, *formulas in rows:
+                for name, formula in zip(("steps", "messages", "data"), formulas):
+                    with self.subTest(collective=collective, algorithm=algorithm, n=n, what=name):
+                        most = formula.startswith("<= ")
+                        value = eval(formula[3 * most:], {"n": n, "min": min, "log2": lambda n: (n - 1).bit_length()})
+                        found = table[collective, algorithm][name]
+                        if most:
+                            self.assertLessEqual(found, value)
+                        else:
+                            self.assertAlmostEqual(found, value)
 
     def test_refusals(self):
         for words, said in ((["programs", "all_reduce", "-a", "pat"], "tree"), (["programs", "sorting"], "sorting"),
