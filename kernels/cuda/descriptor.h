@@ -66,12 +66,10 @@ struct tt_cuda_program {
   uint32_t pad[2];
 };
 
-/* A block works on items i, i + gridDim.x, ...: a chain of works on one channel. */
-struct tt_cuda_item {
-  uint16_t work; /* word at which the first work of the chain lies, in units of four words */
-  uint16_t channel;
-};
-
+/* A launch's items come first among its words: the quad (four words) at which a chain's first work lies, and a channel
+ * in the upper half. A block works on items i, i + gridDim.x, ...: on one channel of the chain's works, one after
+ * another.
+ */
 enum { TT_CUDA_BUFFERS = 2 + TT_CUDA_MAX_SCRATCH };
 
 struct tt_cuda_work {
@@ -82,7 +80,7 @@ struct tt_cuda_work {
   uint64_t scale;                          /* bits of struct tt_reduction */
   int64_t divisor;
   uint8_t op, scale_inputs, divide_result, element_bytes;
-  uint16_t next; /* work of the chain after this one, as in an item; 0: none */
+  uint16_t next; /* quad of the chain's next work; 0: none */
   uint16_t nchannels;
   uint16_t channels;      /* where the first channel lies, in units of four words */
   uint16_t channel_quads; /* from one channel to the next, likewise */

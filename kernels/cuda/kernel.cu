@@ -48,7 +48,8 @@ static __device__ __forceinline__ void run_lines(const tt_group &group, const tt
     bool waits = false;
     for (int k = 0; k < i.nsends; k++) waits |= (step.sends[k].flags & TT_ENTRY_NO_CREDIT) != 0;
     for (int k = 0; k < i.noutputs; k++) waits |= (step.outputs[k].flags & TT_ENTRY_NO_CREDIT) != 0;
-    if (waits && tt_aborted(group.block)) return; /* no credit: the slots must not be touched */
+    /* Without credit the slots must not be touched. All threads go on to the barriers all the same. */
+    if (waits && tt_aborted(group.block)) continue;
     for (int k = 0; k < i.nsends; k++) P::template send<element>(group, step.sends[k], rule);
     if (i.ninputs > 0) P::template reduce<element>(group, step, rule);
     for (int k = 0; k < i.nreceives; k++) P::receive(group, step.receives[k]);
