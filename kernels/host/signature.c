@@ -20,38 +20,13 @@ uint64_t tt_host_signature_hash(const struct tt_signature *s)
   return tt_hash(fields, sizeof(fields));
 }
 
-/* The fields that differ, as a list; "" if none. */
-static void differences(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size)
-{
-  const struct {
-    const char *name;
-    bool differs;
-  } fields[] = {
-      {"collective", a->collective != b->collective},
-      {"count", a->count != b->count},
-      {"type", a->datatype != b->datatype},
-      {"reduction", a->op != b->op},
-      {"root", a->root != b->root},
-      {"algorithm", a->algorithm != b->algorithm},
-      {"protocol", a->protocol != b->protocol},
-      {"number of channels", a->nchannels != b->nchannels},
-      {"sequence", a->sequence != b->sequence},
-  };
-  size_t used = 0;
-  text[0] = '\0';
-  for (size_t i = 0; i < TT_COUNT(fields); i++) {
-    if (!fields[i].differs || used >= size) continue;
-    used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", fields[i].name);
-  }
-}
-
 ncclResult_t tt_host_signature_check(const struct tt_host_run *run, const struct tt_host_operand *operand,
                                      const struct tt_signature *theirs)
 {
   const struct tt_signature *ours = &run->work->signature;
   char mine[256], other[256], fields[128];
   if (memcmp(ours, theirs, sizeof(*ours)) == 0) return ncclSuccess;
-  differences(ours, theirs, fields, sizeof(fields));
+  tt_signature_differences(ours, theirs, fields, sizeof(fields));
   if (fields[0] == '\0') return ncclSuccess;
   tt_signature_describe(ours, mine, sizeof(mine));
   tt_signature_describe(theirs, other, sizeof(other));
