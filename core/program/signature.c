@@ -25,3 +25,27 @@ void tt_signature_describe(const struct tt_signature *s, char *text, size_t size
            s->root, tt_algorithm_name(s->algorithm), tt_protocol_name(s->protocol), s->nchannels,
            (unsigned long long)s->sequence);
 }
+
+void tt_signature_differences(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size)
+{
+  const struct {
+    const char *name;
+    bool differs;
+  } fields[] = {
+      {"collective", a->collective != b->collective},
+      {"count", a->count != b->count},
+      {"type", a->datatype != b->datatype},
+      {"reduction", a->op != b->op},
+      {"root", a->root != b->root},
+      {"algorithm", a->algorithm != b->algorithm},
+      {"protocol", a->protocol != b->protocol},
+      {"number of channels", a->nchannels != b->nchannels},
+      {"sequence", a->sequence != b->sequence},
+  };
+  size_t used = 0;
+  text[0] = '\0';
+  for (size_t i = 0; i < TT_COUNT(fields); i++) {
+    if (!fields[i].differs || used >= size) continue;
+    used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", fields[i].name);
+  }
+}
