@@ -7,5 +7,7 @@
 
 /* "AllReduce of 1000 x float32, sum, root 0, RING/SIMPLE, 2 channels, operation 7" */
 void tt_signature_describe(const struct tt_signature *signature, char *text, size_t size);
+/* The fields that differ, as a list: "count, type"; "" if none. */
+void tt_signature_differences(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size);
 
 #endif
