@@ -8,6 +8,7 @@
 #include <time.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "transport/collnet.h"
 
 #define ABORT_POLL_MS 100
 /* A peer that has left the communicator may have answered before: what it said is read within this time. */
@@ -121,6 +122,8 @@ static bool is_up(struct tt_entry *entry)
 
 ncclResult_t tt_connect_need(struct tt_connect *connect, int peer, int channel, int index, bool send)
 {
+  /* Connections with networks were made with the communicator. */
+  if (tt_collnet_links_connector(connect->env->collnet, peer, channel, send)) return ncclSuccess;
   struct tt_entry *entry = find(connect, peer, channel, index, send);
   if (entry && (is_up(entry) || entry->wanted)) return ncclSuccess;
   if (!entry) {
@@ -154,13 +157,14 @@ bool tt_connect_pending(const struct tt_connect *connect)
 
 struct tt_connector *tt_connect_get(struct tt_connect *connect, int peer, int channel, int index, bool send)
 {
+  if (peer < 0) return tt_collnet_links_connector(connect->env->collnet, peer, channel, send);
   struct tt_entry *entry = find(connect, peer, channel, index, send);
   return entry && is_up(entry) ? &entry->connector : NULL;
 }
 
 size_t tt_connect_bytes(const struct tt_connect *connect)
 {
-  return atomic_load(&connect->bytes);
+  return atomic_load(&connect->bytes) + tt_collnet_links_bytes(connect->env->collnet);
 }
 
 /* One round of tt_connect_run: entries [first, end) of the wanted ones. */

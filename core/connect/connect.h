@@ -28,7 +28,7 @@ void tt_connect_set_check(struct tt_connect *connect, tt_connect_check *check, v
 /* Closes all connections. */
 void tt_connect_destroy(struct tt_connect *connect);
 
-/* Notes that `channel` needs data to or from `peer`; index: of tt_connect_index. Cheap when it is there already. */
+/* Notes that `channel` needs data to or from `peer`, a rank or network as programs name it; index: of tt_connect_index. Cheap when it is there already. */
 ncclResult_t tt_connect_need(struct tt_connect *connect, int peer, int channel, int index, bool send);
 /* Brings up everything noted. Fails naming the peers that did not answer by the deadline. */
 ncclResult_t tt_connect_run(struct tt_connect *connect);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "proxy/reduce.h"
 #include "device/context.h"
 #include "plan/scratch.h"
 #include "plan/stream.h"
@@ -140,6 +141,10 @@ static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *wo
     struct tt_connector *connector = context.connectors[end];
     if (connector != NULL && connector->proxied != NULL)
       TT_TRY_GOTO(tt_proxy_expect(connector->proxied, work->protocol, context.steps[end]), result, out);
+    if (connector != NULL && connector->reduced != NULL)
+      TT_TRY_GOTO(tt_proxy_reduce_expect(connector->reduced, context.steps[end], work->reduction.datatype,
+                                         work->reduction.op),
+                  result, out);
   }
 out:
   free(context.connectors);

@@ -10,7 +10,8 @@ struct tt_proxy {
   int rank;
   pthread_mutex_t lock; /* guards all below, and the connections */
   struct tt_proxy_conn *conns;
-  int nactive;        /* connections with work left */
+  struct tt_proxy_reduce *reduces;
+  int nactive;        /* connections and reductions with work left */
   ncclResult_t error; /* the first one */
 };
 
@@ -47,6 +48,8 @@ struct tt_proxy_conn {
 
 /* Posts and completes what can be. Called with the lock held. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
+/* The same for all that reduces. */
+ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved);
 /* Gives back a transfer's own registration. */
 void tt_proxy_transfer_clear(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer);
 

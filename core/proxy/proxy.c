@@ -1,5 +1,6 @@
 /* The engine: its connections, and one pass over those that have work. */
 #include "proxy/internal.h"
+#include "proxy/reduce.h"
 
 #include <stdlib.h>
 #include "base/check.h"
@@ -20,6 +21,7 @@ void tt_proxy_destroy(struct tt_proxy *proxy)
 {
   if (!proxy) return;
   while (proxy->conns) tt_proxy_conn_destroy(proxy->conns);
+  while (proxy->reduces) tt_proxy_reduce_destroy(proxy->reduces);
   pthread_mutex_destroy(&proxy->lock);
   free(proxy);
 }
@@ -36,6 +38,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
     conn->active = false;
     proxy->nactive--;
   }
+  if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
   *idle = proxy->nactive == 0;
   ncclResult_t result = proxy->error;
   pthread_mutex_unlock(&proxy->lock);

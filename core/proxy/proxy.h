@@ -15,6 +15,7 @@
 
 struct tt_proxy;
 
+/* `net` NULL: there will be no net connections, only networks that reduce (proxy/reduce.h). */
 ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out);
 /* Closes whatever is left, with requests in flight. NULL is allowed. */
 void tt_proxy_destroy(struct tt_proxy *proxy);

@@ -24,6 +24,8 @@ struct tt_bootstrap;   /* bootstrap/bootstrap.h */
 struct tt_peer_memory; /* transport/memory.h */
 struct tt_imports;     /* transport/imports.h */
 struct tt_reach;       /* transport/reach.h */
+struct tt_collnet_links; /* transport/collnet.h */
+struct tt_proxy_reduce;  /* proxy/reduce.h */
 
 /* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
 struct tt_transport_env {
@@ -39,6 +41,7 @@ struct tt_transport_env {
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
   uint64_t first_step;                   /* from which connections count */
   const _Atomic uint32_t *abort;
+  struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */
   /* For devices with memory of their own; else NULL. */
   struct tt_context *context;
   struct tt_slabs *slabs;     /* this rank's */
@@ -108,6 +111,7 @@ struct tt_connector {
   size_t bytes;                  /* of memory held by this end */
   void *resources;               /* the transport's */
   struct tt_proxy_conn *proxied; /* the net transport's engine side, else NULL */
+  struct tt_proxy_reduce *reduced; /* of the sending end of a connection with a network, else NULL */
 };
 
 struct tt_transport {
