@@ -283,8 +283,11 @@ static int run(struct matrix *matrix, struct perf_control *control)
   }
   run_rank(&seats[0].rank);
   for (int t = 1; t < o->threads; t++) pthread_join(seats[t].thread, NULL);
-  perf_watch_stop(&watch);
+  /* From here on other processes may end; they do so together, with the first one's verdict. */
   int status = seats[0].rank.failures ? PERF_EXIT_FAILED : PERF_EXIT_OK;
+  perf_watch_stop(&watch);
+  if (perf_control_gather(control, &status, team.all, sizeof(status), why, sizeof(why)) == PERF_CONTROL_OK)
+    memcpy(&status, team.all, sizeof(status));
   perf_team_drop(&team);
   perf_control_close(control);
   free(seats);

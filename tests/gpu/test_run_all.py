@@ -17,7 +17,7 @@ loader = importlib.machinery.SourceFileLoader("run_all", str(SCRIPT))
 run_all = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_all", loader))
 loader.exec_module(run_all)
 
-ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host",
+ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host", TUTTI_PERF_CUDA=os.environ.get("TEST_PERF_HELPER", ""),
                    TSAN_OPTIONS=":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), "report_thread_leaks=0"))))
 
 
@@ -93,8 +93,8 @@ class Groups(unittest.TestCase):
 
 
 class Running(unittest.TestCase):
-    def run_script(self, *words):
-        return subprocess.run([sys.executable, SCRIPT, "--build", BUILD, "--device", "host", "--gpus", "2", *words],
+    def run_script(self, *words, device="host"):
+        return subprocess.run([sys.executable, SCRIPT, "--build", BUILD, "--device", device, "--gpus", "2", *words],
                               env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
 
     def test_passes_and_log(self):
@@ -119,6 +119,15 @@ class Running(unittest.TestCase):
         done = self.run_script("--quick", "--only", "abort, LL")
         self.assertEqual(done.returncode, 1)
         self.assertIn("FAIL abort, 2 ranks: rank 0: this case needs a device with streams", done.stdout)
+
+    def test_on_a_device_with_streams(self):
+        device = os.environ.get("TEST_DEVICE")
+        if not device:
+            self.skipTest("there is no fake device")
+        for only, count in (("OneShot LL", 12), ("abort", 2), ("kill", 1), ("mismatch", 1)):
+            done = self.run_script("--quick", "--only", only, device=device)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, rf"(?m)^{count} passed, 0 failed", done.stdout)
 
     def test_no_time_left(self):
         done = self.run_script("--quick", "--only", "kill", "--budget", "1")

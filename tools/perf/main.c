@@ -28,8 +28,8 @@ static int refuse(const struct perf_options *o, int status, const char *sentence
 struct place {
   bool child;    /* started by perf_launch */
   int process;   /* of this host's */
-  int processes; /* of this host */
-  bool told;     /* the two are known, and not a guess */
+  int processes; /* of this host; before the processes have met, perhaps a guess */
+  bool same;     /* all see the same devices, since no launcher can have given each its own */
 };
 
 /* Memory that the processes of this host will use against what is free; running into the kernel's killer would be a
@@ -72,11 +72,10 @@ static int find_processes(const struct perf_options *o, struct perf_control *con
     return PERF_EXIT_USAGE;
   }
   int processes = o->processes ? o->processes : launcher.size;
-  *place = (struct place){.process = launcher.local_rank > 0 ? launcher.local_rank : 0,
-                          .processes = o->processes              ? o->processes
+  *place = (struct place){.processes = o->processes              ? o->processes
                                        : launcher.local_size > 0 ? launcher.local_size
                                                                  : 1,
-                          .told = processes == 1 || o->processes};
+                          .same = processes == 1 || o->processes};
   if (!root_exists(o, processes * o->threads * o->comms, error, size)) return PERF_EXIT_USAGE;
   if (perf_backend_host_only(o->device) && !enough_memory(o, place->processes, error, size)) return PERF_EXIT_ERROR;
   if (processes == 1) {
@@ -86,7 +85,6 @@ static int find_processes(const struct perf_options *o, struct perf_control *con
   if (o->processes) {
     int status = perf_launch(control, processes, o->threads * o->comms, o->program);
     place->child = status < 0;
-    place->process = control->process;
     return place->child ? PERF_EXIT_OK : status;
   }
   const char *meeting = o->root_address ? o->root_address : environment("TUTTI_PERF_ROOT");
@@ -184,13 +182,30 @@ static bool choose_devices(const struct perf_options *o, const struct place *pla
     snprintf(error, size, "%s", team->backend->error());
     return false;
   }
-  if (!place->told || ranks <= team->devices || (shared && !strcmp(shared, "1"))) return true;
+  if (!place->same || ranks <= team->devices || (shared && !strcmp(shared, "1"))) return true;
   snprintf(
       error, size,
       "there are %d ranks and %d GPUs: start fewer, or set TUTTI_ALLOW_DUPLICATE_DEVICE=1 to let ranks share a GPU, "
       "or use --device host",
       ranks, team->devices);
   return false;
+}
+
+/* Not every launcher tells a process its place among those of its host, so hosts' names do. */
+static void find_neighbours(struct perf_team *team, struct place *place)
+{
+  enum { NAME = 64 };
+  char mine[NAME] = "", sentence[1024], *all = team->all;
+  gethostname(mine, sizeof(mine) - 1);
+  enum perf_control_state state =
+      perf_control_gather(team->control, mine, all, sizeof(mine), sentence, sizeof(sentence));
+  if (state != PERF_CONTROL_OK) perf_watch_lost(team->watch, state, sentence);
+  place->process = place->processes = 0;
+  for (int p = 0; p < team->control->processes; p++) {
+    if (strncmp(all + p * NAME, mine, NAME)) continue;
+    place->process += p < team->control->process;
+    place->processes++;
+  }
 }
 
 /* One process says what is wrong with the devices, though it may be wrong for all. */
@@ -209,8 +224,7 @@ static void agree_on_devices(const struct perf_options *o, const struct place *p
   }
 }
 
-static int run(const struct perf_options *o, struct perf_control *control, const struct place *place, int argc,
-               char **argv)
+static int run(const struct perf_options *o, struct perf_control *control, struct place *place, int argc, char **argv)
 {
   struct perf_watch watch = {.program = o->program,
                              .control = control,
@@ -229,6 +243,7 @@ static int run(const struct perf_options *o, struct perf_control *control, const
   ncclComm_t *comms = calloc((size_t)(o->threads * o->comms), sizeof(ncclComm_t));
   perf_watch_start(&watch);
   if (!workers || !threads || !comms || !perf_team_make(&team)) perf_watch_fail(&watch, "out of memory");
+  find_neighbours(&team, place);
   agree_on_devices(o, place, &team);
   run_threads(&team, workers, threads, comms);
   int status = agree(&team, workers[0].status);

@@ -135,6 +135,8 @@ void perf_worker_wait(struct perf_worker *worker)
         give_up(worker, i, ncclSuccess, "operations on its stream do not end (-T sets how long to wait)");
       sched_yield();
     }
+  /* An operation that fails ends, and its stream is done too. */
+  if (worker->team->backend->streams) look_for_errors(worker);
 }
 
 static void make_buffers(struct perf_worker *worker)
@@ -216,6 +218,15 @@ static void sweep_all(struct perf_worker *worker)
   if (reports) worker->status = perf_report_verdict(team->report);
 }
 
+/* The library may take a moment to learn that an operation failed, whose stream is done. */
+static void look_again(struct perf_worker *worker)
+{
+  struct timespec moment = {0, 60000000};
+  if (!worker->team->backend->streams) return;
+  nanosleep(&moment, NULL);
+  look_for_errors(worker);
+}
+
 void *perf_worker_run(void *arg)
 {
   struct perf_worker *worker = arg;
@@ -225,6 +236,7 @@ void *perf_worker_run(void *arg)
   make_buffers(worker);
   introduce(worker);
   sweep_all(worker);
+  look_again(worker);
   /* Nobody takes a communicator down while another still computes. */
   perf_team_barrier(team, worker->thread);
   perf_watch_arm(team->watch, o->timeout);
