@@ -159,7 +159,7 @@ START_TEST(two_streams)
   for (int k = 0; k < OPERATIONS; k++) {
     for (int r = 0; r < N; r++) {
       operations[k][r] = (struct operation){
-          .kind = kinds[k % 3], .n = N, .rank = r, .count = (size_t)10 << (2 * k), .seed = (uint32_t)k};
+          .kind = kinds[k % 3], .n = N, .rank = r, .count = (size_t)10 << (3 * k), .seed = (uint32_t)k};
       operation_open(&operations[k][r]);
     }
     call_all(operations[k], N, comms, streams[k % 2]);
@@ -249,6 +249,40 @@ START_TEST(graphs)
 }
 END_TEST
 
+/* One rank repeats a graph where the other calls: each slot's signature must be the same. */
+START_TEST(graph_meets_calls)
+{
+  ncclComm_t comms[2];
+  void *streams[2];
+  struct operation operations[2];
+  struct fake_graph *graph;
+  open_comms(comms, 2);
+  for (int r = 0; r < 2; r++) {
+    streams[r] = fake_stream_create(r);
+    operations[r] = (struct operation){.kind = (enum kind)_i, .n = 2, .rank = r, .count = 300};
+    operation_open(&operations[r]);
+  }
+  call_all(operations, 2, comms, streams);
+  fake_capture_begin(streams[0]);
+  ok(operation_call(&operations[0], comms[0], streams[0]));
+  graph = fake_capture_end(streams[0]);
+  for (uint32_t again = 0; again < 4; again++) {
+    wait_streams(streams, 2);
+    for (int r = 0; r < 2; r++) operation_fill(&operations[r], again);
+    fake_graph_replay(graph, streams[0]);
+    ok(operation_call(&operations[1], comms[1], streams[1]));
+    wait_streams(streams, 2);
+    for (int r = 0; r < 2; r++) operation_check(&operations[r]);
+  }
+  close_comms(comms, 2);
+  fake_graph_destroy(graph);
+  for (int r = 0; r < 2; r++) {
+    operation_close(&operations[r]);
+    fake_stream_destroy(streams[r]);
+  }
+}
+END_TEST
+
 static void *release_later(void *arg)
 {
   void **streams = arg;
@@ -318,6 +352,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, two_streams_in_a_group);
   tcase_add_test(tests, graphs);
+  tcase_add_loop_test(tests, graph_meets_calls, 0, KINDS);
   tcase_add_loop_test(tests, the_end_waits, 0, 2);
   tcase_add_test(tests, nothing_is_left);
   suite_add_tcase(suite, tests);
