@@ -25,7 +25,7 @@ struct wire {
  * LL and LL128: guesses from the blocks that the prototypes needed. */
 #define SIMPLE_CHANNEL 40000
 #define LL_CHANNEL 8000
-#define LL128_CHANNEL 16000
+#define LL128_CHANNEL 32000
 
 static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     /* One-shot. LL: prototype, 2.9 us for 32 B, 4.0 for 32 KiB, 4.6 for 64 KiB, 5.9 for 128 KiB. LL128: guess. Simple:

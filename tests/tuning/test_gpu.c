@@ -1,0 +1,187 @@
+/* What is chosen for GPUs, as far as it was measured; and that channels, bandwidth and settings keep their limits. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/param.h"
+#include "program/emit.h"
+#include "tuning/cost_gpu.h"
+#include "tuning/tuning.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+/* Four GPUs of one host. */
+static struct tt_tuning_input gpus(void)
+{
+  return (struct tt_tuning_input){
+      .kind = TT_TUNING_GPU,
+      .nranks = 4,
+      .nnodes = 1,
+      .max_ranks_per_node = 4,
+      .all_mapped = true,
+      .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE,
+      .device_channels = 64,
+      .min_channels = 1,
+      .max_channels = 64,
+      .buffer_bytes = {[TT_PROTO_LL] = 128 * KIB, [TT_PROTO_LL128] = 128 * KIB, [TT_PROTO_SIMPLE] = 4 * MIB}};
+}
+
+static void set(const char *name, const char *text)
+{
+  if (text)
+    setenv(name, text, 1);
+  else
+    unsetenv(name);
+  tt_param_reset();
+}
+
+static struct tt_choice choose(const struct tt_tuning_input *input, int collective, size_t bytes)
+{
+  struct tt_tuning *tuning;
+  struct tt_choice choice;
+  ck_assert_int_eq(tt_tuning_create(input, &tuning), ncclSuccess);
+  ck_assert_int_eq(tt_tuning_choose(tuning, collective, bytes, &choice), ncclSuccess);
+  tt_tuning_destroy(tuning);
+  return choice;
+}
+
+static void expect(size_t bytes, int algorithm, int protocol, int nchannels)
+{
+  struct tt_tuning_input input = gpus();
+  struct tt_choice c = choose(&input, TT_FUNC_ALL_REDUCE, bytes);
+  ck_assert_msg(c.algorithm == algorithm && c.protocol == protocol && c.nchannels == nchannels,
+                "%zu bytes: %s/%s on %d channels, %.1f us", bytes, tt_algorithm_name(c.algorithm),
+                tt_protocol_name(c.protocol), c.nchannels, (double)c.microseconds);
+}
+
+START_TEST(all_reduce)
+{
+  expect(32, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 1);
+  expect(8 * KIB, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 4);
+  expect(32 * KIB, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 16);
+  expect(64 * KIB, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 16);
+  expect(128 * KIB, TT_ALGO_TWO_SHOT, TT_PROTO_LL128, 8);
+  expect(512 * KIB, TT_ALGO_TWO_SHOT, TT_PROTO_LL128, 32);
+  expect(8 * MIB, TT_ALGO_TWO_SHOT, TT_PROTO_LL128, 64);
+  expect(32 * MIB, TT_ALGO_RING, TT_PROTO_SIMPLE, 32);
+  expect(512 * MIB, TT_ALGO_RING, TT_PROTO_SIMPLE, 32);
+}
+END_TEST
+
+START_TEST(others)
+{
+  struct tt_tuning_input input = gpus();
+  for (int f = TT_FUNC_BROADCAST; f <= TT_FUNC_REDUCE_SCATTER; f++) {
+    struct tt_choice large = choose(&input, f, 512 * MIB), small = choose(&input, f, 1 * KIB);
+    ck_assert_int_eq(large.algorithm, TT_ALGO_RING);
+    ck_assert_int_eq(large.protocol, TT_PROTO_SIMPLE);
+    ck_assert_int_eq(large.nchannels, 32);
+    ck_assert_int_eq(small.algorithm, TT_ALGO_DIRECT);
+    ck_assert_int_ne(small.protocol, TT_PROTO_SIMPLE);
+  }
+  for (int f = TT_FUNC_ALL_TO_ALL; f <= TT_FUNC_GATHER; f++)
+    for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8)
+      ck_assert_int_eq(choose(&input, f, bytes).algorithm, TT_ALGO_DIRECT);
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_TO_ALL, 512 * MIB).protocol, TT_PROTO_SIMPLE);
+}
+END_TEST
+
+/* Without LL128 the next best. */
+START_TEST(protocols_of_the_device)
+{
+  struct tt_tuning_input input = gpus();
+  input.protocols &= ~(1u << TT_PROTO_LL128);
+  for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 2)
+    ck_assert_int_ne(choose(&input, TT_FUNC_ALL_REDUCE, bytes).protocol, TT_PROTO_LL128);
+}
+END_TEST
+
+/* All sends and receives of a rank with all others run at once, on a GPU of 132 processors. */
+START_TEST(point_to_point)
+{
+  for (int n = 2; n <= 64; n++) {
+    struct tt_tuning_input input = gpus();
+    input.nranks = n;
+    for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8) {
+      struct tt_choice c = choose(&input, TT_FUNC_SEND_RECV, bytes);
+      ck_assert_int_eq(c.algorithm, TT_ALGO_POINT_TO_POINT);
+      ck_assert_int_ge(c.nchannels, 1);
+      ck_assert_int_le(2 * (n - 1) * c.nchannels, n > 32 ? 2 * (n - 1) : 64);
+    }
+  }
+  struct tt_tuning_input two = gpus();
+  two.nranks = 2;
+  ck_assert_int_eq(choose(&two, TT_FUNC_SEND_RECV, 512 * MIB).nchannels, 32);
+  ck_assert_int_eq(choose(&two, TT_FUNC_SEND_RECV, 8).nchannels, 1);
+}
+END_TEST
+
+START_TEST(channels_have_limits)
+{
+  struct tt_tuning_input input = gpus();
+  input.device_channels = 6;
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 6);
+  input.max_channels = 3;
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 3);
+  input.min_channels = 2;
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 8).nchannels, 2);
+  input = gpus();
+  input.device_channels = 0; /* no opinion */
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 32);
+}
+END_TEST
+
+/* More bytes never take less time; fewer channels never take less. */
+START_TEST(monotonic)
+{
+  for (int n = 2; n <= 16; n++) {
+    struct tt_tuning_input input = gpus();
+    float before = 0;
+    input.nranks = n;
+    for (size_t bytes = 1; bytes <= (size_t)1 << 40; bytes *= 2) {
+      struct tt_choice c = choose(&input, TT_FUNC_ALL_REDUCE, bytes);
+      ck_assert(c.microseconds >= before);
+      before = c.microseconds;
+      uint64_t many = tt_cost_gpu_ns(&input, TT_FUNC_ALL_REDUCE, c.algorithm, c.protocol, bytes, 32);
+      uint64_t one = tt_cost_gpu_ns(&input, TT_FUNC_ALL_REDUCE, c.algorithm, c.protocol, bytes, 1);
+      ck_assert_uint_ge(one, many);
+    }
+  }
+}
+END_TEST
+
+START_TEST(pat_by_name_only)
+{
+  struct tt_tuning_input input = gpus();
+  for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8)
+    ck_assert_int_ne(choose(&input, TT_FUNC_ALL_GATHER, bytes).algorithm, TT_ALGO_PAT);
+  set("NCCL_ALGO", "^Ring,Direct");
+  ck_assert_int_ne(choose(&input, TT_FUNC_ALL_GATHER, 64).algorithm, TT_ALGO_PAT);
+  set("NCCL_ALGO", "PAT");
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_GATHER, 64).algorithm, TT_ALGO_PAT);
+  set("NCCL_ALGO", NULL);
+}
+END_TEST
+
+int main(void)
+{
+  set("NCCL_ALGO", NULL);
+  set("NCCL_PROTO", NULL);
+  Suite *suite = suite_create("tuning for GPUs");
+  TCase *tests = tcase_create("gpu");
+  tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, all_reduce);
+  tcase_add_test(tests, others);
+  tcase_add_test(tests, protocols_of_the_device);
+  tcase_add_test(tests, point_to_point);
+  tcase_add_test(tests, channels_have_limits);
+  tcase_add_test(tests, monotonic);
+  tcase_add_test(tests, pat_by_name_only);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
