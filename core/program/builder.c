@@ -57,6 +57,20 @@ uint16_t tt_builder_semaphore(struct tt_builder *builder)
   return (uint16_t)builder->head.nsemaphores++;
 }
 
+void tt_builder_share(struct tt_builder *builder, uint32_t blocks, const int32_t *members, uint32_t nmembers)
+{
+  if (builder->failed != ncclSuccess) return;
+  builder->members = malloc(nmembers * sizeof(*members));
+  if (!builder->members) {
+    builder->failed =
+        TT_FAIL(ncclSystemError, "out of memory for a program of rank %d: %u members", builder->head.rank, nmembers);
+    return;
+  }
+  memcpy(builder->members, members, nmembers * sizeof(*members));
+  builder->head.nmembers = nmembers;
+  builder->head.shared_blocks = blocks;
+}
+
 void tt_builder_strand(struct tt_builder *builder)
 {
   uint32_t index = builder->head.nstrands;
@@ -134,6 +148,22 @@ void tt_builder_send(struct tt_builder *builder, uint16_t peer, uint8_t buffer, 
   add_operand(builder, TT_SEND, buffer, peer, chunks);
 }
 
+static void add_empty_message(struct tt_builder *builder, uint8_t kind, uint16_t peer)
+{
+  add_operand(builder, kind, TT_INPUT, peer, tt_chunk_one(0, 1));
+  if (builder->failed == ncclSuccess) builder->operands[builder->head.noperands - 1].count = 0;
+}
+
+void tt_builder_tell(struct tt_builder *builder, uint16_t peer)
+{
+  add_empty_message(builder, TT_SEND, peer);
+}
+
+void tt_builder_hear(struct tt_builder *builder, uint16_t peer)
+{
+  add_empty_message(builder, TT_RECV, peer);
+}
+
 /* Copies an array to `at` and returns what follows it. All arrays hold 4-byte members, so no padding is needed. */
 static unsigned char *pack(unsigned char *at, const void *array, size_t bytes)
 {
@@ -148,9 +178,10 @@ ncclResult_t tt_builder_finish(struct tt_builder *builder, struct tt_program **p
   size_t instructions = builder->head.ninstructions * sizeof(*builder->instructions);
   size_t operands = builder->head.noperands * sizeof(*builder->operands);
   size_t peers = builder->head.npeers * sizeof(*builder->peers);
+  size_t members = builder->head.nmembers * sizeof(*builder->members);
   *program = NULL;
   if (builder->failed != ncclSuccess) goto out;
-  size_t bytes = sizeof(*packed) + strands + instructions + operands + peers;
+  size_t bytes = sizeof(*packed) + strands + instructions + operands + peers + members;
   packed = malloc(bytes);
   if (!packed) {
     builder->failed =
@@ -166,12 +197,15 @@ ncclResult_t tt_builder_finish(struct tt_builder *builder, struct tt_program **p
   packed->operands = (struct tt_operand *)at;
   at = pack(at, builder->operands, operands);
   packed->peers = (int32_t *)at;
-  pack(at, builder->peers, peers);
+  at = pack(at, builder->peers, peers);
+  packed->members = members ? (int32_t *)at : NULL;
+  pack(at, builder->members, members);
   *program = packed;
 out:
   free(builder->strands);
   free(builder->instructions);
   free(builder->operands);
   free(builder->peers);
+  free(builder->members);
   return builder->failed;
 }

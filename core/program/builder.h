@@ -10,7 +10,7 @@ struct tt_builder {
   struct tt_strand *strands;
   struct tt_instruction *instructions;
   struct tt_operand *operands;
-  int32_t *peers;
+  int32_t *peers, *members;
   uint32_t strand_room, instruction_room, operand_room, peer_room;
   ncclResult_t failed;
 };
@@ -37,6 +37,9 @@ uint16_t tt_builder_peer(struct tt_builder *builder, int32_t rank);
 /* Adds a semaphore and returns its index. */
 uint16_t tt_builder_semaphore(struct tt_builder *builder);
 
+/* Gives this rank and the others among `members` `blocks` blocks of memory to share. */
+void tt_builder_share(struct tt_builder *builder, uint32_t blocks, const int32_t *members, uint32_t nmembers);
+
 /* The following instructions belong to a new strand. */
 void tt_builder_strand(struct tt_builder *builder);
 /* The following operands belong to a new data instruction. */
@@ -48,6 +51,10 @@ void tt_builder_source(struct tt_builder *builder, uint8_t buffer, struct tt_chu
 void tt_builder_destination(struct tt_builder *builder, uint8_t buffer, struct tt_chunks chunks);
 void tt_builder_receive(struct tt_builder *builder, uint16_t peer, uint8_t buffer, struct tt_chunks chunks);
 void tt_builder_send(struct tt_builder *builder, uint16_t peer, uint8_t buffer, struct tt_chunks chunks);
+
+/* A message without data, sent and received. */
+void tt_builder_tell(struct tt_builder *builder, uint16_t peer);
+void tt_builder_hear(struct tt_builder *builder, uint16_t peer);
 
 /* Packs the program and releases the builder's memory, also on failure. */
 ncclResult_t tt_builder_finish(struct tt_builder *builder, struct tt_program **program);

@@ -47,7 +47,7 @@ static bool check_head(const struct checker *checker)
       program->root >= program->nranks)
     return fail(checker, "rank %d, root %d of %d ranks", program->rank, program->root, program->nranks);
   if (program->parts < 1) return fail(checker, "a block has no parts");
-  if (program->npeers > (uint32_t)program->nranks || program->nscratch > TT_RESULT - TT_SCRATCH)
+  if (program->npeers > 2 * (uint32_t)program->nranks || program->nscratch > TT_SHARED - TT_SCRATCH)
     return fail(checker, "%u peers and %u scratch buffers are too many", program->npeers, program->nscratch);
   if (!tt_definition_blocks(program, &input_blocks, &output_blocks))
     return fail(checker, "collective %d has no definition", program->collective);
@@ -59,12 +59,16 @@ static bool check_head(const struct checker *checker)
 static bool check_peers(const struct checker *checker)
 {
   const struct tt_program *program = checker->program;
-  unsigned char *seen = calloc((size_t)program->nranks, 1);
+  unsigned char *seen = calloc(2 * (size_t)program->nranks, 1); /* networks behind the ranks */
   bool good = seen || fail(checker, "out of memory");
   for (uint32_t i = 0; good && i < program->npeers; i++) {
     int32_t peer = program->peers[i];
-    if (peer < 0 || peer >= program->nranks || peer == program->rank || seen[peer])
-      good = fail(checker, "peer %u is rank %d: out of range, itself, or named twice", i, peer);
+    bool network = peer < 0, in_range = network ? peer > TT_PEER_NETWORK - program->nranks : peer < program->nranks;
+    if (network) peer = program->nranks + TT_PEER_NETWORK - peer;
+    if (!in_range || peer == program->rank || seen[peer])
+      good = fail(checker, "peer %u is rank %d: out of range, itself, or named twice", i, program->peers[i]);
+    else if (network && !tt_definition_reduces(program->collective))
+      good = fail(checker, "peer %u is a network that reduces, but the collective does not", i);
     else
       seen[peer] = 1;
   }
@@ -72,10 +76,27 @@ static bool check_peers(const struct checker *checker)
   return good;
 }
 
+/* Memory that is shared has members, this rank among them. */
+static bool check_members(const struct checker *checker)
+{
+  const struct tt_program *program = checker->program;
+  bool own = false;
+  if (!program->shared_blocks != !program->nmembers || program->nmembers > (uint32_t)program->nranks)
+    return fail(checker, "%u blocks are shared by %u members", program->shared_blocks, program->nmembers);
+  for (uint32_t i = 0; i < program->nmembers; i++) {
+    int32_t member = program->members[i];
+    if (member < 0 || member >= program->nranks || (i && member <= program->members[i - 1]))
+      return fail(checker, "member %u is rank %d: out of range or order", i, member);
+    own |= member == program->rank;
+  }
+  return own || !program->nmembers || fail(checker, "the rank itself is not among its members");
+}
+
 /* Chunks that a buffer has; 0 for a buffer that this rank has not. */
 static uint64_t chunks_of(const struct tt_program *program, uint8_t buffer)
 {
   uint64_t blocks = buffer == TT_INPUT                                    ? program->input_blocks
+                    : buffer == TT_SHARED || buffer == TT_MULTICAST       ? program->shared_blocks
                     : buffer == TT_OUTPUT                                 ? program->output_blocks
                     : (uint32_t)(buffer - TT_SCRATCH) < program->nscratch ? program->scratch_blocks
                                                                           : 0;
@@ -94,10 +115,17 @@ static bool check_operand(const struct checker *checker, const struct tt_operand
   if (is_local(operand) ? operand->peer != 0 : operand->peer >= program->npeers)
     return fail_at(checker, "peer index %d of %u", operand->peer, program->npeers);
   if (operand->modulo < 1) return fail_at(checker, "modulo %d is below 1", operand->modulo);
+  bool empty = operand->count == 0 && !is_local(operand) && program->peers[operand->peer] >= 0;
+  if (empty && operand->buffer != TT_INPUT)
+    return fail_at(checker, "a message without data names buffer %d", operand->buffer);
+  if (empty) return true;
   if (operand->count < 1 || (operand->buffer != TT_RESULT && operand->count > operand->modulo))
     return fail_at(checker, "a list of %d out of %d chunks", operand->count, operand->modulo);
+  if (!is_local(operand) && program->peers[operand->peer] < 0 && operand->count != 1)
+    return fail_at(checker, "a list of %d chunks in a message with a network", operand->count);
   if (operand->buffer == TT_RESULT)
     return is_local(operand) ? fail_at(checker, "a source or destination names the result") : true;
+  if (operand->buffer == TT_MULTICAST && !is_local(operand)) return fail_at(checker, "a message to or from all copies");
   bool stores = operand->kind == TT_DST || operand->kind == TT_RECV;
   if (stores && operand->buffer == TT_INPUT) return fail_at(checker, "the user's input would be written");
   uint64_t chunks = chunks_of(program, operand->buffer);
@@ -236,6 +264,6 @@ ncclResult_t tt_program_check(const struct tt_program *program, char *why, size_
 {
   struct checker checker = {.program = program, .why = why, .why_size = why_size};
   if (why_size) why[0] = '\0';
-  bool good = check_head(&checker) && check_peers(&checker) && check_strands(&checker);
+  bool good = check_head(&checker) && check_peers(&checker) && check_members(&checker) && check_strands(&checker);
   return good ? ncclSuccess : ncclInternalError;
 }

@@ -19,7 +19,13 @@ static void print_number(const struct tt_operand *operand, uint32_t repeat, uint
 
 static void print_chunk(const struct tt_operand *operand, uint32_t repeat, FILE *out)
 {
-  if (operand->buffer >= TT_SCRATCH)
+  if (!operand->count) {
+    fputs("nothing", out);
+    return;
+  }
+  if (operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST)
+    fputs(operand->buffer == TT_SHARED ? "shared" : "multicast", out);
+  else if (operand->buffer >= TT_SCRATCH)
     fprintf(out, "scratch%d", operand->buffer - TT_SCRATCH);
   else
     fputs(operand->buffer == TT_INPUT ? "input" : "output", out);
@@ -36,7 +42,9 @@ static void print_chunk(const struct tt_operand *operand, uint32_t repeat, FILE 
 
 static void print_peer(const struct tt_program *program, const struct tt_operand *operand, FILE *out)
 {
-  fprintf(out, "%s %" PRId32, operand->kind == TT_SEND ? "send" : "recv", program->peers[operand->peer]);
+  int32_t peer = program->peers[operand->peer];
+  fprintf(out, "%s %s%" PRId32, operand->kind == TT_SEND ? "send" : "recv", peer < 0 ? "network " : "",
+          peer < 0 ? TT_PEER_NETWORK - peer : peer);
 }
 
 static bool is_move(const struct tt_operand *operand)
@@ -106,6 +114,11 @@ void tt_program_print(const struct tt_program *program, FILE *out)
   if (tt_collective_has_root(program->collective)) fprintf(out, ", root %" PRId32, program->root);
   fprintf(out, ", parts %" PRIu32 ", input %" PRIu32 ", output %" PRIu32 "\n", program->parts, program->input_blocks,
           program->output_blocks);
+  if (program->nmembers) {
+    fprintf(out, "shared %" PRIu32 " by", program->shared_blocks);
+    for (uint32_t i = 0; i < program->nmembers; i++) fprintf(out, " %" PRId32, program->members[i]);
+    fputc('\n', out);
+  }
   for (uint32_t strand = 0; strand < program->nstrands; strand++) {
     fprintf(out, "strand %" PRIu32 "\n", strand);
     for (uint32_t i = 0; i < program->strands[strand].ninstructions; i++)

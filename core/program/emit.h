@@ -19,7 +19,7 @@ struct tt_emit_request {
   int32_t peer;               /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
   const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
-  int32_t tree_index;         /* 0 or 1 */
+  int32_t tree_index;         /* 0 or 1; CollNet chain: any channel's number, which chooses the head */
   const int32_t *node;        /* of each rank, from 0 without gaps; NULL: all ranks are on one node */
   int32_t most_pieces;        /* PAT: chunks in a message at most; 0: TT_PAT_PIECES */
 };
@@ -42,6 +42,11 @@ bool tt_collective_has_root(int collective);
 bool tt_collective_reduces(int collective);
 /* Whether a buffer of the collective has a block for each rank; of a rooted one, only on the root. */
 bool tt_collective_has_blocks(int collective);
+
+/* The ranks that network `network` of CollNet programs reduces for, ascending: on each node the one with that number
+ * among its ranks, if all have one. `members` has room for nranks. The nodes are those of a request that was emitted. */
+ncclResult_t tt_collnet_members(int32_t nranks, const int32_t *node, int32_t network, int32_t *members,
+                                int32_t *nmembers);
 
 /* Whether an algorithm has a program for a collective. */
 int tt_program_supports(int collective, int algorithm);

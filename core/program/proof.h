@@ -3,6 +3,8 @@
  *   proof_value.c       what a chunk holds: which inputs, reduced in which order
  *   proof_memory.c      a rank's buffers, in-place aliasing, races between its strands
  *   proof_connection.c  bounded FIFOs between ranks
+ *   proof_network.c     networks that reduce
+ *   proof_shared.c      memory that several ranks share
  *   proof_clock.c       what happened before what
  *   proof_instruction.c one repetition of one instruction
  *   proof_definition.c  what each collective must do
@@ -83,6 +85,7 @@ struct tt_proof_rank {
   int step;
   const struct tt_program *program;
   struct tt_memory memory;
+  struct tt_shared *shared;     /* this rank's copy of memory that members share; NULL: none */
   struct tt_connection **links; /* a receiving and a sending one for each peer of the program, found at first use */
   struct tt_semaphore *semaphores;
   uint32_t live; /* strands still running */
@@ -108,8 +111,10 @@ struct tt_proof {
   uint32_t nready;
   int unfinished; /* ranks */
   struct tt_connections connections;
+  struct tt_proof_network *networks;
+  int32_t nnetworks;
   uint32_t width; /* entries of a clock: strands of watched ranks */
-  uint32_t *clocks, *reduced_clock, *moved_clock;
+  uint32_t *clocks, *reduced_clock, *moved_clock, *network_clock;
   struct tt_reference **references; /* by step: parts x loops */
   struct tt_value *results;         /* of a reduction's pieces; as many as the longest list has */
   uint32_t most_pieces;
@@ -145,7 +150,27 @@ bool tt_proof_write(struct tt_proof *proof, const struct tt_proof_strand *strand
 /* What a chunk of the output holds; NULL if nothing was written and it is no input either. */
 bool tt_proof_output(const struct tt_proof *proof, int32_t rank, uint32_t chunk, uint64_t loop, struct tt_value *value);
 
+/* proof_shared.c */
+bool tt_proof_is_shared(const struct tt_operand *operand);
+/* Whether all members of a rank's program name the same members. */
+bool tt_proof_shared_agree(struct tt_proof *proof, int step, int32_t rank);
+/* Begins and ends the rank's copy; free at the end of a proof that failed. */
+bool tt_proof_shared_start(struct tt_proof *proof, int32_t rank);
+bool tt_proof_shared_end(struct tt_proof *proof, int32_t rank);
+void tt_proof_shared_free(struct tt_proof_rank *state);
+/* Those of proof_memory.c for TT_SHARED and TT_MULTICAST. */
+bool tt_proof_shared_mark(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                          const struct tt_operand *operand, uint32_t chunk);
+bool tt_proof_shared_read(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                          const struct tt_operand *operand, uint32_t chunk, const uint32_t *clock,
+                          struct tt_value *value);
+bool tt_proof_shared_write(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                           const struct tt_operand *operand, uint32_t chunk, const uint32_t *clock,
+                           const struct tt_value *value);
+
 /* proof_connection.c */
+/* From one rank or network to another, as programs name their peers; NULL if memory is short. */
+struct tt_connection *tt_proof_connection(struct tt_proof *proof, int32_t from, int32_t to);
 /* The connection of a strand's operand; NULL if memory is short, which is reported. */
 struct tt_connection *tt_proof_link(struct tt_proof *proof, const struct tt_proof_strand *strand,
                                     const struct tt_operand *operand);
@@ -155,6 +180,16 @@ void tt_proof_push(struct tt_proof *proof, struct tt_connection *connection, con
 struct tt_message tt_proof_pop(struct tt_proof *proof, struct tt_connection *connection, const uint32_t **clock);
 bool tt_proof_no_leftover(struct tt_proof *proof);
 void tt_proof_connections_free(struct tt_connections *connections);
+
+/* proof_network.c */
+/* Who the members of each network are. */
+bool tt_proof_networks_start(struct tt_proof *proof);
+void tt_proof_networks_free(struct tt_proof *proof);
+/* Lets the networks that the instruction exchanged messages with reduce all that they can. */
+bool tt_proof_networks_advance(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                               const struct tt_instruction *instruction);
+/* "rank 3", "network 0". */
+const char *tt_proof_peer_name(int32_t peer, char name[32]);
 
 /* proof_clock.c */
 /* Chooses the ranks to watch and creates all clocks. */

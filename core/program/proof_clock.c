@@ -20,6 +20,7 @@ static uint32_t most_strands(const struct tt_proof *proof, int32_t rank, bool *s
     const struct tt_program *program = proof->steps[step].programs[rank];
     if (!program) continue;
     if (program->nstrands > most) most = program->nstrands;
+    if (program->shared_blocks && most < 2) most = 2; /* it races with the strands of other ranks */
     *semaphores |= program->nsemaphores > 0;
   }
   return most;
@@ -50,11 +51,12 @@ bool tt_proof_clocks_start(struct tt_proof *proof)
   choose_watched(proof);
   if (!proof->width) return true;
   size_t nstrands = (size_t)proof->nranks * proof->max_strands;
-  proof->clocks = calloc((nstrands + 2) * proof->width, sizeof(*proof->clocks));
+  proof->clocks = calloc((nstrands + 3) * proof->width, sizeof(*proof->clocks));
   if (!proof->clocks) return tt_proof_out_of_memory(proof);
   for (size_t i = 0; i < nstrands; i++) proof->strands[i].clock = proof->clocks + i * proof->width;
   proof->reduced_clock = proof->clocks + nstrands * proof->width;
   proof->moved_clock = proof->reduced_clock + proof->width;
+  proof->network_clock = proof->moved_clock + proof->width;
   return true;
 }
 

@@ -1,4 +1,4 @@
-/* Bounded FIFOs between ranks, created when first used and kept for the whole sequence of steps. */
+/* Bounded FIFOs between ranks, and between ranks and networks, created when first used and kept for the whole sequence of steps. */
 #include <stdlib.h>
 #include <string.h>
 #include "program/proof.h"
@@ -27,7 +27,7 @@ static bool make_room(struct tt_connections *connections)
   return true;
 }
 
-static struct tt_connection *find(struct tt_proof *proof, int32_t from, int32_t to)
+struct tt_connection *tt_proof_connection(struct tt_proof *proof, int32_t from, int32_t to)
 {
   struct tt_connections *connections = &proof->connections;
   if (!make_room(connections)) return NULL;
@@ -53,7 +53,7 @@ struct tt_connection *tt_proof_link(struct tt_proof *proof, const struct tt_proo
   struct tt_connection **link = &rank->links[2 * operand->peer + sends];
   if (*link) return *link;
   int32_t peer = rank->program->peers[operand->peer];
-  *link = sends ? find(proof, strand->rank, peer) : find(proof, peer, strand->rank);
+  *link = sends ? tt_proof_connection(proof, strand->rank, peer) : tt_proof_connection(proof, peer, strand->rank);
   if (!*link) tt_proof_out_of_memory(proof);
   return *link;
 }
@@ -85,9 +85,10 @@ bool tt_proof_no_leftover(struct tt_proof *proof)
   for (size_t i = 0; i < proof->connections.capacity; i++) {
     const struct tt_connection *connection = proof->connections.table[i];
     if (!connection || !connection->count) continue;
-    return tt_proof_fail(
-        proof, NULL, "%u messages from rank %d to rank %d were never received; the first is of step %u",
-        connection->count, connection->from, connection->to, connection->messages[connection->first].step);
+    char from[32], to[32];
+    return tt_proof_fail(proof, NULL, "%u messages from %s to %s were never received; the first is of step %u",
+                         connection->count, tt_proof_peer_name(connection->from, from),
+                         tt_proof_peer_name(connection->to, to), connection->messages[connection->first].step);
   }
   return true;
 }

@@ -23,7 +23,7 @@ static struct tt_message new_message(struct tt_proof *proof, const struct tt_pro
   const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
   struct tt_message message = {
       .count = (uint32_t)operand->count, .step = (uint32_t)rank->step, .parts = rank->program->parts};
-  if (message.count == 1) return message;
+  if (message.count <= 1) return message;
   message.more = calloc(message.count - 1, sizeof(*message.more));
   if (!message.more) {
     message.count = 0;
@@ -36,11 +36,14 @@ static bool check_message(struct tt_proof *proof, const struct tt_proof_strand *
                           const struct tt_operand *operand, struct tt_message *message)
 {
   const struct tt_proof_rank *rank = &proof->ranks[strand->rank];
-  int32_t from = rank->program->peers[operand->peer];
+  char name[32];
+  const char *from = tt_proof_peer_name(rank->program->peers[operand->peer], name);
   if (message->count != (uint32_t)operand->count) {
-    return tt_proof_fail(proof, strand, "receives a list of %u chunks from rank %d where it expects %d", message->count,
+    return tt_proof_fail(proof, strand, "receives a list of %u chunks from %s where it expects %d", message->count,
                          from, operand->count);
   }
+  if (!message->count && message->step != (uint32_t)rank->step)
+    return tt_proof_fail(proof, strand, "receives a message without data of step %u from %s", message->step, from);
   for (uint32_t p = 0; p < message->count; p++) {
     uint32_t part = tt_operand_piece(operand, strand->repetition, p) % rank->program->parts;
     const struct tt_value *value = piece_of(message, p);
@@ -48,7 +51,7 @@ static bool check_message(struct tt_proof *proof, const struct tt_proof_strand *
         value->loop == strand->loop)
       continue;
     return tt_proof_fail(proof, strand,
-                         "receives part %u of %u in loop %u of step %u from rank %d where it expects part %u of %u",
+                         "receives part %u of %u in loop %u of step %u from %s where it expects part %u of %u",
                          value->part, message->parts, value->loop, message->step, from, part, rank->program->parts);
   }
   return true;
@@ -100,7 +103,7 @@ static bool do_source(struct tt_proof *proof, struct tt_proof_strand *strand, co
 static bool do_move(struct tt_proof *proof, struct tt_proof_strand *strand, const struct tt_operand *operand)
 {
   struct tt_message message = new_message(proof, strand, operand);
-  if (!message.count) return false;
+  if (operand->count && !message.count) return false;
   for (uint32_t p = 0; p < message.count; p++) {
     uint32_t chunk = tt_operand_piece(operand, strand->repetition, p);
     if (tt_proof_read(proof, strand, operand, chunk, strand->clock, piece_of(&message, p))) continue;
@@ -261,7 +264,8 @@ static enum tt_progress execute(struct tt_proof *proof, struct tt_proof_strand *
   enum tt_progress progress = wait_for_operands(proof, strand, instruction);
   if (progress != TT_MOVED) return progress;
   strand->satisfied = 0;
-  return do_data(proof, strand, instruction) ? TT_MOVED : TT_FAILED;
+  bool good = do_data(proof, strand, instruction) && tt_proof_networks_advance(proof, strand, instruction);
+  return good ? TT_MOVED : TT_FAILED;
 }
 
 enum tt_progress tt_proof_advance(struct tt_proof *proof, struct tt_proof_strand *strand)

@@ -120,6 +120,7 @@ static struct tt_cell *cell_of(struct tt_proof *proof, const struct tt_proof_str
 bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                          uint32_t chunk)
 {
+  if (tt_proof_is_shared(operand)) return tt_proof_shared_mark(proof, strand, operand, chunk);
   struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
   if (cell->written >> 1 == proof->event) {
     return tt_proof_fail(proof, strand, "writes %s chunk %u twice in one instruction", buffer_name(operand->buffer),
@@ -132,6 +133,7 @@ bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *s
 bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                    uint32_t chunk, const uint32_t *clock, struct tt_value *value)
 {
+  if (tt_proof_is_shared(operand)) return tt_proof_shared_read(proof, strand, operand, chunk, clock, value);
   const struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
   const struct tt_program *program = proof->ranks[strand->rank].program;
   bool in_reduction = operand->kind == TT_SRC;
@@ -157,6 +159,7 @@ bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand,
 bool tt_proof_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                     uint32_t chunk, const uint32_t *clock, const struct tt_value *value)
 {
+  if (tt_proof_is_shared(operand)) return tt_proof_shared_write(proof, strand, operand, chunk, clock, value);
   if (!check_race(proof, strand, operand, chunk, clock, true, 2 * strand->time + 1)) return false;
   cell_of(proof, strand, operand, chunk)->value = *value;
   return true;

@@ -51,6 +51,7 @@ void tt_proof_wake(struct tt_proof *proof, int64_t *waiter)
 static void leave_step(struct tt_proof_rank *state)
 {
   tt_proof_memory_end(&state->memory);
+  tt_proof_shared_free(state);
   free(state->links);
   state->links = NULL;
   for (uint32_t i = 0; state->semaphores && i < state->program->nsemaphores; i++) free(state->semaphores[i].clocks);
@@ -74,6 +75,7 @@ static bool enter_step(struct tt_proof *proof, int32_t rank)
   for (uint32_t i = 0; i < program->nsemaphores; i++) state->semaphores[i].waiter = -1;
   if (!tt_proof_memory_start(proof, rank)) return false;
   tt_proof_clock_barrier(proof, rank);
+  if (!tt_proof_shared_start(proof, rank)) return false;
   state->live = program->nstrands;
   for (uint32_t i = 0; i < program->nstrands; i++) {
     int64_t id = (int64_t)rank * proof->max_strands + i;
@@ -88,7 +90,7 @@ static bool finish_strand(struct tt_proof *proof, int32_t rank)
 {
   struct tt_proof_rank *state = &proof->ranks[rank];
   if (--state->live) return true;
-  if (!tt_definition_met(proof, rank)) return false;
+  if (!tt_definition_met(proof, rank) || !tt_proof_shared_end(proof, rank)) return false;
   leave_step(state);
   state->step++;
   return enter_step(proof, rank);
@@ -131,9 +133,10 @@ static bool report_deadlock(struct tt_proof *proof)
     if (!connection || (connection->receiver < 0 && connection->sender < 0)) continue;
     bool receives = connection->receiver >= 0;
     const struct tt_proof_strand *strand = &proof->strands[receives ? connection->receiver : connection->sender];
-    return tt_proof_fail(proof, strand, "deadlock: waits %s rank %d forever",
+    char name[32];
+    return tt_proof_fail(proof, strand, "deadlock: waits %s %s forever",
                          receives ? "for a message from" : "for room in the FIFO to",
-                         receives ? connection->from : connection->to);
+                         tt_proof_peer_name(receives ? connection->from : connection->to, name));
   }
   return tt_proof_fail(proof, NULL, "deadlock: %d ranks wait at semaphores forever", proof->unfinished);
 }
@@ -175,6 +178,8 @@ static bool check_programs(struct tt_proof *proof)
         if (count > proof->most_pieces) proof->most_pieces = count;
       }
     }
+    for (int32_t rank = 0; rank < proof->nranks; rank++)
+      if (!tt_proof_shared_agree(proof, step, rank)) return false;
   }
   return true;
 }
@@ -199,7 +204,7 @@ static bool start(struct tt_proof *proof)
     proof->references[step] = calloc((size_t)program->parts * proof->steps[step].loops, sizeof(**proof->references));
     if (!proof->references[step]) return tt_proof_out_of_memory(proof);
   }
-  if (!tt_proof_clocks_start(proof)) return false;
+  if (!tt_proof_clocks_start(proof) || !tt_proof_networks_start(proof)) return false;
   proof->unfinished = proof->nranks;
   for (int32_t rank = 0; rank < proof->nranks; rank++) {
     if (!enter_step(proof, rank)) return false;
@@ -212,6 +217,7 @@ static void end(struct tt_proof *proof)
   for (int rank = 0; proof->ranks && rank < proof->nranks; rank++) leave_step(&proof->ranks[rank]);
   for (int step = 0; proof->references && step < proof->nsteps; step++) free(proof->references[step]);
   tt_proof_connections_free(&proof->connections);
+  tt_proof_networks_free(proof);
   free(proof->references);
   free(proof->results);
   free(proof->clocks);
@@ -227,6 +233,7 @@ ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *step
                            .nsteps = nsteps,
                            .steps = steps,
                            .slots = options->slots ? options->slots : TT_SLOTS,
+                           .most_pieces = 1,
                            .same_everywhere = options->same_everywhere,
                            .seed = options->seed,
                            .random = tt_proof_mix(options->seed),

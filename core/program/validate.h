@@ -26,6 +26,9 @@ struct tt_validate_options {
  * rest of its instruction is done. Races are looked for on all ranks with several strands, or on a sample of them where
  * they are more than 64.
  *
+ * A network that reduces holds nothing beyond the FIFOs of its members. In all steps in which a network occurs the same
+ * ranks name it, as one that is set up once demands.
+ *
  * For point to point, `programs` has NULL for ranks that take no part. */
 
 /* Runs the steps one after the other, ranks drifting apart as far as the FIFOs allow. ncclSuccess if every chunk of
@@ -42,6 +45,7 @@ ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *step
  *   an instruction uses a direction of a connection at most once, since nothing orders two messages within it;
  *   input_blocks and output_blocks are those of the collective's definition, and the input is never written;
  *   the modulo of an operand is at most the number of chunks of its buffer, and its count at most the modulo;
+ *   networks are peers in reducing collectives only, and a message with one is a single chunk;
  *   the operands of a reduction have the same count, and their pieces the same parts;
  *   TT_FLAG_FINAL only stands at reductions of reducing collectives. */
 ncclResult_t tt_program_check(const struct tt_program *program, char *why, size_t why_size);

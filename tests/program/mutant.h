@@ -12,7 +12,7 @@ struct mutant {
   struct tt_strand *strands;
   struct tt_instruction *instructions;
   struct tt_operand *operands;
-  int32_t *peers;
+  int32_t *peers, *members;
 };
 
 struct mutant *mutant_new(const struct tt_program *original);
@@ -35,15 +35,18 @@ void mutant_double_operand(struct mutant *mutant, uint32_t instruction, uint32_t
  * chunk, not of the result. Without `order_matters` the order of inputs is not part of it either: where a chunk is
  * reduced on one rank only, any order is as good as another. */
 bool same_meaning(const struct tt_program *original, const struct tt_program *changed, bool order_matters);
-/* A copy from input to output that is not part of a reducing collective may be done twice; one to scratch always. */
+/* A copy from input to output that is not part of a reducing collective may be done twice; one to scratch or shared
+ * memory always, and what is read from shared memory and goes to the output alone. */
 bool may_repeat(const struct tt_program *program, uint32_t instruction);
 
 /* mutant_order.c. Two data instructions are independent if they share no direction of a connection and no memory that
- * one of them writes, in place or not. Other ranks keep their order. */
+ * one of them writes, in place or not. A message without data is about the shared memory, all of it. Other ranks keep
+ * their order. */
 
 /* An instruction and the next may change places if they are independent data, or if the change only makes a wait come
  * earlier or a signal later, or if the data shares no memory with what the semaphore's other side does between this use
- * and its neighbour, which is all that the order was for. */
+ * and its neighbour, which is all that the order was for. Two signals, or two waits, may always; a signal and the wait
+ * behind it if the wait is for a strand that does not itself wait for that signal first. */
 bool may_swap(const struct tt_program *program, uint32_t instruction);
 /* A new strand may begin at the instruction if everything before it is independent of everything from it on: data of
  * data, and of a semaphore if it shares no memory with the data of the strand at the semaphore's other side. */

@@ -8,12 +8,14 @@ static bool writes(const struct tt_operand *operand)
 }
 
 /* A number for the memory of a user's chunk, so that equal memory has equal numbers when in place. */
-static uint32_t memory_of(const struct tt_program *program, const struct tt_operand *operand, uint32_t chunk,
+static uint64_t memory_of(const struct tt_program *program, const struct tt_operand *operand, uint32_t chunk,
                           bool in_place)
 {
-  uint32_t own = (uint32_t)program->rank * program->parts, apart = 1u << 30;
+  uint32_t own = (uint32_t)program->rank * program->parts;
+  uint64_t apart = (uint64_t)1 << 32;
   bool gathers = program->collective == TT_FUNC_ALL_GATHER || program->collective == TT_FUNC_GATHER;
   bool scatters = program->collective == TT_FUNC_REDUCE_SCATTER || program->collective == TT_FUNC_SCATTER;
+  if (operand->buffer == TT_MULTICAST) return TT_SHARED * apart + chunk;
   if (!in_place || operand->buffer >= TT_SCRATCH) return operand->buffer * apart + chunk;
   if (gathers && operand->buffer == TT_INPUT) return own + chunk;
   if (scatters && operand->buffer == TT_OUTPUT) return own + chunk;
@@ -45,6 +47,18 @@ static bool operands_share(const struct tt_program *program, const struct tt_ins
   return false;
 }
 
+static bool is_empty(const struct tt_operand *operand)
+{
+  return (operand->kind == TT_SEND || operand->kind == TT_RECV) && !operand->count;
+}
+
+/* One is a message without data, and the other touches the memory that such messages are about. */
+static bool is_told_of(const struct tt_operand *one, const struct tt_operand *other)
+{
+  bool shared = other->buffer == TT_SHARED || other->buffer == TT_MULTICAST;
+  return is_empty(one) && shared;
+}
+
 static bool same_direction(const struct tt_operand *one, const struct tt_operand *other)
 {
   return one->kind == other->kind && (one->kind == TT_SEND || one->kind == TT_RECV) && one->peer == other->peer;
@@ -60,6 +74,7 @@ static bool conflict(const struct tt_program *program, uint32_t one, uint32_t ot
       const struct tt_operand *a = &program->operands[first->first_operand + i];
       const struct tt_operand *b = &program->operands[second->first_operand + j];
       if (connections && same_direction(a, b)) return true;
+      if (is_told_of(a, b) || is_told_of(b, a)) return true;
       if (scratch_only && (a->buffer < TT_SCRATCH || b->buffer < TT_SCRATCH)) continue;
       if (operands_share(program, first, a, second, b)) return true;
     }
@@ -122,12 +137,40 @@ static bool is_kept_apart(const struct tt_program *program, uint32_t data, uint3
   return false;
 }
 
+/* How often a strand uses a semaphore before it does so with another for the time numbered `number`, in a loop. */
+static uint32_t uses_before(const struct tt_program *program, const struct tt_strand *list, uint8_t opcode,
+                            uint16_t semaphore, uint8_t until_opcode, uint16_t until, uint32_t number)
+{
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < list->ninstructions; i++) {
+    if (uses(program, list->first_instruction + i, until_opcode, until) && number-- == 0) break;
+    count += uses(program, list->first_instruction + i, opcode, semaphore);
+  }
+  return count;
+}
+
+static bool may_swap_semaphores(const struct tt_program *program, uint32_t instruction)
+{
+  const struct tt_instruction *first = &program->instructions[instruction], *second = first + 1;
+  if (first->opcode == second->opcode) return true;
+  if (first->opcode == TT_OP_WAIT) return false;
+  const struct tt_strand *own = &program->strands[0];
+  while (own->first_instruction + own->ninstructions <= instruction) own++;
+  uint32_t signals = 0, waits = 0;
+  for (uint32_t i = own->first_instruction; i < instruction; i++) {
+    signals += uses(program, i, TT_OP_SIGNAL, first->semaphore);
+    waits += uses(program, i, TT_OP_WAIT, second->semaphore);
+  }
+  return uses_before(program, other_side(program, instruction + 1), TT_OP_WAIT, first->semaphore, TT_OP_SIGNAL,
+                     second->semaphore, waits) <= signals;
+}
+
 bool may_swap(const struct tt_program *program, uint32_t instruction)
 {
   uint32_t next = instruction + 1;
   bool first = is_data(program, instruction), second = is_data(program, next);
   if (first && second) return !conflict(program, instruction, next, true, false);
-  if (!first && !second) return false;
+  if (!first && !second) return may_swap_semaphores(program, instruction);
   uint32_t semaphore = first ? next : instruction;
   bool wait = program->instructions[semaphore].opcode == TT_OP_WAIT;
   if (wait == first) return true;

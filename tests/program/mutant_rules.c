@@ -64,7 +64,8 @@ static uint64_t operand_word(const struct meaning *meaning, const struct tt_prog
     if (same_chunk) buffer = source->buffer;
   }
   if (buffer == TT_RESULT) chunk %= program->parts;
-  uint64_t peer = local ? 0xffff : (uint64_t)program->peers[operand->peer];
+  if (!count) chunk = 0;
+  uint64_t peer = local ? 0xffff : (uint16_t)(program->peers[operand->peer] - 1); /* networks below */
   return (uint64_t)operand->kind << 60 | buffer << 48 | peer << 32 | count << 24 | piece << 16 | chunk;
 }
 
@@ -85,7 +86,8 @@ static void add_repetition(struct meaning *meaning, const struct tt_program *pro
     size_t first = meaning->count;
     for (uint32_t i = 0; i < instruction->noperands; i++) {
       const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
-      for (uint32_t piece = 0; is_input(operand) == inputs && piece < (uint32_t)operand->count; piece++)
+      uint32_t words = operand->count > 0 ? (uint32_t)operand->count : 1;
+      for (uint32_t piece = 0; is_input(operand) == inputs && piece < words; piece++)
         add_word(meaning, operand_word(meaning, program, instruction, operand, repetition, piece));
     }
     if (!inputs || !meaning->order_matters) sort_from(meaning, first);
@@ -121,12 +123,25 @@ bool same_meaning(const struct tt_program *original, const struct tt_program *ch
   return same;
 }
 
+/* Whether it reads shared memory alone and writes the output alone. */
+static bool only_shared_to_output(const struct tt_program *program, const struct tt_instruction *copy)
+{
+  for (uint32_t i = 0; i < copy->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[copy->first_operand + i];
+    bool shared = operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST;
+    bool reads = operand->kind == TT_SRC && shared, stores = operand->kind == TT_DST && operand->buffer == TT_OUTPUT;
+    if (!reads && !stores) return false;
+  }
+  return true;
+}
+
 bool may_repeat(const struct tt_program *program, uint32_t instruction)
 {
   const struct tt_instruction *copy = &program->instructions[instruction];
   bool reduces = program->collective == TT_FUNC_ALL_REDUCE || program->collective == TT_FUNC_REDUCE ||
                  program->collective == TT_FUNC_REDUCE_SCATTER;
   if (copy->opcode != TT_OP_DATA) return false;
+  if (only_shared_to_output(program, copy)) return true;
   for (uint32_t i = 0; i < copy->noperands; i++) {
     const struct tt_operand *operand = &program->operands[copy->first_operand + i];
     bool from_input = operand->kind == TT_SRC && operand->buffer == TT_INPUT;

@@ -14,6 +14,20 @@ static const struct operation operations[] = {
     {TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0},        {TT_FUNC_GATHER, TT_ALGO_DIRECT, 0},
     {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 0},        {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 2},
     {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 0},    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 2},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, 0},       {TT_FUNC_ALL_GATHER, TT_ALGO_NVLS, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_NVLS, 0},   {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS_TREE, 2},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS_TREE, 8 + NVLS_TREE_TWO},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS_TREE, 3 + NVLS_DEALT},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_ONE},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_OF_TWO},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_DEALT},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_OF_FOUR},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_APART},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_ONE},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_TWO + NODE_SHAPES},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_DEALT + 3 * NODE_SHAPES},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_FOUR + NODE_SHAPES},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_APART},
 };
 
 const struct operation *all_operations(int *count)
@@ -36,6 +50,25 @@ bool has_root(const struct operation *operation)
          operation->collective == TT_FUNC_SCATTER || operation->collective == TT_FUNC_GATHER;
 }
 
+bool has_nodes(const struct operation *operation)
+{
+  return operation->algorithm == TT_ALGO_COLLNET_DIRECT || operation->algorithm == TT_ALGO_COLLNET_CHAIN;
+}
+
+int32_t node_of(const struct operation *operation, int32_t rank)
+{
+  const int32_t nodes[NODE_SHAPES] = {0, rank / 2, rank % 3, rank / 4, rank};
+  return has_nodes(operation) ? nodes[operation->variant % NODE_SHAPES] : 0;
+}
+
+static int32_t equal_node(int variant, int n, int32_t rank)
+{
+  int size = variant % NVLS_TREE_TWO;
+  while (size > 1 && n % size) size--;
+  if (size == 1) return 0;
+  return variant & NVLS_DEALT ? rank % (n / size) : rank / size;
+}
+
 struct program_set emit_set(const struct operation *operation, int n, int root, const int32_t *ring)
 {
   struct program_set set = {.n = n, .programs = calloc((size_t)n, sizeof(*set.programs))};
@@ -44,11 +77,21 @@ struct program_set emit_set(const struct operation *operation, int n, int root, 
                                     .nranks = n,
                                     .root = root,
                                     .ring = ring,
-                                    .tree_index = operation->algorithm == TT_ALGO_TREE ? operation->variant : 0,
                                     .most_pieces = operation->algorithm == TT_ALGO_PAT ? operation->variant : 0};
-  ck_assert_ptr_nonnull(set.programs);
+  int32_t *node = calloc((size_t)n, sizeof(*node));
+  ck_assert(set.programs && node);
+  for (int32_t rank = 0; rank < n; rank++) node[rank] = node_of(operation, rank);
+  if (has_nodes(operation) && operation->variant % NODE_SHAPES != NODES_ONE) request.node = node;
+  if (has_nodes(operation)) request.tree_index = operation->variant / NODE_SHAPES;
+  if (operation->algorithm == TT_ALGO_TREE) request.tree_index = operation->variant;
+  if (operation->algorithm == TT_ALGO_NVLS_TREE) {
+    for (int32_t rank = 0; rank < n; rank++) node[rank] = equal_node(operation->variant, n, rank);
+    request.node = node;
+    request.tree_index = (operation->variant & NVLS_TREE_TWO) != 0;
+  }
   for (request.rank = 0; request.rank < n; request.rank++)
     ck_assert_int_eq(tt_program_emit(&request, &set.programs[request.rank]), ncclSuccess);
+  free(node);
   return set;
 }
 
@@ -90,10 +133,23 @@ void must_prove(const struct operation *operation, const struct program_set *set
                way->slots, way->in_place ? "in place" : "out of place", (unsigned long long)way->seed, why);
 }
 
+/* Ranks of the smallest node. */
+static int smallest_node(const struct operation *operation, int n)
+{
+  int smallest = n;
+  for (int rank = 0; rank < n; rank++) {
+    int with = 0;
+    for (int other = 0; other < n; other++) with += node_of(operation, other) == node_of(operation, rank);
+    if (with < smallest) smallest = with;
+  }
+  return smallest;
+}
+
 uint32_t least_slots(const struct operation *operation, int n)
 {
   if (n == 1) return 1;
   if (operation->algorithm == TT_ALGO_TWO_SHOT) return 2;
+  if (operation->algorithm == TT_ALGO_COLLNET_DIRECT) return smallest_node(operation, n) > 1 ? 2 : 1;
   if (operation->algorithm != TT_ALGO_RING || has_root(operation)) return 1;
   return operation->collective == TT_FUNC_ALL_REDUCE || n > 2 ? 2 : 1;
 }

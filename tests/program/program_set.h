@@ -8,10 +8,28 @@
 #include "program/validate.h"
 
 /* A collective with an algorithm; for point to point, `root` sends to `peer`. `variant` is the tree's number; for PAT
- * the most pieces of a message, 0 for the emitter's own limit. */
+ * the most pieces of a message, 0 for the emitter's own limit; for CollNet a shape of the nodes, plus NODE_SHAPES times
+ * the channel's number. */
 struct operation {
   int32_t collective, algorithm, variant;
 };
+
+/* NVLS tree: the most ranks of a node, plus these. All nodes have the same number: the largest that divides, or all. */
+enum { NVLS_TREE_TWO = 16, NVLS_DEALT = 32 };
+
+enum node_shape {
+  NODES_ONE,     /* all ranks on one node */
+  NODES_OF_TWO,  /* 0 0 1 1 2 ... */
+  NODES_DEALT,   /* 0 1 2 0 1 2 ... */
+  NODES_OF_FOUR, /* 0 0 0 0 1 ...: the last node may be small */
+  NODES_APART,   /* each rank on a node of its own */
+  NODE_SHAPES
+};
+
+/* Whether the algorithm has a look at the nodes. */
+bool has_nodes(const struct operation *operation);
+/* The node of a rank in the operation's shape. */
+int32_t node_of(const struct operation *operation, int32_t rank);
 
 struct program_set {
   int n;

@@ -21,6 +21,16 @@ static struct mutant *new_tree_root(void)
   return mutant;
 }
 
+/* A head: its peers are network 0 and rank 1. */
+static struct mutant *new_chain(void)
+{
+  const struct operation chain = {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_TWO};
+  struct program_set set = emit_set(&chain, 4, 0, NULL);
+  struct mutant *mutant = mutant_new(set.programs[0]);
+  free_set(&set);
+  return mutant;
+}
+
 static void must_reject(struct mutant *mutant, const char *reason)
 {
   char why[256];
@@ -38,8 +48,8 @@ static void must_reject(struct mutant *mutant, const char *reason)
 
 START_TEST(good_programs)
 {
-  struct mutant *mutants[] = {new_ring(), new_tree_root()};
-  for (int i = 0; i < 2; i++) {
+  struct mutant *mutants[] = {new_ring(), new_tree_root(), new_chain()};
+  for (int i = 0; i < 3; i++) {
     char why[64];
     ck_assert_int_eq(tt_program_check(&mutants[i]->program, why, sizeof(why)), ncclSuccess);
     ck_assert_str_eq(why, "");
@@ -57,7 +67,7 @@ START_TEST(wrong_head)
   REJECT(new_ring, "rank 4", m->program.rank = 4);
   REJECT(new_ring, "root -1", m->program.root = -1);
   REJECT(new_ring, "no parts", m->program.parts = 0);
-  REJECT(new_ring, "too many", m->program.npeers = 5);
+  REJECT(new_ring, "too many", m->program.npeers = 9);
   REJECT(new_ring, "too many", m->program.nscratch = 300);
   REJECT(new_ring, "blocks", m->program.input_blocks = 2);
   REJECT(new_ring, "blocks", m->program.output_blocks = 0);
@@ -122,6 +132,15 @@ START_TEST(wrong_lists)
 }
 END_TEST
 
+START_TEST(wrong_networks)
+{
+  REJECT(new_chain, "peer 0", m->peers[0] = TT_PEER_NETWORK - 4);
+  REJECT(new_chain, "peer 1", m->peers[1] = TT_PEER_NETWORK);
+  REJECT(new_chain, "the collective does not", m->program.collective = TT_FUNC_BROADCAST);
+  REJECT(new_chain, "a list of 2 chunks in a message with a network", m->operands[2].count = 2);
+}
+END_TEST
+
 Suite *check_suite(void)
 {
   Suite *suite = suite_create("check");
@@ -132,5 +151,6 @@ Suite *check_suite(void)
   tcase_add_test(tests, wrong_instructions);
   tcase_add_test(tests, wrong_operands);
   tcase_add_test(tests, wrong_lists);
+  tcase_add_test(tests, wrong_networks);
   return suite;
 }

@@ -136,8 +136,8 @@ static void retarget(struct trial *trial, uint32_t at)
     operand->modulo--;
     judge(trial, mutant, false, "modulo of operand", at, operand->modulo);
   }
-  const uint8_t buffers[] = {TT_INPUT, TT_OUTPUT, TT_SCRATCH, TT_RESULT};
-  for (int i = 0; i < 4; i++) {
+  const uint8_t buffers[] = {TT_INPUT, TT_OUTPUT, TT_SCRATCH, TT_SHARED, TT_MULTICAST, TT_RESULT};
+  for (size_t i = 0; i < sizeof(buffers); i++) {
     if (buffers[i] == original->buffer) continue;
     mutant = with_operand(trial, at, &operand);
     operand->buffer = buffers[i];
@@ -184,6 +184,17 @@ static void change_operands(struct trial *trial)
   }
 }
 
+/* Whether no other rank's program names the network: then its number means nothing to anyone. */
+static bool is_alone(const struct trial *trial, int32_t peer)
+{
+  for (int rank = 0; rank < trial->set->n; rank++) {
+    const struct tt_program *program = trial->set->programs[rank];
+    for (uint32_t i = 0; program && rank != trial->rank && i < program->npeers; i++)
+      if (program->peers[i] == peer) return false;
+  }
+  return peer < 0;
+}
+
 static void change_head(struct trial *trial)
 {
   const struct tt_program *original = trial->original;
@@ -193,6 +204,15 @@ static void change_head(struct trial *trial)
       struct mutant *mutant = mutant_new(original);
       mutant->peers[i] = rank;
       judge(trial, mutant, false, "rank of peer", i, rank);
+    }
+  }
+  for (uint32_t i = 0; i < original->npeers; i++) {
+    for (int32_t network = 0; network < 3; network++) {
+      if (TT_PEER_NETWORK - network == original->peers[i]) continue;
+      struct mutant *mutant = mutant_new(original);
+      mutant->peers[i] = TT_PEER_NETWORK - network;
+      bool allowed = is_alone(trial, original->peers[i]) && is_alone(trial, mutant->peers[i]) && network < trial->set->n;
+      judge(trial, mutant, allowed, "network as peer", i, network);
     }
   }
   for (int which = 0; which < 6; which++) {

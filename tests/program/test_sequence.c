@@ -13,6 +13,17 @@ struct sequence {
   struct tt_validate_step steps[STEPS];
 };
 
+/* An operation's number. A communicator's nodes have one shape. */
+static int draw_operation(uint64_t *random, int count, int shape)
+{
+  const struct operation *operations = all_operations(&count);
+  for (;;) {
+    int which = (int)(next_random(random) % (uint64_t)(count + 2));
+    if (which >= count || !has_nodes(&operations[which]) || operations[which].variant % NODE_SHAPES == shape)
+      return which;
+  }
+}
+
 static struct sequence make_sequence(uint64_t *random)
 {
   int count;
@@ -20,8 +31,9 @@ static struct sequence make_sequence(uint64_t *random)
   struct sequence sequence = {.n = 1 + (int)(next_random(random) % 20), .slots = 1};
   int n = sequence.n;
   int32_t *ring = next_random(random) % 2 ? shuffled_ring(n, next_random(random)) : NULL;
+  int shape = (int)(next_random(random) % NODE_SHAPES);
   for (int i = 0; i < STEPS; i++) {
-    int which = (int)(next_random(random) % (uint64_t)(count + 2));
+    int which = draw_operation(random, count, shape);
     int root = (int)(next_random(random) % (uint64_t)n), other = (int)(next_random(random) % (uint64_t)n);
     if (which < count) {
       sequence.sets[i] = emit_set(&operations[which], n, root, ring);
@@ -104,6 +116,23 @@ START_TEST(different_order_on_one_rank)
 }
 END_TEST
 
+/* A network is set up once, for the same ranks whatever the operation. */
+START_TEST(network_with_other_members)
+{
+  const struct operation pairs = {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_TWO};
+  const struct operation apart = {TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_APART};
+  struct program_set first = emit_set(&pairs, 4, 0, NULL), second = emit_set(&apart, 4, 0, NULL);
+  char why[256];
+  ck_assert_int_eq(validate_two(4, &first, &first, why, sizeof(why)), ncclSuccess);
+  ck_assert_int_eq(validate_two(4, &first, &second, why, sizeof(why)), ncclInternalError);
+  ck_assert_msg(strstr(why, "rank 1 takes part in network 0") != NULL, "%s", why);
+  ck_assert_int_eq(validate_two(4, &second, &first, why, sizeof(why)), ncclInternalError);
+  ck_assert_msg(strstr(why, "2 of 4 members of network 0") != NULL || strstr(why, "takes part in network 0"), "%s", why);
+  free_set(&first);
+  free_set(&second);
+}
+END_TEST
+
 Suite *sequence_suite(void)
 {
   Suite *suite = suite_create("sequence");
@@ -111,5 +140,6 @@ Suite *sequence_suite(void)
   tcase_add_test(tests, random_sequences);
   tcase_add_test(tests, leftover_meets_next_step);
   tcase_add_test(tests, different_order_on_one_rank);
+  tcase_add_test(tests, network_with_other_members);
   return suite;
 }

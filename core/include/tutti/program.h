@@ -42,9 +42,11 @@
  * stores to all copies. Every loop and every operation use the same memory again, and nothing but messages orders what
  * different members do to it. Neither buffer is ever NULL, and shared memory is zero only at first.
  *
- * The network as a peer. TT_PEER_NETWORK in `peers` is a network that reduces (a collnet plugin). What all ranks with
- * that peer send to it in the same step, one message each of equal length, it reduces, and each of them receives the
- * result, as the message of that step. It has the order of a connection and its FIFO's depth.
+ * The network as a peer. TT_PEER_NETWORK - k in `peers` (k >= 0) is a network that reduces (a collnet plugin's group of
+ * ranks), number k of its kind. What all ranks with that peer send to it in the same step, one message each of equal
+ * length, it reduces, and each of them receives the result, as the message of that step. It has the order of a
+ * connection and its FIFO's depth. A message with a network is a single chunk, not a list. The ranks that have network
+ * k among their peers are the same in all programs of a communicator.
  *
  * Strands. A program is a set of strands that run concurrently, each a list of instructions executed `loops` times,
  * without regard to the other strands except through semaphores. Every direction of every connection is used by one
@@ -115,7 +117,7 @@ enum tt_buffer {
   TT_RESULT = 255
 };
 
-/* Among the peers: the network that reduces. */
+/* Among the peers: the first network that reduces; network k is TT_PEER_NETWORK - k. */
 #define TT_PEER_NETWORK (-1)
 
 enum tt_operand_kind {
@@ -171,7 +173,7 @@ struct tt_program {
   uint32_t scratch_blocks;
   uint32_t nsemaphores;
   uint32_t npeers, nstrands, ninstructions, noperands;
-  const int32_t *peers; /* ranks that this program talks to, or TT_PEER_NETWORK */
+  const int32_t *peers; /* ranks that this program talks to, and networks */
   const struct tt_strand *strands;
   const struct tt_instruction *instructions;
   const struct tt_operand *operands;
