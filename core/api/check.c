@@ -53,11 +53,10 @@ static ncclResult_t check_reduction(const char *function, const struct ncclComm 
   if ((int)task->op < 0 || task->op >= ncclNumOps)
     return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function,
                    (int)task->op);
-  bool fp8 = task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2;
-  if (fp8 && !tt_stream_device(comm)) /* other devices say themselves what they cannot reduce */
+  if (task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2)
     return TT_FAIL(ncclInvalidArgument,
-                   "%s: datatype %d (fp8) cannot be reduced on the host device; convert to half or bfloat16", function,
-                   (int)task->datatype);
+                   "%s: datatype %d (fp8) cannot be reduced on the %s device; convert to half or bfloat16", function,
+                   (int)task->datatype, comm->device->name);
   return ncclSuccess;
 }
 

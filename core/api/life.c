@@ -167,7 +167,10 @@ TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
   TT_TRY(tt_api_check_handle("ncclCommFinalize", comm));
   if (comm->finalized) return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
   comm->finalized = 1;
-  return tt_stream_drain(comm);
+  bool mine = atomic_exchange(&comm->in_group, 1) == 0; /* so that an abort waits until this thread has left */
+  ncclResult_t result = tt_stream_drain(comm);
+  if (mine) atomic_store(&comm->in_group, 0);
+  return result;
 }
 
 /* A communicator that still has calls in this thread's open group is in use. */

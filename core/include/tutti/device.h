@@ -247,7 +247,7 @@ struct tt_device {
    * NULL, and works may be of several ranks. With it: all works are of one context; they are enqueued on `stream` (the
    * device's own kind of handle), which may be capturing; *launch is NULL, and the works may be freed, since what is
    * needed was copied. Programs, connections and scratch memory stay valid until the context is closed. One thread at a
-   * time for a context. */
+   * time for a context, whose works run in the order of their launches, whatever the streams. */
   ncclResult_t (*launch)(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);
   /* Does what can be done now; never blocks. *moved: something was done; *done: all works are complete. An error names
    * the rank, the peer and the operation, and ends the launch. */
