@@ -22,12 +22,15 @@ static ncclResult_t bad_program(const struct tt_host_strand *strand, uint32_t op
 static size_t stride_of(const struct tt_geometry *geometry, uint8_t buffer)
 {
   if (buffer == TT_INPUT) return geometry->input_stride;
+  if (buffer == TT_SHARED || buffer == TT_MULTICAST) return geometry->shared_stride;
   return buffer == TT_OUTPUT ? geometry->output_stride : geometry->scratch_stride;
 }
 
-/* Start of a buffer; NULL if this rank has none. */
+/* Start of a buffer; NULL if this rank has none. For all copies of shared memory it is that of the first. */
 static unsigned char *base_of(const struct tt_work *work, uint8_t buffer)
 {
+  if (buffer == TT_SHARED) return work->shared;
+  if (buffer == TT_MULTICAST) return work->copies[0];
   if (buffer >= TT_SCRATCH) return work->scratch == NULL ? NULL : work->scratch[buffer - TT_SCRATCH];
   return buffer == TT_INPUT ? (unsigned char *)(uintptr_t)work->input /* only ever read */ : work->output;
 }
@@ -44,7 +47,8 @@ static struct tt_host_piece find_chunk(const struct tt_host_strand *strand, uint
   if (buffer == TT_RESULT || elements == 0) return piece;
   unsigned char *base = base_of(strand->run->work, buffer);
   if (base == NULL) return piece;
-  if (buffer >= TT_SCRATCH) offset = geometry->scratch_lo + part * geometry->chunk;
+  bool shared = buffer == TT_SHARED || buffer == TT_MULTICAST;
+  if (buffer >= TT_SCRATCH) offset = (shared ? geometry->shared_lo : geometry->scratch_lo) + part * geometry->chunk;
   piece.local = base + (offset + chunk / parts * stride_of(geometry, buffer)) * element_bytes;
   return piece;
 }
@@ -68,6 +72,8 @@ static ncclResult_t connect(struct tt_host_strand *strand, uint32_t number, uint
     return bad_program(strand, number, "there is no connection of this protocol to its peer");
   if ((((uintptr_t)conn->slots[work->protocol] | conn->slot_bytes[work->protocol]) & (SLOT_ALIGN - 1)) != 0)
     return bad_program(strand, number, "the slots of its connection do not begin at multiples of 16 bytes");
+  if (operand->count == 0 && work->protocol != TT_PROTO_SIMPLE)
+    return bad_program(strand, number, "a message without data needs the protocol SIMPLE");
   if (operand->bytes > tt_conn_capacity(conn->slot_bytes[work->protocol], work->protocol))
     return bad_program(strand, number, "the message is larger than a slot of its connection");
   operand->conn = conn;

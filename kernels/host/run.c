@@ -32,15 +32,30 @@ static uint32_t most_operands(const struct tt_program *program, const struct tt_
   return most;
 }
 
+/* Inputs or outputs that a reduction of the strand may have: a multicast operand is one for each member. */
+static uint32_t most_places(const struct tt_program *program, const struct tt_strand *strand)
+{
+  uint32_t most = 1;
+  for (uint32_t i = 0; i < strand->ninstructions; i++) {
+    const struct tt_instruction *instruction = &program->instructions[strand->first_instruction + i];
+    uint32_t places = instruction->noperands;
+    for (uint32_t k = 0; k < instruction->noperands; k++)
+      if (program->operands[instruction->first_operand + k].buffer == TT_MULTICAST) places += program->nmembers - 1;
+    most = TT_MAX(most, places);
+  }
+  return most;
+}
+
 static void lay_out_strand(struct tt_host_run *run, struct carver *carver, struct tt_host_channel *channel,
                            uint32_t channel_number, uint32_t strand_number, struct tt_host_strand *strand)
 {
   const struct tt_program *program = run->work->channels[channel_number].program;
   uint32_t most = most_operands(program, &program->strands[strand_number]);
+  uint32_t places = most_places(program, &program->strands[strand_number]);
   struct tt_host_operand *operands = carve(carver, most, sizeof(*operands));
-  const void **src = carve(carver, most, sizeof(*src));
-  void **dst = carve(carver, most, sizeof(*dst));
-  unsigned char *scaled = carve(carver, most, 1);
+  const void **src = carve(carver, places, sizeof(*src));
+  void **dst = carve(carver, places, sizeof(*dst));
+  unsigned char *scaled = carve(carver, places, 1);
   if (carver->base == NULL) return;
   *strand = (struct tt_host_strand){
       .run = run,
@@ -101,6 +116,21 @@ static void clear_strands(struct tt_host_run *run)
   run->strands = NULL;
 }
 
+/* Shared memory is there, and used with the protocol that orders it. */
+static ncclResult_t check_shared(const struct tt_work *work)
+{
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    if (work->channels[c].program->shared_blocks == 0) continue;
+    if (work->shared == NULL || work->copies == NULL)
+      return TT_FAIL(ncclInternalError, "rank %d: the program of channel %u needs shared memory, and there is none",
+                     work->rank, c);
+    if (work->protocol != TT_PROTO_SIMPLE)
+      return TT_FAIL(ncclInternalError, "rank %d: protocol %d does not order shared memory: use SIMPLE", work->rank,
+                     work->protocol);
+  }
+  return ncclSuccess;
+}
+
 /* Whether this backend can execute the work at all. */
 static ncclResult_t check_work(const struct tt_work *work)
 {
@@ -115,7 +145,7 @@ static ncclResult_t check_work(const struct tt_work *work)
   if (reduces && (!tt_reduce_supports(type) || work->reduction.op > ncclMin))
     return TT_FAIL(ncclInvalidArgument, "rank %d: the host device cannot reduce data type %d by operation %d",
                    work->rank, type, work->reduction.op);
-  return ncclSuccess;
+  return check_shared(work);
 }
 
 ncclResult_t tt_host_run_begin(struct tt_host_run *run, const struct tt_work *work)

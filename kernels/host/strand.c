@@ -148,6 +148,24 @@ static void do_move(struct tt_host_strand *strand, struct tt_host_operand *opera
   finish_send(run, operand);
 }
 
+/* A piece of all members' copies: an input or output for each. `first` is where it lies in the first copy; NULL where
+ * the piece is empty. */
+static void gather_copies(struct tt_host_strand *strand, const struct tt_host_operand *operand, unsigned char *first,
+                          int *nsrc, int *ndst)
+{
+  const struct tt_work *work = strand->run->work;
+  for (uint32_t m = 0; m < strand->channel->work->program->nmembers; m++) {
+    unsigned char *base = work->copies[m];
+    unsigned char *at = first == NULL ? NULL : base + (first - (unsigned char *)work->copies[0]);
+    if (operand->kind == TT_SRC) {
+      strand->scaled[*nsrc] = 0;
+      strand->src[(*nsrc)++] = at;
+    } else {
+      strand->dst[(*ndst)++] = at;
+    }
+  }
+}
+
 /* The reduction's inputs and outputs for one piece, which begins at `at` of its messages. */
 static void gather_piece(struct tt_host_strand *strand, const struct tt_instruction *instruction, uint32_t number,
                          size_t at, int *nsrc, int *ndst, size_t *bytes)
@@ -159,7 +177,9 @@ static void gather_piece(struct tt_host_strand *strand, const struct tt_instruct
     if (!operand->result) continue;
     struct tt_host_piece piece = tt_host_piece(strand, operand, number);
     *bytes = piece.bytes;
-    if (operand->kind == TT_SRC || operand->kind == TT_RECV) {
+    if (operand->source->buffer == TT_MULTICAST) {
+      gather_copies(strand, operand, piece.local, nsrc, ndst);
+    } else if (operand->kind == TT_SRC || operand->kind == TT_RECV) {
       strand->scaled[*nsrc] = operand->scaled;
       strand->src[(*nsrc)++] = operand->kind == TT_SRC ? piece.local : operand->data + at;
     } else if (operand->kind == TT_DST) {

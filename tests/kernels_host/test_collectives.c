@@ -96,9 +96,22 @@ static void free_buffers(const struct operation *o, int rank, struct rank_state 
   free(state->output - (inside_input ? (size_t)rank * o->count : 0));
 }
 
+/* Nodes of two ranks or three, or one node. */
+static int node_of(int nranks, int rank)
+{
+  return rank / (nranks % 2 == 0 ? 2 : nranks % 3 == 0 ? 3 : nranks);
+}
+
+static bool is_shared(int algorithm)
+{
+  return algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE;
+}
+
 static void make_rank(struct world *world, const struct operation *o, int rank, uint64_t sequence,
                       struct rank_state *state)
 {
+  int32_t node[MAX_RANKS];
+  for (int r = 0; r < o->nranks; r++) node[r] = node_of(o->nranks, r);
   for (int c = 0; c < o->nchannels; c++) {
     struct tt_emit_request request = {.collective = o->collective,
                                       .algorithm = o->algorithm,
@@ -106,6 +119,7 @@ static void make_rank(struct world *world, const struct operation *o, int rank, 
                                       .rank = rank,
                                       .root = o->root,
                                       .tree_index = c % 2,
+                                      .node = o->algorithm == TT_ALGO_NVLS_TREE ? node : NULL,
                                       .most_pieces = o->most_pieces};
     ck_assert_int_eq(tt_program_emit(&request, &state->programs[c]), ncclSuccess);
   }
@@ -192,8 +206,8 @@ static void run_all_sizes(struct world *world, struct operation o)
   }
 }
 
-static const int algorithms[] = {TT_ALGO_RING,     TT_ALGO_TREE,   TT_ALGO_ONE_SHOT,
-                                 TT_ALGO_TWO_SHOT, TT_ALGO_DIRECT, TT_ALGO_PAT};
+static const int algorithms[] = {TT_ALGO_RING,   TT_ALGO_TREE, TT_ALGO_ONE_SHOT, TT_ALGO_TWO_SHOT,
+                                 TT_ALGO_DIRECT, TT_ALGO_PAT,  TT_ALGO_NVLS,     TT_ALGO_NVLS_TREE};
 
 static struct world_options options_for(int nranks, int protocol, bool proxied)
 {
@@ -201,6 +215,7 @@ static struct world_options options_for(int nranks, int protocol, bool proxied)
       .nranks = nranks,
       .slot_bytes = {[TT_PROTO_LL] = 2048, [TT_PROTO_SIMPLE] = 2048},
       .stale = 0xcd,
+      .shared_bytes = (size_t)WORLD_CHANNELS * (size_t)nranks * 4 * 2048,
       .proxied = proxied,
       .proxy_protocol = protocol,
       .seed = (uint64_t)nranks,
@@ -219,13 +234,14 @@ START_TEST(test_every_emitter)
   for (size_t a = 0; a < TT_COUNT(algorithms); a++) {
     for (int collective = 0; collective < TT_NUM_FUNCS; collective++) {
       if (!tt_program_supports(collective, algorithms[a])) continue;
+      if (is_shared(algorithms[a]) && protocol != TT_PROTO_SIMPLE) continue;
       run_all_sizes(&world,
                     (struct operation){
                         .collective = collective, .algorithm = algorithms[a], .protocol = protocol, .nranks = nranks});
       ran++;
     }
   }
-  ck_assert_int_ge(ran, 17);
+  ck_assert_int_ge(ran, protocol == TT_PROTO_SIMPLE ? 21 : 17);
   world_close(&world);
 }
 END_TEST

@@ -50,6 +50,13 @@ void world_open(struct world *world, const struct world_options *options)
   memset(world, 0, sizeof(*world));
   world->options = *options;
   world->random = options->seed * 2654435761u + 88172645463325252u;
+  world->shared = calloc((size_t)n, sizeof(*world->shared));
+  ck_assert_ptr_nonnull(world->shared);
+  for (int r = 0; r < n && options->shared_bytes; r++) {
+    world->shared[r] = aligned_alloc(64, options->shared_bytes);
+    ck_assert_ptr_nonnull(world->shared[r]);
+    memset(world->shared[r], options->stale, options->shared_bytes);
+  }
   for (int c = 0; c < WORLD_CHANNELS; c++) {
     world->links[c] = aligned_alloc(64, (size_t)(n * n) * sizeof(struct world_link));
     ck_assert_ptr_nonnull(world->links[c]);
@@ -76,6 +83,8 @@ void world_close(struct world *world)
     }
     free(world->links[c]);
   }
+  for (int r = 0; r < n; r++) free(world->shared[r]);
+  free(world->shared);
 }
 
 struct world_link *world_link(struct world *world, int channel, int from, int to)
@@ -105,6 +114,13 @@ struct tt_work *world_work(struct world *world, int rank, const struct tt_progra
       conns[npeers + p] = &world_link(world, c, programs[c]->peers[p], rank)->recv;
     }
   }
+  const struct tt_program *first = programs[0];
+  if (first->nmembers) {
+    work->shared = world->shared[rank];
+    work->copies = calloc(first->nmembers, sizeof(*work->copies));
+    ck_assert(work->shared && work->copies);
+    for (uint32_t m = 0; m < first->nmembers; m++) work->copies[m] = world->shared[first->members[m]];
+  }
   work->signature = (struct tt_signature){.protocol = (uint8_t)protocol, .nchannels = (uint8_t)nchannels};
   return work;
 }
@@ -114,6 +130,7 @@ void world_free_work(struct tt_work *work)
   if (work == NULL) return;
   for (uint32_t c = 0; c < work->nchannels; c++) free(work->channels[c].send);
   free(work->channels);
+  free(work->copies);
   free(work);
 }
 
@@ -128,6 +145,8 @@ void world_cut(struct tt_work *work, size_t count, size_t chunk)
     geometry->input_stride = geometry->output_stride = count;
     geometry->scratch_stride = parts * chunk;
     geometry->scratch_lo = c * work->channels[c].program->scratch_blocks * parts * chunk;
+    geometry->shared_stride = parts * chunk;
+    geometry->shared_lo = c * work->channels[c].program->shared_blocks * parts * chunk;
     size_t share = geometry->hi - geometry->lo, loop = parts * chunk;
     geometry->loops = share == 0 ? 1 : (share + loop - 1) / loop;
     size_t left = share - (geometry->loops - 1) * loop;

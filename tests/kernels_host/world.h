@@ -29,7 +29,8 @@ struct world_options {
   int nranks;
   size_t slot_bytes[TT_NUM_PROTOCOLS];
   uint64_t first_step;
-  unsigned char stale; /* slots are filled with this byte before use */
+  unsigned char stale; /* slots and shared memory are filled with this byte before use */
+  size_t shared_bytes; /* of each rank's copy of shared memory */
   bool proxied;
   int proxy_protocol; /* of the messages that the proxy carries */
   uint64_t seed;
@@ -38,6 +39,7 @@ struct world_options {
 struct world {
   struct world_options options;
   struct world_link *links[WORLD_CHANNELS]; /* [channel][from * nranks + to] */
+  unsigned char **shared;                   /* each rank's copy */
   _Atomic uint32_t abort;
   struct tt_doorbell bell;
   uint64_t random;
