@@ -5,14 +5,14 @@
 #include "base/check.h"
 #include "program/emit.h"
 
-static const char *type_name(int type)
+const char *tt_datatype_name(int type)
 {
   static const char *const names[] = {"int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
                                       "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
   return type >= 0 && type < (int)TT_COUNT(names) ? names[type] : "unknown type";
 }
 
-static const char *op_name(int op)
+const char *tt_op_name(int op)
 {
   static const char *const names[] = {"sum", "prod", "max", "min", "avg"};
   return op >= 0 && op < (int)TT_COUNT(names) ? names[op] : "user-defined operation";
@@ -20,10 +20,11 @@ static const char *op_name(int op)
 
 void tt_signature_describe(const struct tt_signature *s, char *text, size_t size)
 {
-  snprintf(text, size, "%s of %llu x %s, %s, root %d, %s/%s, %u channels, operation %llu",
-           tt_collective_name(s->collective), (unsigned long long)s->count, type_name(s->datatype), op_name(s->op),
-           s->root, tt_algorithm_name(s->algorithm), tt_protocol_name(s->protocol), s->nchannels,
-           (unsigned long long)s->sequence);
+  char number[40] = ""; /* works on streams have none */
+  if (s->sequence > 0) snprintf(number, sizeof number, ", operation %llu", (unsigned long long)s->sequence);
+  snprintf(text, size, "%s of %llu x %s, %s, root %d, %s/%s, %u channels%s", tt_collective_name(s->collective),
+           (unsigned long long)s->count, tt_datatype_name(s->datatype), tt_op_name(s->op), s->root,
+           tt_algorithm_name(s->algorithm), tt_protocol_name(s->protocol), s->nchannels, number);
 }
 
 void tt_signature_differences(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size)

@@ -1,5 +1,6 @@
 /* What ends works on streams, in one process: the communicator's error says it, the streams go on, and calls that end a
  * communicator return. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -58,6 +59,28 @@ START_TEST(abort_alone)
   expect_words(comms[1], "aborted");
   ck_assert_int_eq(ncclAllReduce(in[1], out[1], 100, ncclFloat, ncclSum, comms[1], NULL), ncclRemoteError);
   ok(ncclCommDestroy(comms[1]));
+}
+END_TEST
+
+static void *finalize(void *comm)
+{
+  ck_assert_int_ne(ncclCommFinalize(comm), ncclSuccess);
+  return NULL;
+}
+
+/* A thread that waits in ncclCommFinalize for a peer that never comes leaves when another aborts. */
+START_TEST(abort_ends_finalize)
+{
+  ncclComm_t comms[2];
+  pthread_t thread;
+  open_pair(comms, 2);
+  ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
+  ck_assert_int_eq(pthread_create(&thread, NULL, finalize, comms[0]), 0);
+  usleep(100000);
+  ok(ncclCommAbort(comms[0]));
+  pthread_join(thread, NULL);
+  wait_device(0);
+  ok(ncclCommAbort(comms[1]));
 }
 END_TEST
 
@@ -140,6 +163,7 @@ void add_failures(Suite *suite)
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, abort_alone);
   tcase_add_test(tests, abort_idle);
+  tcase_add_test(tests, abort_ends_finalize);
   tcase_add_loop_test(tests, counts_differ, 0, 2);
   tcase_add_test(tests, an_earlier_one_differs);
   tcase_add_loop_test(tests, one_leaves, 0, 2);
