@@ -71,9 +71,10 @@ struct tt_simulate_flight {
 };
 
 struct tt_simulate_rank {
-  double finish;     /* its last instruction ended */
-  uint64_t messages; /* sent */
-  uint64_t bytes;    /* in them */
+  double finish;      /* its last instruction ended */
+  uint64_t messages;  /* sent */
+  uint64_t bytes;     /* in them */
+  uint64_t multicast; /* bytes that it read or stored through the multicast address */
 };
 
 struct tt_simulation {

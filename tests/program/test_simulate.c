@@ -255,10 +255,12 @@ START_TEST(monotone)
   for (int n = 2; n <= 9; n += 3) {
     struct program_set set = emit_set(operation, n, 0, NULL);
     for (int sequential = 0; sequential < 2; sequential++) {
-      struct tt_simulate_cost cost = {.near = {.latency = 100, .byte = 1}, .instruction = 5, .reduce_byte = 0.5};
+      const struct tt_simulate_link link = {.latency = 100, .byte = 1}, slower = {.latency = 150, .byte = 1};
+      struct tt_simulate_cost cost = {
+          .near = link, .network = link, .multicast = link, .instruction = 5, .reduce_byte = 0.5};
       double first = simulate(&set, &cost, 3, 64, 0, sequential);
       double bytes = simulate(&set, &cost, 3, 96, 0, sequential);
-      cost.near.latency = 150;
+      cost.near = cost.network = cost.multicast = slower;
       double latency = simulate(&set, &cost, 3, 64, 0, sequential);
       ck_assert_double_gt(latency, first);
       ck_assert_double_gt(bytes, first);

@@ -655,21 +655,29 @@ class Tune(Case):
             tested = re.search(r"(?s)/\* example begins \*/\n(.*?)/\* example ends \*/", f.read()).group(1)
         self.assertIn(f"```c\n{tested}```", self.document())
 
-    def test_documented_table(self):
-        rows = re.findall(r"(?m)^\| (\w+) \| (\w+) \| `([^|]*)` \| `([^|]*)` \| `([^|]*)` \|", self.document())
-        self.assertGreaterEqual(len(rows), 18)
+    def compare(self, table, rows, columns, **sizes):
+        for collective, algorithm, *formulas in rows:
+            for name, formula in zip(columns, formulas):
+                with self.subTest(collective=collective, algorithm=algorithm, what=name, **sizes):
+                    most = formula.startswith("<= ")
+                    value = eval(formula[3 * most:], {"min": min, "log2": lambda n: (n - 1).bit_length(), **sizes})
+                    found = table[collective, algorithm][name]
+                    if most:
+                        self.assertLessEqual(found, value)
+                    else:
+                        self.assertAlmostEqual(found, value, places=6)
+
+    def test_documented_tables(self):
+        columns, cell = ("steps", "messages", "data", "multicast"), r" `([^|]*)` \|"
+        plain, nodes = (re.findall(rf"(?m)^\| (\w+) \| (\w+) \|{cell * n}(?! `)", self.document()) for n in (3, 4))
         for n in range(2, 17):
             table = self.table("-n", n)
-            for collective, algorithm, *formulas in rows:
-                for name, formula in zip(("steps", "messages", "data"), formulas):
-                    with self.subTest(collective=collective, algorithm=algorithm, n=n, what=name):
-                        most = formula.startswith("<= ")
-                        value = eval(formula[3 * most:], {"n": n, "min": min, "log2": lambda n: (n - 1).bit_length()})
-                        found = table[collective, algorithm][name]
-                        if most:
-                            self.assertLessEqual(found, value)
-                        else:
-                            self.assertAlmostEqual(found, value)
+            self.compare(table, plain, columns[:3], n=n)
+            self.compare(table, [row for row in nodes if row[1] == "nvls"], columns, n=n)
+        for m, k in ((1, 4), (2, 2), (2, 4), (3, 3), (4, 2), (4, 4), (5, 2)):
+            table = self.table("-n", m * k, "--nodes", m)
+            self.compare(table, [row for row in nodes if row[1] != "nvls"], columns, n=m * k, m=m, k=k)
+        self.assertEqual({row[:2] for row in plain + nodes}, set(table), "the document's tables and what there is")
 
     def test_refusals(self):
         for words, said in ((["programs", "all_reduce", "-a", "pat"], "tree"), (["programs", "sorting"], "sorting"),

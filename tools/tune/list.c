@@ -34,11 +34,12 @@ static void print_row(const struct row *row)
 {
   printf("%-14s  %-14s  ", tune_collective_word(row->collective), tune_algorithm_word(row->algorithm));
   if (row->missing)
-    printf("%5s  %8s  %6s  not here: %s\n", "-", "-", "-", row->why);
+    printf("%5s  %8s  %6s  %9s  not here: %s\n", "-", "-", "-", "-", row->why);
   else if (!row->proved)
-    printf("%5s  %8s  %6s  NOT PROVED: %s\n", "-", "-", "-", row->why);
+    printf("%5s  %8s  %6s  %9s  NOT PROVED: %s\n", "-", "-", "-", "-", row->why);
   else
-    printf("%5g  %8" PRIu64 "  %6.4g  proved\n", row->counts.steps, row->counts.messages, row->counts.data);
+    printf("%5g  %8" PRIu64 "  %6.4g  %9.4g  proved\n", row->counts.steps, row->counts.messages, row->counts.data,
+           row->counts.multicast);
 }
 
 static void row_to_json(struct tool_json *json, const struct row *row)
@@ -53,6 +54,7 @@ static void row_to_json(struct tool_json *json, const struct row *row)
     tool_json_real(json, "steps", row->counts.steps);
     tool_json_integer(json, "messages", (int64_t)row->counts.messages);
     tool_json_real(json, "data", row->counts.data);
+    tool_json_real(json, "multicast", row->counts.multicast);
   }
   tool_json_close(json, '{');
 }
@@ -67,10 +69,11 @@ enum tune_status tune_list(const struct tune_options *o, char *error, size_t siz
     tool_json_integer(&json, "nodes", o->nodes);
     tool_json_open(&json, "programs", '[');
   } else {
-    printf("# %d ranks on %d %s. Of one loop: messages one after the other (steps), and what the busiest rank sends:\n"
-           "# messages, and data, as a multiple of the collective's larger buffer.\n"
-           "%-14s  %-14s  steps  messages    data\n",
-           o->nranks, o->nodes, o->nodes == 1 ? "node" : "nodes", "# collective", "algorithm");
+    printf(
+        "# %d ranks on %d %s. Of one loop: messages one after the other (steps), and what the busiest rank sends:\n"
+        "# messages, and data, as a multiple of the collective's larger buffer; and moves through multicast memory.\n"
+        "%-14s  %-14s  steps  messages    data  multicast\n",
+        o->nranks, o->nodes, o->nodes == 1 ? "node" : "nodes", "# collective", "algorithm");
   }
   for (int collective = 0; collective < TT_NUM_FUNCS && status != TUNE_FAILED; collective++) {
     for (int algorithm = 0; algorithm < TT_NUM_ALGORITHMS && status != TUNE_FAILED; algorithm++) {

@@ -20,6 +20,7 @@ struct prediction {
   size_t chunk;
   double strands, sequential; /* nanoseconds; sequential below 0: it deadlocks */
   uint64_t messages, bytes;   /* that the busiest rank sends */
+  uint64_t multicast;         /* bytes that one moves through multicast memory */
   char why[256];              /* not here; else "" */
 };
 
@@ -112,6 +113,7 @@ static enum tune_status predict(const struct plan *plan, const struct tune_optio
   for (int rank = 0; rank < o->nranks; rank++) {
     prediction->messages = TT_MAX(prediction->messages, simulation.ranks[rank].messages);
     prediction->bytes = TT_MAX(prediction->bytes, simulation.ranks[rank].bytes);
+    prediction->multicast = TT_MAX(prediction->multicast, simulation.ranks[rank].multicast);
   }
   tt_simulation_free(&simulation);
   prediction->sequential = -1;
@@ -130,8 +132,8 @@ static void print_text(const struct prediction *p)
   }
   char sequential[32] = "deadlock";
   if (p->sequential >= 0) snprintf(sequential, sizeof(sequential), "%.2f", p->sequential / 1000);
-  printf("%8d  %5" PRIu64 "  %8zu  %10.2f  %10s  %8" PRIu64 "  %12" PRIu64 "\n", p->nchannels, p->loops, p->chunk,
-         p->strands / 1000, sequential, p->messages, p->bytes);
+  printf("%8d  %5" PRIu64 "  %8zu  %10.2f  %10s  %8" PRIu64 "  %12" PRIu64 "  %12" PRIu64 "\n", p->nchannels, p->loops,
+         p->chunk, p->strands / 1000, sequential, p->messages, p->bytes, p->multicast);
 }
 
 static void print_json(struct tool_json *json, const struct prediction *p)
@@ -150,6 +152,7 @@ static void print_json(struct tool_json *json, const struct prediction *p)
       tool_json_real(json, "sequential_us", p->sequential / 1000);
     tool_json_integer(json, "messages", (int64_t)p->messages);
     tool_json_integer(json, "bytes", (int64_t)p->bytes);
+    tool_json_integer(json, "multicast_bytes", (int64_t)p->multicast);
   }
   tool_json_close(json, '{');
 }
@@ -162,8 +165,9 @@ static void print_head(const struct tune_options *o)
   if (o->nodes > 1)
     printf("; between %d nodes %g us, %g GB/s", o->nodes, far->latency / 1000,
            far->byte > 0 ? 1 / far->byte : INFINITY);
-  printf(".\n# Times in microseconds; messages and bytes are what the busiest rank sends.\n"
-         "%-14s  channels  loops     chunk     strands  sequential  messages         bytes\n",
+  printf(".\n# Times in microseconds; messages and bytes are what the busiest rank sends; and what it moves through\n# "
+         "multicast memory.\n"
+         "%-14s  channels  loops     chunk     strands  sequential  messages         bytes     multicast\n",
          "# algorithm");
 }
 

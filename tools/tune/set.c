@@ -116,6 +116,7 @@ bool tune_set_count(const struct tune_set *sets, int nsets, struct tune_counts *
   for (int rank = 0; rank < sets->nranks; rank++) {
     counts->messages = TT_MAX(counts->messages, simulation.ranks[rank].messages);
     counts->data = TT_MAX(counts->data, (double)simulation.ranks[rank].bytes / whole);
+    counts->multicast = TT_MAX(counts->multicast, (double)simulation.ranks[rank].multicast / whole);
   }
   tt_simulation_free(&simulation);
   return true;

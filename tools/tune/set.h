@@ -28,9 +28,10 @@ bool tune_set_prove(const struct tune_set *set, const struct tune_options *optio
 
 /* What one loop costs without a machine, of `nsets` channels that share the data. */
 struct tune_counts {
-  double steps;      /* messages one after the other; see tt_simulate_steps */
+  double steps;      /* messages and uses of multicast memory one after the other; see tt_simulate_steps */
   uint64_t messages; /* that the busiest rank sends */
   double data;       /* that the busiest rank sends, over what these channels have of the larger buffer */
+  double multicast;  /* that it moves through the multicast address, likewise */
 };
 enum { TUNE_MOST_CHANNELS = 64 };
 bool tune_set_count(const struct tune_set *sets, int nsets, struct tune_counts *counts, char *error, size_t size);

@@ -34,6 +34,7 @@ static bool show_json(const struct tune_set *set, const struct tune_options *o, 
     tool_json_real(&json, "steps", counts->steps);
     tool_json_integer(&json, "messages", (int64_t)counts->messages);
     tool_json_real(&json, "data", counts->data);
+    tool_json_real(&json, "multicast", counts->multicast);
   }
   tool_json_open(&json, "programs", '[');
   for (int rank = 0; rank < set->nranks; rank++)
@@ -64,6 +65,7 @@ static void show_text(const struct tune_set *set, const struct tune_options *o, 
          set->collective == TT_FUNC_SEND_RECV ? "out of place" : "in place and out of place");
   printf("one loop: %g steps; messages of the busiest rank: %" PRIu64 ", with %.4g times the data of this channel\n",
          counts->steps, counts->messages, counts->data);
+  if (counts->multicast > 0) printf("through the multicast address: %.4g times that data\n", counts->multicast);
 }
 
 /* Messages take half an instruction's time in the SVG, so that their lines have a slope. */
