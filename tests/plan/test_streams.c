@@ -97,6 +97,41 @@ START_TEST(collectives)
 }
 END_TEST
 
+/* One thread makes all communicators in a group, choosing a device before each; the work is done by others. */
+START_TEST(chosen_devices)
+{
+  enum { N = 3 };
+  static const int devices[N] = {6, 0, 3};
+  ncclComm_t comms[N];
+  ncclUniqueId id;
+  struct operation operations[N];
+  ok(ncclGetUniqueId(&id));
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    fake_set_device(devices[r]);
+    ok(ncclCommInitRank(&comms[r], N, id, r));
+  }
+  ok(ncclGroupEnd());
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    int device;
+    ok(ncclCommCuDevice(comms[r], &device));
+    ck_assert_int_eq(device, devices[r]);
+    operations[r] = (struct operation){.kind = ALL_REDUCE, .n = N, .rank = r, .count = 100, .seed = 7};
+    operation_open(&operations[r]);
+    ok(operation_call(&operations[r], comms[r], NULL));
+  }
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    fake_set_device(devices[r]);
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+    operation_check(&operations[r]);
+    operation_close(&operations[r]);
+  }
+  close_comms(comms, N);
+}
+END_TEST
+
 /* A group's works of a communicator are one launch; the call returns while the streams do not even begin. */
 START_TEST(returns_when_enqueued)
 {
@@ -348,6 +383,7 @@ void add_streams(Suite *suite)
   TCase *tests = tcase_create("streams");
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, collectives, 0, 5 * MOST_RANKS);
+  tcase_add_test(tests, chosen_devices);
   tcase_add_test(tests, returns_when_enqueued);
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, two_streams_in_a_group);
