@@ -60,7 +60,7 @@ static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_sla
   if (!grown) return TT_FAIL(ncclSystemError, "no memory for %u pieces of device memory", slabs->count + 1);
   slabs->slabs = grown;
   TT_TRY(TT_CALLOC(&slab, 1));
-  bytes = TT_MAX(bytes, (size_t)TT_SLAB_BYTES);
+  if (bytes < TT_SLAB_LARGE_PIECE) bytes = TT_MAX(4 * bytes, TT_SLAB_BYTES);
   struct tt_context *context = slabs->context;
   ncclResult_t result = context->device->alloc(context->handle, bytes, &slab->memory);
   if (result != ncclSuccess) {

@@ -14,7 +14,10 @@
 #include "nccl.h"
 
 #define TT_SLAB_ALIGNMENT 128
-#define TT_SLAB_BYTES (8u << 20) /* of a slab; more if one piece needs more */
+/* Bytes of a slab, unless four pieces of the size that is asked for need more: pieces are just larger than a power of
+ * two, so that two of them would leave a third of a slab unused. One that is very large has a slab of its own. */
+#define TT_SLAB_BYTES ((size_t)8 << 20)
+#define TT_SLAB_LARGE_PIECE ((size_t)32 << 20)
 
 struct tt_slab;
 struct tt_slabs; /* of one rank */

@@ -20,10 +20,10 @@
 #include "transport/peer_info.h"
 #include "tutti/device.h"
 
-struct tt_bootstrap;   /* bootstrap/bootstrap.h */
-struct tt_peer_memory; /* transport/memory.h */
-struct tt_imports;     /* transport/imports.h */
-struct tt_reach;       /* transport/reach.h */
+struct tt_bootstrap;     /* bootstrap/bootstrap.h */
+struct tt_peer_memory;   /* transport/memory.h */
+struct tt_imports;       /* transport/imports.h */
+struct tt_reach;         /* transport/reach.h */
 struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
 
@@ -107,10 +107,10 @@ struct tt_connector {
   int peer, channel, index; /* index: of tt_connect_index */
   bool send;
   enum tt_transport_id transport;
-  bool connected, opened;        /* opened: by the device's conn_open */
-  size_t bytes;                  /* of memory held by this end */
-  void *resources;               /* the transport's */
-  struct tt_proxy_conn *proxied; /* the net transport's engine side, else NULL */
+  bool connected, opened;          /* opened: by the device's conn_open */
+  size_t bytes;                    /* of memory held by this end */
+  void *resources;                 /* the transport's */
+  struct tt_proxy_conn *proxied;   /* the net transport's engine side, else NULL */
   struct tt_proxy_reduce *reduced; /* of the sending end of a connection with a network, else NULL */
 };
 

@@ -105,13 +105,30 @@ START_TEST(pieces)
   ck_assert_int_eq(tt_slabs_alloc(slabs, TT_SLAB_BYTES, &piece), ncclSuccess); /* no room for it in the first */
   ck_assert_uint_eq(tt_slab_number(piece.slab), 2);
   fails = true;
-  ck_assert_int_eq(tt_slabs_alloc(slabs, TT_SLAB_BYTES, &piece), ncclUnhandledCudaError);
+  ck_assert_int_eq(tt_slabs_alloc(slabs, TT_SLAB_LARGE_PIECE, &piece), ncclUnhandledCudaError);
   ck_assert_ptr_null(piece.slab);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_BUFFSIZE"));
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "this device is full"));
   tt_slabs_destroy(slabs);
   ck_assert_int_eq(counts().memories, 0);
   ck_assert_int_eq(counts().contexts, 0);
+}
+END_TEST
+
+/* Pieces a little larger than a power of two leave little of a slab unused; a very large one has its own. */
+START_TEST(slabs_suit_their_pieces)
+{
+  struct tt_slabs *slabs;
+  struct tt_slab_piece piece;
+  open_slabs(&slabs, "a");
+  for (int i = 0; i < 8; i++) ck_assert_int_eq(tt_slabs_alloc(slabs, (4 << 20) + 4096, &piece), ncclSuccess);
+  ck_assert_uint_eq(tt_slab_number(piece.slab), 2);
+  ck_assert_int_eq(tt_slabs_alloc(slabs, TT_SLAB_LARGE_PIECE, &piece), ncclSuccess);
+  ck_assert_uint_eq(tt_slab_number(piece.slab), 3);
+  ck_assert_int_eq(tt_slabs_alloc(slabs, 1 << 20, &piece), ncclSuccess);
+  ck_assert_uint_eq(tt_slab_number(piece.slab), 4); /* all the others are full */
+  tt_slabs_destroy(slabs);
+  ck_assert_int_eq(counts().memories, 0);
 }
 END_TEST
 
@@ -229,6 +246,7 @@ void add_slab(Suite *suite)
   tcase_add_checked_fixture(tc, use_fake, NULL);
   tcase_add_test(tc, context_is_counted);
   tcase_add_test(tc, pieces);
+  tcase_add_test(tc, slabs_suit_their_pieces);
   tcase_add_test(tc, found_by_name_and_number);
   tcase_add_test(tc, exports);
   tcase_add_test(tc, wrong_kinds);
