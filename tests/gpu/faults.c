@@ -28,7 +28,7 @@ static const double abort_limit = 1.0, free_limit = 2.0, hear_limit = 8.0;
 struct scene {
   ncclUniqueId id;
   _Atomic int id_ready, arrived[4];
-  double killed; /* when rank 1 was */
+  _Atomic double killed; /* when rank 1 was */
   struct {
     _Atomic int done; /* 1: as it should be; -1: not */
     char text[600];
@@ -155,7 +155,7 @@ static bool run_abort(struct rank *rank, bool graph)
   return abort_in_time(rank, "idle");
 }
 
-/* Waits for the failure; what it says must hold `word`. */
+/* Waits for the failure, that began at `since`; what it says must hold `word`. */
 static bool hears(struct rank *rank, const char *word, double since, double *heard)
 {
   ncclResult_t result = ncclSuccess;
@@ -168,26 +168,34 @@ static bool hears(struct rank *rank, const char *word, double since, double *hea
   return true;
 }
 
-static bool run_kill(struct rank *rank)
+/* All-reduces without a pause until one fails or is stuck. */
+static void operate_until_trouble(struct rank *rank)
 {
-  if (!set_up(rank)) return false;
-  double started = now(), heard;
-  for (int i = 0; now() < started + hear_limit; i++) {
-    if (all_reduce(rank, COUNT) != ncclSuccess) break;
-    if (rank->number == 1 && i == 100) {
-      rank->scene->killed = now();
+  struct scene *scene = rank->scene;
+  for (int i = 0; all_reduce(rank, COUNT) == ncclSuccess; i++) {
+    if (rank->number == 1 && i == 20) {
+      atomic_store(&scene->killed, now());
       kill(getpid(), SIGKILL);
     }
     enum perf_stream_state state = PERF_STREAM_BUSY;
-    while (state == PERF_STREAM_BUSY && trouble(rank) == ncclSuccess && now() < started + hear_limit)
+    while (state == PERF_STREAM_BUSY && trouble(rank) == ncclSuccess) {
+      double killed = atomic_load(&scene->killed);
+      if (killed > 0 && now() > killed + hear_limit) return;
       state = rank->backend->stream_state(rank->stream);
-    if (state != PERF_STREAM_DONE) break;
+    }
+    if (state != PERF_STREAM_DONE) return;
   }
-  if (!hears(rank, "rank 1", started, &heard)) return false;
+}
+
+static bool run_kill(struct rank *rank)
+{
+  double heard;
+  if (!set_up(rank)) return false;
+  operate_until_trouble(rank);
+  if (!hears(rank, "rank 1", atomic_load(&rank->scene->killed), &heard)) return false;
   char said[300];
   snprintf(said, sizeof(said), "%s", ncclGetLastError(rank->comm));
   double since = now();
-  heard = since - rank->scene->killed;
   enum perf_stream_state state = wait_stream(rank, free_limit);
   if (state != PERF_STREAM_DONE)
     return verdict(rank, false, "%.2f s after the error its stream %s", now() - since,

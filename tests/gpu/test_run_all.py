@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -124,10 +125,16 @@ class Running(unittest.TestCase):
         device = os.environ.get("TEST_DEVICE")
         if not device:
             self.skipTest("there is no fake device")
-        for only, count in (("OneShot LL", 12), ("abort", 2), ("kill", 1), ("mismatch", 1)):
+        for only, count in (("abort", 2), ("kill", 1), ("mismatch", 1)):
             done = self.run_script("--quick", "--only", only, device=device)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertRegex(done.stdout, rf"(?m)^{count} passed, 0 failed", done.stdout)
+        for ranks in (("-t", "3", "-w", "3,2"), ("-n", "2")):
+            done = subprocess.run([os.path.join(BUILD, "bin/gpu_matrix"), *ranks, "-s", "tiny", "-L", "1M"], text=True,
+                                  env=dict(ENVIRONMENT, TUTTI_DEVICE=device), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(len(re.findall(r"(?m)^PASS .*graph", done.stdout)), 8 if ranks[0] == "-t" else 5)
 
     def test_no_time_left(self):
         done = self.run_script("--quick", "--only", "kill", "--budget", "1")
