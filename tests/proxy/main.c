@@ -4,12 +4,14 @@
 
 void add_flow(Suite *suite);
 void add_errors(Suite *suite);
+void add_reduce(Suite *suite);
 
 int main(void)
 {
   Suite *suite = suite_create("proxy");
   add_flow(suite);
   add_errors(suite);
+  add_reduce(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);
