@@ -7,6 +7,7 @@ void add_memory(Suite *suite);
 void add_peer(Suite *suite);
 void add_choose(Suite *suite);
 void add_device(Suite *suite);
+void add_device_hostile(Suite *suite);
 
 int main(void)
 {
@@ -16,6 +17,7 @@ int main(void)
   add_peer(suite);
   add_choose(suite);
   add_device(suite);
+  add_device_hostile(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);
