@@ -2,6 +2,7 @@
 # the wanted architectures, and prints one line that says what came of it. Sets TUTTI_CUDA_FOUND, and then
 #   TUTTI_CUDA_NVCC, TUTTI_CUDA_GENCODE   the compiler and its options for the architectures
 #   tutti_cudart                          a target with CUDA's headers and the runtime, linked statically
+# TUTTI_CUDA_INCLUDE is set wherever the headers are found, for tests that need no more.
 # CMake's own support for CUDA is not used: it would try the compiler in every build directory, and hand this project's
 # options for C to nvcc.
 set(TUTTI_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
@@ -51,10 +52,11 @@ function(tutti_cuda)
   set(why "")
   if(TUTTI_CUDA STREQUAL "OFF")
     set(why "TUTTI_CUDA is OFF")
-  elseif(TUTTI_SANITIZE)
-    set(why "sanitizers do not go with it")
   else()
     tutti_cuda_find(why)
+    if(TUTTI_SANITIZE)
+      set(why "sanitizers do not go with it")
+    endif()
   endif()
   if(NOT why)
     set(TUTTI_CUDA_GENCODE)

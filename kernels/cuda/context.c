@@ -31,9 +31,9 @@ static void pause_between_polls(int poll)
 
 /* The driver's notion of the current context is what all CUDA runtimes of a process share. It is put back as it was: to
  * choose a device by its number instead would create a context there in threads that had none. */
-static ncclResult_t enter_primary(void *primary, struct tt_cuda_enter *enter)
+ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter)
 {
-  CUcontext previous;
+  CUcontext previous, primary = context->state->primary;
   TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuCtxGetCurrent(&previous), "asking for the thread's context"));
   enter->previous = previous;
   enter->mode = cudaStreamCaptureModeRelaxed;
@@ -42,11 +42,6 @@ static ncclResult_t enter_primary(void *primary, struct tt_cuda_enter *enter)
   ncclResult_t result = tt_cuda_driver_check(tt_cuda_driver()->cuCtxSetCurrent(primary), "choosing the GPU");
   if (result != ncclSuccess) cudaThreadExchangeStreamCaptureMode(&enter->mode);
   return result;
-}
-
-ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter)
-{
-  return enter_primary(context->state->primary, enter);
 }
 
 void tt_cuda_leave(const struct tt_cuda_enter *enter)

@@ -1,0 +1,21 @@
+# The backend shows its entry point and nothing else, needs only what every system has, and is not too large:
+#   cmake -DLIBRARY= -P this
+execute_process(COMMAND nm -D --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE symbols
+                COMMAND_ERROR_IS_FATAL ANY)
+if(NOT symbols MATCHES "^tutti_device T [^\n]*\n$")
+  message(FATAL_ERROR "${LIBRARY} exports not only tutti_device:\n${symbols}")
+endif()
+execute_process(COMMAND readelf -d ${LIBRARY} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*" needed "${dynamic}")
+foreach(library ${needed})
+  if(NOT library MATCHES "\\[(libc|libm|libdl|libpthread|librt|ld-linux[^.]*|libgcc_s)\\.so\\.[0-9]+\\]")
+    message(FATAL_ERROR "${LIBRARY} needs ${library}")
+  endif()
+endforeach()
+if(dynamic MATCHES "R(UN)?PATH")
+  message(FATAL_ERROR "${LIBRARY} carries a path:\n${dynamic}")
+endif()
+file(SIZE ${LIBRARY} bytes)
+if(bytes GREATER 10485760)
+  message(FATAL_ERROR "${LIBRARY} has ${bytes} bytes, more than 10 MiB")
+endif()

@@ -1,0 +1,439 @@
+/* CUDA without a GPU: see fake_cuda.h. */
+#include "fake_cuda.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/driver.h"
+
+#define DEVICES 4
+#define GRANULARITY ((size_t)2 << 20)
+
+struct fake_cuda fake;
+char fake_primaries[4];
+_Thread_local void *fake_current;
+_Thread_local int fake_mode = cudaStreamCaptureModeGlobal;
+
+static bool fails(void)
+{
+  return fake.fail_at > 0 && --fake.fail_at == 0;
+}
+
+#define MAY_FAIL                                                                                                       \
+  if (fails()) return cudaErrorUnknown
+#define MAY_FAIL_DRIVER                                                                                                \
+  if (fails()) return CUDA_ERROR_UNKNOWN
+
+/* ---- Runtime: threads and devices ---- */
+
+/* A forbidden call during a capture would be one outside of the relaxed mode: all but these first ones. */
+#define RELAXED_ONLY                                                                                                   \
+  if (fake_mode != cudaStreamCaptureModeRelaxed) abort()
+
+cudaError_t cudaGetLastError(void)
+{
+  return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+  return error == cudaErrorUnknown ? "made to fail" : "another error";
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+  return error == cudaErrorUnknown ? "cudaErrorUnknown" : "another";
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+  int old = fake_mode;
+  fake_mode = *mode;
+  *mode = old;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+  MAY_FAIL;
+  if (device < 0 || device >= DEVICES) return cudaErrorInvalidDevice;
+  fake_current = &fake_primaries[device];
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+  (void)device;
+  MAY_FAIL;
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  *value = 132;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+  (void)flags;
+  RELAXED_ONLY;
+  MAY_FAIL;
+  if (fake_current == &fake_primaries[peer]) return cudaErrorInvalidDevice;
+  return fake.peers++ == 0 ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+}
+
+/* ---- Runtime: memory ---- */
+
+/* As pages, so that alignments hold. */
+static void *take(size_t bytes)
+{
+  void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  memset(ptr, 0xa5, bytes); /* nothing is zero by itself */
+  return ptr;
+}
+
+cudaError_t cudaHostAlloc(void **ptr, size_t bytes, unsigned int flags)
+{
+  MAY_FAIL;
+  if (flags != (cudaHostAllocMapped | cudaHostAllocPortable)) return cudaErrorInvalidValue;
+  *ptr = take(bytes);
+  fake.host_blocks++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
+{
+  (void)ptr;
+  attributes->type = fake.host_reset ? cudaMemoryTypeUnregistered : cudaMemoryTypeHost;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int flags)
+{
+  (void)flags;
+  MAY_FAIL;
+  *device = host;
+  return cudaSuccess;
+}
+
+static size_t malloc_bytes; /* of the last one: the tests have one at a time */
+
+cudaError_t cudaMalloc(void **ptr, size_t bytes)
+{
+  RELAXED_ONLY;
+  MAY_FAIL;
+  *ptr = take(bytes);
+  malloc_bytes = bytes;
+  fake.mallocs++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *ptr)
+{
+  munmap(ptr, malloc_bytes);
+  fake.mallocs--;
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
+{
+  MAY_FAIL;
+  memset(handle, 0, sizeof(*handle));
+  memcpy(handle, &ptr, sizeof(ptr));
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **ptr, cudaIpcMemHandle_t handle, unsigned int flags)
+{
+  MAY_FAIL;
+  if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
+  memcpy(ptr, &handle, sizeof(*ptr));
+  fake.opened++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *ptr)
+{
+  (void)ptr;
+  fake.opened--;
+  return cudaSuccess;
+}
+
+/* ---- Runtime: streams ---- */
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+  MAY_FAIL;
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
+{
+  MAY_FAIL;
+  if (flags != cudaStreamNonBlocking || priority != -5) return cudaErrorInvalidValue;
+  *stream = (cudaStream_t)&fake;
+  fake.streams++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+  (void)stream;
+  fake.streams--;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+  (void)stream;
+  RELAXED_ONLY;
+  MAY_FAIL;
+  return fake.stuck ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+  MAY_FAIL;
+  if (flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
+  *event = (cudaEvent_t)&fake;
+  fake.events++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+  (void)event;
+  fake.events--;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+  (void)event, (void)stream;
+  MAY_FAIL;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+  (void)event;
+  RELAXED_ONLY;
+  MAY_FAIL;
+  return __atomic_load_n(&fake.running, __ATOMIC_ACQUIRE) ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *ptr, int value, size_t bytes, cudaStream_t stream)
+{
+  (void)stream;
+  MAY_FAIL;
+  memset(ptr, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+  (void)stream;
+  MAY_FAIL;
+  if (kind != cudaMemcpyHostToDevice) return cudaErrorInvalidValue;
+  memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+/* ---- Driver ---- */
+
+static CUresult error_name(CUresult error, const char **text)
+{
+  *text = error == CUDA_ERROR_UNKNOWN ? "CUDA_ERROR_UNKNOWN" : NULL;
+  return CUDA_SUCCESS;
+}
+
+static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+  (void)device;
+  MAY_FAIL_DRIVER;
+  if (attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED &&
+      attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+    return CUDA_ERROR_INVALID_VALUE;
+  *value = !fake.no_vmm;
+  return CUDA_SUCCESS;
+}
+
+/* What must not fail where something is put back or released, does not. */
+static CUresult get_current(CUcontext *context)
+{
+  *context = fake_current;
+  return CUDA_SUCCESS;
+}
+
+static CUresult set_current(CUcontext context)
+{
+  fake_current = context;
+  return CUDA_SUCCESS;
+}
+
+/* A handle is the descriptor of its file, plus one; mappings remember it too. */
+struct mapping {
+  CUdeviceptr at;
+  size_t bytes;
+  int file;
+};
+static struct mapping mappings[64];
+
+static struct mapping *mapping_at(CUdeviceptr at)
+{
+  for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+    if (mappings[i].at == at) return &mappings[i];
+  return NULL;
+}
+
+static CUresult granularity(size_t *bytes, const CUmemAllocationProp *properties,
+                            CUmemAllocationGranularity_flags option)
+{
+  (void)option;
+  MAY_FAIL_DRIVER;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = GRANULARITY;
+  return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                       unsigned long long flags)
+{
+  (void)flags;
+  MAY_FAIL_DRIVER;
+  if (bytes % GRANULARITY || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  int file = memfd_create("fake", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, (off_t)bytes) != 0 || pwrite(file, "dirt", 4, 0) != 4) abort();
+  *handle = (CUmemGenericAllocationHandle)file + 1;
+  fake.handles++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+  if (close((int)handle - 1) != 0) abort();
+  fake.handles--;
+  return CUDA_SUCCESS;
+}
+
+static CUresult duplicate(CUmemGenericAllocationHandle *handle, int file)
+{
+  int copy = dup(file);
+  if (copy < 0) return CUDA_ERROR_INVALID_VALUE;
+  *handle = (CUmemGenericAllocationHandle)copy + 1;
+  fake.handles++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+  MAY_FAIL_DRIVER;
+  struct mapping *mapping = mapping_at((CUdeviceptr)ptr);
+  return mapping == NULL ? CUDA_ERROR_INVALID_VALUE : duplicate(handle, mapping->file);
+}
+
+static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags)
+{
+  (void)wish, (void)flags;
+  MAY_FAIL_DRIVER;
+  if (bytes % GRANULARITY || alignment != GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
+  *at = (CUdeviceptr)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  fake.ranges++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult address_free(CUdeviceptr at, size_t bytes)
+{
+  if (mapping_at(at) != NULL || munmap((void *)at, bytes) != 0) abort();
+  fake.ranges--;
+  return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags)
+{
+  (void)flags;
+  MAY_FAIL_DRIVER;
+  struct stat file;
+  struct mapping *mapping = mapping_at(0);
+  if (mapping == NULL || fstat((int)handle - 1, &file) != 0) abort();
+  if (offset != 0 || (off_t)bytes > file.st_size) return CUDA_ERROR_INVALID_VALUE;
+  *mapping = (struct mapping){.at = at, .bytes = bytes, .file = dup((int)handle - 1)};
+  if (mmap((void *)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, mapping->file, 0) != (void *)at) abort();
+  fake.mappings++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr at, size_t bytes)
+{
+  struct mapping *mapping = mapping_at(at);
+  if (mapping == NULL || mapping->bytes != bytes) abort();
+  if (mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != (void *)at) abort();
+  close(mapping->file);
+  *mapping = (struct mapping){0};
+  fake.mappings--;
+  return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+  MAY_FAIL_DRIVER;
+  if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+  if (fake_current != &fake_primaries[access->location.id]) return CUDA_ERROR_INVALID_DEVICE;
+  return mprotect((void *)at, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                              unsigned long long flags)
+{
+  (void)flags;
+  MAY_FAIL_DRIVER;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  *(int *)out = dup((int)handle - 1);
+  return CUDA_SUCCESS;
+}
+
+static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *descriptor, CUmemAllocationHandleType type)
+{
+  MAY_FAIL_DRIVER;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  return duplicate(handle, (int)(intptr_t)descriptor);
+}
+
+const struct tt_cuda_driver *tt_cuda_driver(void)
+{
+  static const struct tt_cuda_driver driver = {.cuGetErrorName = error_name,
+                                               .cuGetErrorString = error_name,
+                                               .cuDeviceGetAttribute = device_attribute,
+                                               .cuCtxGetCurrent = get_current,
+                                               .cuCtxSetCurrent = set_current,
+                                               .cuMemGetAllocationGranularity = granularity,
+                                               .cuMemCreate = create,
+                                               .cuMemRelease = release,
+                                               .cuMemRetainAllocationHandle = retain,
+                                               .cuMemAddressReserve = reserve,
+                                               .cuMemAddressFree = address_free,
+                                               .cuMemMap = map,
+                                               .cuMemUnmap = unmap,
+                                               .cuMemSetAccess = set_access,
+                                               .cuMemExportToShareableHandle = export_handle,
+                                               .cuMemImportFromShareableHandle = import_handle};
+  return &driver;
+}
+
+/* ---- What launches works is no part of this ---- */
+
+ncclResult_t tt_cuda_executor_create(struct tt_device_context *context)
+{
+  void *piece;
+  return tt_cuda_small_alloc(context, 100, &piece);
+}
+
+void tt_cuda_executor_destroy(struct tt_device_context *context)
+{
+  (void)context;
+}

@@ -1,0 +1,28 @@
+/* CUDA without a GPU: the runtime's and the driver's functions that the host's side of the CUDA backend calls, on
+ * ordinary memory. They count what exists, so that a leak shows, and fail when told to. Memory of cuMem is a file in
+ * memory, so that several mappings and a descriptor are really the same memory. */
+#ifndef TEST_KERNELS_CUDA_FAKE_CUDA_H
+#define TEST_KERNELS_CUDA_FAKE_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct fake_cuda {
+  int fail_at;     /* the call that fails, counting down from here; 0: none */
+  bool no_vmm;     /* devices have no cuMem */
+  bool running;    /* what was recorded in events is not done */
+  bool stuck;      /* nothing on streams gets done */
+  bool host_reset; /* page-locked memory is not known any more */
+  /* What exists. */
+  int handles, mappings, ranges, mallocs, opened, streams, events, host_blocks;
+  int freed_hosts; /* calls that would wait for all kernels */
+  int peers;       /* enabled */
+};
+extern struct fake_cuda fake;
+
+/* What the calling thread has. A context is the address of one of these. */
+extern char fake_primaries[4];
+extern _Thread_local void *fake_current;
+extern _Thread_local int fake_mode;
+
+#endif

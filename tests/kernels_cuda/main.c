@@ -1,0 +1,20 @@
+/* Tests of the CUDA backend's host side, without a GPU. */
+#include <check.h>
+#include <stdlib.h>
+
+void add_context(Suite *suite);
+void add_memory(Suite *suite);
+void add_status(Suite *suite);
+
+int main(void)
+{
+  Suite *suite = suite_create("kernels_cuda");
+  add_context(suite);
+  add_memory(suite);
+  add_status(suite);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
