@@ -22,6 +22,35 @@ struct tt_monitor {
   bool end;
 };
 
+/* When the process exits, a device's library may unmap what `status` reads before this thread ends: nothing looks any
+ * more from then on. The handler is registered after the device was opened, and so runs before the device's own. */
+#define EXIT_MS 200
+static pthread_rwlock_t looking = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic bool exiting;
+
+static void at_exit(void)
+{
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += EXIT_MS * 1000000;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  atomic_store(&exiting, true);
+  /* Who looks now has left then. A forked child may have the lock taken from its parent, where nobody gives it back. */
+  if (pthread_rwlock_timedwrlock(&looking, &until) == 0) pthread_rwlock_unlock(&looking);
+}
+
+static void register_exit(void)
+{
+  atexit(at_exit);
+}
+
+bool tt_monitor_over(void)
+{
+  return atomic_load(&exiting);
+}
+
 static ncclResult_t look(struct tt_monitor *monitor)
 {
   struct ncclComm *comm = monitor->comm;
@@ -63,11 +92,12 @@ static void *run(void *arg)
   struct ncclComm *comm = monitor->comm;
   tt_log_set_device(comm->device_index);
   while (pause_look(monitor)) {
-    ncclResult_t result = look(monitor);
-    if (result == ncclSuccess) continue;
-    comm->device->stop(comm->context->handle);
+    pthread_rwlock_rdlock(&looking);
+    ncclResult_t result = tt_monitor_over() ? ncclSuccess : look(monitor);
+    if (result != ncclSuccess) comm->device->stop(comm->context->handle);
+    pthread_rwlock_unlock(&looking);
     tt_comm_fail(comm, result);
-    break;
+    if (result != ncclSuccess) break;
   }
   return NULL;
 }
@@ -77,6 +107,7 @@ ncclResult_t tt_monitor_start(struct ncclComm *comm)
   struct tt_monitor *monitor;
   pthread_condattr_t attributes;
   if (comm->monitor != NULL) return ncclSuccess;
+  pthread_once(&once, register_exit);
   TT_TRY(TT_CALLOC(&monitor, 1));
   monitor->comm = comm;
   pthread_mutex_init(&monitor->lock, NULL);

@@ -4,11 +4,14 @@
 #ifndef TT_PLAN_MONITOR_H
 #define TT_PLAN_MONITOR_H
 
+#include <stdbool.h>
 #include "plan/comm.h"
 
 /* Starts it; nothing if it runs. */
 ncclResult_t tt_monitor_start(struct ncclComm *comm);
 /* Ends it, if it runs. */
 void tt_monitor_end(struct ncclComm *comm);
+/* Whether the process exits, and so nothing is looked after any more. */
+bool tt_monitor_over(void);
 
 #endif

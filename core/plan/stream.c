@@ -46,14 +46,16 @@ static ncclResult_t say_aborted(const struct ncclComm *comm)
 ncclResult_t tt_stream_drain(struct ncclComm *comm)
 {
   int done = 0;
-  while (comm->monitor != NULL) { /* else nothing was ever launched */
-    TT_TRY(drain(comm, DRAIN_MS, &done));
+  while (comm->monitor != NULL) {  /* else nothing was ever launched */
+    bool over = tt_monitor_over(); /* then nobody would see what ends the works */
+    TT_TRY(drain(comm, over ? STOPPED_MS : DRAIN_MS, &done));
     ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
     if (failed != ncclSuccess) {
       TT_TRY(stop(comm));
       return failed;
     }
     if (done) break;
+    if (over) return stop(comm);
     if (atomic_load(&comm->abort)) return say_aborted(comm);
   }
   return ncclSuccess;

@@ -117,11 +117,43 @@ START_TEST(killed)
 }
 END_TEST
 
+static ncclComm_t left_over;
+
+static void destroy_at_exit(void)
+{
+  ok(ncclCommDestroy(left_over)); /* of works that wait for a rank that will not come */
+}
+
+/* Processes that exit with works running end, and so does one that destroys its communicator when nothing looks after
+ * it any more. */
+static void exits(int rank, ncclComm_t comm)
+{
+  struct operation operation = {.kind = ALL_REDUCE, .n = N, .rank = rank, .count = 3000, .seed = 5};
+  left_over = comm;
+  if (rank == 2) atexit(destroy_at_exit); /* before the library's own handler is registered, and so run after it */
+  operation_open(&operation);
+  ok(operation_call(&operation, comm, NULL));
+  ck_assert(fake_stream_wait(NULL, LONG_MS));
+  if (rank == 1) {
+    usleep(2000000);
+    _exit(0);
+  }
+  ok(operation_call(&operation, comm, NULL));
+  exit(0);
+}
+
+START_TEST(exit_early)
+{
+  run(exits, -1);
+}
+END_TEST
+
 void add_processes(Suite *suite)
 {
   TCase *tests = tcase_create("processes");
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, collectives);
   tcase_add_test(tests, killed);
+  tcase_add_test(tests, exit_early);
   suite_add_tcase(suite, tests);
 }
