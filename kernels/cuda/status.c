@@ -55,17 +55,25 @@ static void describe_failure(const struct tt_device_context *context, uint32_t e
              context->rank, error, page->error_peer, mine);
 }
 
+/* Word by word, each read after the one before it. */
+static void copy_signature(struct tt_signature *to, const struct tt_signature *from)
+{
+  const uint64_t *words = (const uint64_t *)from;
+  uint64_t copy[sizeof(*to) / sizeof(*words)];
+  for (size_t i = 0; i < TT_COUNT(copy); i++) copy[i] = __atomic_load_n(&words[i], __ATOMIC_ACQUIRE);
+  memcpy(to, copy, sizeof(*to));
+}
+
 /* Several threads may wait, for different peers: any of them is as good as another. */
 static void describe_stall(const struct tt_cuda_mapped *page, struct tt_device_status *status)
 {
   status->stalled = 1;
   for (int read = 0; read < READS; read++) {
     uint32_t before = __atomic_load_n(&page->stalls, __ATOMIC_ACQUIRE);
-    status->peer = page->stall_peer;
-    status->sending = page->stall_sending;
-    status->signature = page->stalled;
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (__atomic_load_n(&page->stalls, __ATOMIC_RELAXED) == before) break;
+    status->peer = __atomic_load_n(&page->stall_peer, __ATOMIC_ACQUIRE);
+    status->sending = __atomic_load_n(&page->stall_sending, __ATOMIC_ACQUIRE);
+    copy_signature(&status->signature, &page->stalled);
+    if (__atomic_load_n(&page->stalls, __ATOMIC_ACQUIRE) == before) break;
   }
 }
 

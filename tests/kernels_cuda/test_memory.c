@@ -138,8 +138,10 @@ START_TEST(not_exported)
   ck_assert_int_eq(tt_cuda_import(other, &export, &import), ncclSuccess);
   ck_assert_int_eq(tt_cuda_export(other, &import, 1, &export), ncclInternalError);
   ck_assert_int_eq(export.kind, TT_EXPORT_NONE);
+  tt_cuda_release(other, &import);
   ck_assert_int_eq(tt_cuda_import(other, &export, &import), ncclInternalError);
   ck_assert_ptr_eq(import.resource, NULL);
+  tt_cuda_release(one, &memory);
 }
 END_TEST
 
