@@ -3,7 +3,7 @@
 
 Reads layers.txt, bottom to top, and every #include "folder/..." of core/ and kernels/. Beside the list, a layer may
 include the public headers of core/include. Plugins may use only base and the public headers, since they must load
-without libtutti.
+without libtutti; the CUDA backend may also use program, for names.
 """
 import pathlib
 import re
@@ -28,6 +28,11 @@ def violations(root, order):
             target = included.split("/")[0] if "/" in included else None
             if target in rank and target != "base":
                 found.append(f"{file.relative_to(root)} includes {included}: plugins use only base and public headers")
+    for file in sorted((root / "kernels/cuda").glob("*.[ch]*")):
+        for included in INCLUDE.findall(file.read_text()):
+            target = included.split("/")[0] if "/" in included else None
+            if target in rank and target not in ("base", "program"):
+                found.append(f"{file.relative_to(root)} includes {included}: the backend uses only base and program")
     return found
 
 

@@ -24,6 +24,10 @@ CASES = [
     ("core/plan/run.c", "api/group.h", 1),
     ("plugins/net-x/x.c", "base/socket.h", 0),
     ("plugins/net-x/x.c", "plan/plan.h", 1),
+    ("kernels/cuda/launch.c", "kernels/cuda/context.h", 0),
+    ("kernels/cuda/launch.c", "base/log.h", 0),
+    ("kernels/cuda/kernel.cu", "plan/plan.h", 1),
+    ("kernels/cuda/launch.c", "plan/plan.h", 1),
 ]
 for path, include, expected in CASES:
     with tempfile.TemporaryDirectory() as root:

@@ -4,11 +4,11 @@
 #include <unistd.h>
 #include "memory.h"
 
-#define ROUNDS 16
+#define ROUNDS 8
 #define BLOCKS 4
 #define BLOCK_BYTES ((size_t)64 << 20)
 /* Less than one block, and than a 2 MiB chunk in each round. */
-#define TOLERANCE ((size_t)16 << 20)
+#define TOLERANCE ((size_t)8 << 20)
 
 static int descriptors(void)
 {

@@ -79,6 +79,10 @@ int main(int argc, char **argv)
     snprintf(library, sizeof(library), "%s", argv[1]);
   else
     memcpy(strrchr(library, '/'), beside, sizeof(beside));
+  if (access(library, R_OK) != 0) {
+    perror(library);
+    return 1;
+  }
   const int none[2] = {-1, -1};
   int seen = finish(start(LOOK, library, true, none), "looking for GPUs");
   if (seen == NO_GPU) {

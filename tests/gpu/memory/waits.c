@@ -5,7 +5,7 @@
 #include <time.h>
 #include "memory.h"
 
-#define PATIENCE_S 5
+#define PATIENCE_S 3
 
 struct spin {
   unsigned *flag; /* mapped */
