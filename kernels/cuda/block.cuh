@@ -1,7 +1,10 @@
 /* What a block keeps in shared memory while it works on a channel, and how its threads wait.
  *
  * A block runs the strands of one channel of one work at a time. Its warps are divided among the strands: a strand's
- * warps are its *group*, which has a named barrier. Nothing is ever waited for without a look at the abort word. */
+ * warps are its *group*, which has named barriers. Nothing is ever waited for without a look at the abort word.
+ *
+ * Small messages take a few microseconds, of which fetching instructions is a large part, since most of them run once.
+ * So what is not on the way of each word is kept out of line, and loops are not unrolled unless that is said. */
 #ifndef TT_KERNELS_CUDA_BLOCK_CUH
 #define TT_KERNELS_CUDA_BLOCK_CUH
 
@@ -25,20 +28,25 @@ enum { TT_ENTRY_FIRST = 1, TT_ENTRY_SCALED = 2, TT_ENTRY_NO_CREDIT = 4 };
 /* An operand of one repetition, resolved. */
 struct tt_entry {
   tt_byte *local; /* memory of this rank, or NULL */
+  tt_byte *slot;  /* the message's payload, or NULL */
   uint64_t step;
+  uint32_t flag; /* LL's, also that of line 0 in LL128 */
   uint32_t bytes;
   uint16_t conn;
   uint8_t role;
   uint8_t flags;
+  uint32_t pad;
 };
+
+enum { TT_BATCH = 32 }; /* repetitions resolved at once, at most */
 
 struct tt_block {
   tt_cuda_work work;
   tt_cuda_channel channel;
-  uint32_t conn_index[TT_CUDA_MAX_CONNS];
   tt_end ends[TT_CUDA_MAX_CONNS];
   tt_entry entries[TT_CUDA_ENTRIES];
   uint4 program[TT_CUDA_PROGRAM_BYTES / sizeof(uint4)];
+  uint16_t instructions[TT_CUDA_MAX_STRANDS][TT_BATCH]; /* that of each repetition resolved */
   uint32_t semaphores[TT_CUDA_MAX_SEMAPHORES];
   uint32_t ready[TT_CUDA_MAX_STRANDS], worked[TT_CUDA_MAX_STRANDS]; /* Simple: repetitions, see simple.cuh */
   uint32_t abort;
@@ -48,57 +56,88 @@ struct tt_block {
   uint32_t *claim;
 };
 
+static __shared__ tt_block block;
+
 /* A strand's warps. */
 struct tt_group {
-  tt_block *block;
-  const tt_cuda_program *program;
-  const tt_cuda_strand *strand;
-  const tt_cuda_instruction *instructions;
-  const tt_cuda_operand *operands;
-  tt_entry *entries; /* this group's part */
-  int index;         /* of the strand */
-  int id;            /* of its barrier */
+  int index; /* of the strand */
+  int strands;
   int thread, threads;
-  __device__ int warp() const
+  __device__ __forceinline__ int warp() const
   {
     return thread / 32;
   }
-  __device__ int warps() const
+  __device__ __forceinline__ int warps() const
   {
     return threads / 32;
   }
-  __device__ int lane() const
+  __device__ __forceinline__ int lane() const
   {
     return thread % 32;
   }
-  __device__ void sync() const
+  /* Barrier 0 is the block's; each group has one for all its threads and one for its workers. */
+  __device__ __forceinline__ int barrier() const
   {
-    tt_barrier(id, threads);
+    return 1 + index;
+  }
+  __device__ __forceinline__ int workers_barrier() const
+  {
+    return 1 + strands + index;
+  }
+  __device__ __forceinline__ void sync() const
+  {
+    tt_barrier(barrier(), threads);
+  }
+  /* This group's part of the entries. */
+  __device__ __forceinline__ uint32_t room() const
+  {
+    return TT_CUDA_ENTRIES / strands;
+  }
+  __device__ __forceinline__ tt_entry *entries() const
+  {
+    return block.entries + index * room();
   }
 };
 
-__device__ __forceinline__ bool tt_aborted(const tt_block *block)
+__device__ __forceinline__ const tt_cuda_program *tt_program_here()
 {
-  return *(volatile const uint32_t *)&block->abort != 0;
+  return (const tt_cuda_program *)block.program;
+}
+__device__ __forceinline__ const tt_cuda_strand *tt_strand_here(const tt_group &group)
+{
+  return (const tt_cuda_strand *)(tt_program_here() + 1) + group.index;
+}
+__device__ __forceinline__ const tt_cuda_instruction *tt_instruction_here(uint32_t index)
+{
+  return (const tt_cuda_instruction *)((const char *)block.program + tt_program_here()->instructions) + index;
+}
+__device__ __forceinline__ const tt_cuda_operand *tt_operand_here(uint32_t index)
+{
+  return (const tt_cuda_operand *)((const char *)block.program + tt_program_here()->operands) + index;
+}
+
+__device__ __forceinline__ bool tt_aborted()
+{
+  return *(volatile const uint32_t *)&block.abort != 0;
 }
 
 /* Looks at the mapped page, at most every 100 us a block, since each look crosses PCIe; notes a wait that lasts. */
-static __device__ __noinline__ void tt_poll(tt_block *block, uint64_t *since, int peer, bool sending)
+static __device__ __noinline__ void tt_poll(uint64_t *since, int peer, bool sending)
 {
   uint64_t now = tt_now_ns();
   if (*since == 0) *since = now;
   if (now - *since > TT_CUDA_STALL_NS) {
-    tt_cuda_mapped *mapped = block->mapped;
-    const uint64_t *words = (const uint64_t *)&block->work.signature;
+    tt_cuda_mapped *mapped = block.mapped;
+    const uint64_t *words = (const uint64_t *)&block.work.signature;
     for (unsigned i = 0; i < sizeof(struct tt_signature) / 8; i++)
       ((volatile uint64_t *)&mapped->stalled)[i] = words[i];
     *(volatile int32_t *)&mapped->stall_peer = peer;
     *(volatile uint32_t *)&mapped->stall_sending = sending;
     *(volatile uint32_t *)&mapped->stalls = (uint32_t)(now / TT_CUDA_STALL_NS);
   }
-  unsigned long long last = *(volatile unsigned long long *)&block->polled;
-  if (now - last < 100000 || atomicCAS(&block->polled, last, now) != last) return;
-  if (*(volatile uint32_t *)&block->mapped->abort) *(volatile uint32_t *)&block->abort = 1;
+  unsigned long long last = *(volatile unsigned long long *)&block.polled;
+  if (now - last < 100000 || atomicCAS(&block.polled, last, now) != last) return;
+  if (*(volatile uint32_t *)&block.mapped->abort) *(volatile uint32_t *)&block.abort = 1;
 }
 
 /* One wait. */
@@ -106,29 +145,29 @@ struct tt_wait {
   uint64_t since = 0;
   uint32_t spins = 0;
   /* Whether to go on waiting for `peer`. */
-  __device__ __forceinline__ bool goes_on(tt_block *block, int peer, bool sending)
+  __device__ __forceinline__ bool goes_on(int peer, bool sending)
   {
-    if (tt_aborted(block)) return false;
-    if ((++spins & 255) == 0) tt_poll(block, &since, peer, sending);
+    if (tt_aborted()) return false;
+    if ((++spins & 255) == 0) tt_poll(&since, peer, sending);
     return true;
   }
 };
 
 /* Ends the context's works because of what a peer sent. The first failure is kept. `got` are a signature's words, or
  * NULL. */
-static __device__ __noinline__ void tt_fail(tt_block *block, uint32_t error, int peer, uint64_t expected,
-                                            uint64_t bytes, const volatile uint64_t *got)
+static __device__ __noinline__ void tt_fail(uint32_t error, int peer, uint64_t expected, uint64_t bytes,
+                                            const volatile uint64_t *got)
 {
-  *(volatile uint32_t *)&block->abort = 1;
-  if (atomicExch(block->claim, 1) != 0) return;
-  tt_cuda_mapped *mapped = block->mapped;
-  const uint64_t *mine = (const uint64_t *)&block->work.signature;
+  *(volatile uint32_t *)&block.abort = 1;
+  if (atomicExch(block.claim, 1) != 0) return;
+  tt_cuda_mapped *mapped = block.mapped;
+  const uint64_t *mine = (const uint64_t *)&block.work.signature;
   for (unsigned i = 0; i < sizeof(struct tt_signature) / 8; i++) {
     ((volatile uint64_t *)&mapped->mine)[i] = mine[i];
     ((volatile uint64_t *)&mapped->got)[i] = got ? got[i] : 0;
   }
   *(volatile int32_t *)&mapped->error_peer = peer;
-  *(volatile uint32_t *)&mapped->error_channel = block->channel_index;
+  *(volatile uint32_t *)&mapped->error_channel = block.channel_index;
   *(volatile uint64_t *)&mapped->expected_bytes = expected;
   *(volatile uint64_t *)&mapped->got_bytes = bytes;
   tt_fence_system();
@@ -136,72 +175,95 @@ static __device__ __noinline__ void tt_fail(tt_block *block, uint32_t error, int
   *(volatile uint32_t *)&mapped->abort = 1;
 }
 
-/* A slot of an end at a step: the payload, behind the header. */
-__device__ __forceinline__ tt_byte *tt_slot(const tt_end &end, uint64_t step)
-{
-  return end.slots + (step % TT_SLOTS) * end.slot_bytes + TT_SLOT_HEADER;
-}
-
 /* Sender: waits until step `step` has a slot. */
-__device__ __forceinline__ bool tt_wait_credit(tt_block *block, const tt_end &end, uint64_t step)
+static __device__ __noinline__ bool tt_wait_credit(const tt_entry *entry)
 {
+  const tt_end &end = block.ends[entry->conn];
   tt_wait wait;
-  while (tt_load_relaxed(end.head) + TT_SLOTS <= step)
-    if (!wait.goes_on(block, end.peer, true)) return false;
+  while (tt_load_relaxed(end.head) + TT_SLOTS <= entry->step)
+    if (!wait.goes_on(end.peer, true)) return false;
   return true;
 }
 
-/* The instruction of a strand at a repetition of a loop. */
-__device__ __forceinline__ const tt_cuda_instruction *tt_find_instruction(const tt_group &group, uint32_t repetition)
+__device__ __forceinline__ bool tt_is_receive(int role)
 {
-  const tt_cuda_instruction *instruction = group.instructions + group.strand->first_instruction;
-  while (repetition >= instruction->first_repetition + instruction->repeat) instruction++;
-  return instruction;
+  return role == TT_CUDA_IN_RECV || role == TT_CUDA_MOVE_RECV;
+}
+__device__ __forceinline__ bool tt_is_send(int role)
+{
+  return role == TT_CUDA_OUT_SEND || role == TT_CUDA_MOVE_SEND;
+}
+__device__ __forceinline__ uint32_t tt_operands(const tt_cuda_instruction *i)
+{
+  return i->nsends + i->ninputs + i->noutputs + i->nreceives;
 }
 
-/* Resolves one operand; `repetition` counts from the beginning of the work. */
-static __device__ __forceinline__ void tt_resolve(const tt_group &group, const tt_cuda_instruction *instruction,
-                                                  uint32_t loop, uint32_t repetition, uint32_t number, tt_entry *entry)
+/* LL's flags: see kernels/host/ll.c. */
+__device__ __forceinline__ uint32_t tt_flag_of(uint64_t step)
 {
-  tt_block *block = group.block;
-  const tt_cuda_operand operand = group.operands[instruction->first_operand + number];
-  const tt_cuda_channel &channel = block->channel;
-  uint32_t parts = group.program->parts;
-  uint32_t chunk = operand.start;
-  if (repetition != 0 && operand.stride != 0) chunk = (chunk + repetition * operand.stride) % operand.modulo;
+  constexpr uint64_t period = 0xfffffff8ull;
+  return step < period ? (uint32_t)step + 1 : (uint32_t)(step % period) + 1;
+}
+
+/* The instruction of a strand at a repetition of a loop. */
+__device__ __forceinline__ uint32_t tt_find_instruction(const tt_group &group, uint32_t repetition)
+{
+  uint32_t index = tt_strand_here(group)->first_instruction;
+  const tt_cuda_instruction *instruction = tt_instruction_here(index);
+#pragma unroll 1
+  while (repetition >= instruction->first_repetition + instruction->repeat) instruction++, index++;
+  return index;
+}
+
+/* Where a chunk lies, in elements. */
+static __device__ __forceinline__ uint64_t tt_chunk_place(const tt_cuda_operand *operand, uint32_t loop,
+                                                          uint32_t repetition, uint32_t *elements)
+{
+  const tt_cuda_channel &channel = block.channel;
+  uint32_t parts = tt_program_here()->parts;
+  uint32_t chunk = operand->start;
+  if (repetition != 0 && operand->stride != 0) chunk = (chunk + repetition * operand->stride) % operand->modulo;
   uint32_t row = 0, part = chunk;
   if (chunk >= parts) {
     row = chunk / parts;
     part = chunk - row * parts;
   }
   uint32_t length = loop + 1 == channel.loops ? channel.last_chunk : channel.chunk;
-  uint64_t at = channel.lo + (uint64_t)loop * parts * channel.chunk + (uint64_t)part * length;
+  uint64_t at = channel.lo + (uint64_t)part * length;
+  if (loop != 0) at += (uint64_t)loop * parts * channel.chunk;
   if (at > channel.hi) at = channel.hi;
   uint64_t left = channel.hi - at;
-  uint32_t element = block->work.element_bytes;
-  tt_entry e;
-  e.bytes = (left < length ? (uint32_t)left : length) * element;
-  e.role = operand.role;
-  e.conn = operand.conn;
-  e.flags = 0;
-  e.step = 0;
-  e.local = NULL;
-  if (operand.role != TT_CUDA_IN_RECV && operand.role != TT_CUDA_OUT_SEND) {
-    uint64_t element_at;
-    if (operand.buffer >= TT_SCRATCH)
-      element_at = channel.scratch_lo + row * block->work.strides[2] + (uint64_t)part * channel.chunk;
-    else
-      element_at = row * block->work.strides[operand.buffer] + at;
-    e.local = block->work.buffers[operand.buffer] + element_at * element;
-    if (operand.buffer == TT_INPUT && block->work.scale_inputs) e.flags |= TT_ENTRY_SCALED;
+  *elements = left < length ? (uint32_t)left : length;
+  if (operand->buffer >= TT_SCRATCH)
+    return channel.scratch_lo + row * block.work.strides[2] + (uint64_t)part * channel.chunk;
+  return row * block.work.strides[operand->buffer] + at;
+}
+
+/* Resolves one operand; `repetition` counts from the instruction's first. */
+static __device__ __noinline__ void tt_resolve(const tt_cuda_instruction *instruction, uint32_t loop,
+                                               uint32_t repetition, uint32_t number, tt_entry *entry)
+{
+  const tt_cuda_operand *operand = tt_operand_here(instruction->first_operand + number);
+  uint32_t element = block.work.element_bytes, elements;
+  uint64_t place = tt_chunk_place(operand, loop, repetition, &elements);
+  int role = operand->role;
+  tt_entry e = {};
+  e.bytes = elements * element;
+  e.role = role;
+  e.conn = operand->conn;
+  if (role != TT_CUDA_IN_RECV && role != TT_CUDA_OUT_SEND) {
+    e.local = block.work.buffers[operand->buffer] + place * element;
+    if (operand->buffer == TT_INPUT && block.work.scale_inputs) e.flags |= TT_ENTRY_SCALED;
   }
-  if (operand.role != TT_CUDA_IN_LOCAL && operand.role != TT_CUDA_OUT_LOCAL) {
-    tt_end &end = block->ends[operand.conn];
-    uint64_t use = (uint64_t)loop * operand.uses_a_loop + operand.uses_before + repetition;
+  if (role != TT_CUDA_IN_LOCAL && role != TT_CUDA_OUT_LOCAL) {
+    tt_end &end = block.ends[operand->conn];
+    uint64_t use = operand->uses_before + repetition;
+    if (loop != 0) use += (uint64_t)loop * operand->uses_a_loop;
     e.step = end.step + use;
+    e.flag = tt_flag_of(e.step);
+    e.slot = end.slots + (uint32_t)(e.step % TT_SLOTS) * end.slot_bytes + TT_SLOT_HEADER;
     if (use == 0) e.flags |= TT_ENTRY_FIRST;
-    bool sends = operand.role == TT_CUDA_MOVE_SEND || operand.role == TT_CUDA_OUT_SEND;
-    if (sends && end.seen + TT_SLOTS <= e.step) {
+    if (tt_is_send(role) && end.seen + TT_SLOTS <= e.step) {
       uint64_t head = tt_load_relaxed(end.head);
       end.seen = head; /* several threads may write: each a value that was true */
       end.home->seen = head;
@@ -215,40 +277,39 @@ static __device__ __forceinline__ void tt_resolve(const tt_group &group, const t
 struct tt_step {
   const tt_cuda_instruction *instruction;
   const tt_entry *sends, *inputs, *outputs, *receives;
-  __device__ tt_step(const tt_cuda_instruction *i, const tt_entry *entries)
-      : instruction(i), sends(entries), inputs(sends + i->nsends), outputs(inputs + i->ninputs),
-        receives(outputs + i->noutputs)
+  /* Number r of the batch that is resolved, with room for `most` operands each. */
+  __device__ __forceinline__ tt_step(const tt_group &group, uint32_t r, uint32_t most)
+      : instruction(tt_instruction_here(block.instructions[group.index][r])), sends(group.entries() + r * most),
+        inputs(sends + instruction->nsends), outputs(inputs + instruction->ninputs),
+        receives(outputs + instruction->noutputs)
   {
   }
 };
 
-/* What every first message of an operation carries on a connection, and the others. */
-__device__ __forceinline__ uint64_t tt_first_word(const tt_block *block, const tt_entry &entry)
+/* What the first message of an operation carries on a connection, and others. */
+__device__ __forceinline__ uint64_t tt_first_word(const tt_entry *entry)
 {
-  uint64_t bytes = entry.bytes;
-  return entry.flags & TT_ENTRY_FIRST ? block->work.signature_hash ^ bytes * 0x9e3779b97f4a7c15ull : bytes;
+  uint64_t bytes = entry->bytes;
+  return entry->flags & TT_ENTRY_FIRST ? block.work.signature_hash ^ bytes * 0x9e3779b97f4a7c15ull : bytes;
 }
 
-/* The header of a message; `lane` 0 to 3 write what is due. Only the first message of an operation carries the
- * signature. */
-__device__ __forceinline__ void tt_write_header(const tt_block *block, tt_byte *payload, const tt_entry &entry,
-                                                int lane)
+/* The header of a message; only the first of an operation carries the signature. */
+__device__ __forceinline__ void tt_write_header(const tt_entry *entry)
 {
-  tt_byte *header = payload - TT_SLOT_HEADER;
-  if (lane == 0) tt_store_volatile(header, entry.bytes, entry.step);
-  if (lane > 0 && lane < 3 && (entry.flags & TT_ENTRY_FIRST)) {
-    const uint64_t *words = (const uint64_t *)&block->work.signature + 2 * (lane - 1);
-    tt_store_volatile(header + 16 * lane, words[0], words[1]);
-  }
+  tt_byte *header = entry->slot - TT_SLOT_HEADER;
+  tt_store_volatile(header, entry->bytes, entry->step);
+  if (!(entry->flags & TT_ENTRY_FIRST)) return;
+  const uint64_t *words = (const uint64_t *)&block.work.signature;
+  tt_store_volatile(header + 16, words[0], words[1]);
+  tt_store_volatile(header + 32, words[2], words[3]);
 }
 
-/* Receiver: a first message whose header is complete. */
-static __device__ __noinline__ void tt_wrong_message(tt_block *block, const tt_end &end, const tt_entry &entry,
-                                                     const tt_byte *payload)
+/* Receiver: what came is not what was expected; its header is complete. */
+static __device__ __noinline__ void tt_wrong_message(const tt_entry *entry)
 {
-  const volatile uint64_t *header = (const volatile uint64_t *)(payload - TT_SLOT_HEADER);
-  bool first = entry.flags & TT_ENTRY_FIRST;
-  tt_fail(block, first ? TT_CUDA_WRONG_SIGNATURE : TT_CUDA_WRONG_BYTES, end.peer, entry.bytes, header[0],
+  const volatile uint64_t *header = (const volatile uint64_t *)(entry->slot - TT_SLOT_HEADER);
+  bool first = entry->flags & TT_ENTRY_FIRST;
+  tt_fail(first ? TT_CUDA_WRONG_SIGNATURE : TT_CUDA_WRONG_BYTES, block.ends[entry->conn].peer, entry->bytes, header[0],
           first ? header + 2 : NULL);
 }
 

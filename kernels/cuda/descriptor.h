@@ -13,7 +13,7 @@ enum {
   TT_CUDA_MAX_CONNS = 64,       /* ends of connections of one channel */
   TT_CUDA_MAX_SEMAPHORES = 16,  /* of one channel */
   TT_CUDA_ENTRIES = 384,        /* operands resolved at once, of all strands */
-  TT_CUDA_PROGRAM_BYTES = 8192, /* beyond, a program is read where it lies */
+  TT_CUDA_PROGRAM_BYTES = 8192, /* of a packed program */
   TT_CUDA_MAX_SCRATCH = 4,      /* scratch buffers */
   TT_CUDA_PARAM_WORDS = 1984    /* words of a launch in the kernel's parameters */
 };
@@ -96,6 +96,8 @@ struct tt_cuda_channel {
   uint32_t chunk, last_chunk;
   uint32_t loops;
   uint32_t npeers;
+  uint32_t program_bytes;
+  uint32_t reserved[3];
 };
 
 struct tt_cuda_launch {

@@ -147,11 +147,15 @@ template <typename T> struct tt_word {
 #pragma unroll
     for (int i = 0; i < N; i++) value[i] = E::widen(E::narrow(tt_multiply<V>(value[i], factor)));
   }
+  __device__ __forceinline__ void add(const tt_word &other)
+  {
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = tt_add<V>(value[i], other.value[i]);
+  }
   __device__ __forceinline__ void combine(const tt_word &other, int op)
   {
     if (op == ncclSum) {
-#pragma unroll
-      for (int i = 0; i < N; i++) value[i] = tt_add<V>(value[i], other.value[i]);
+      add(other);
     } else if (op == ncclProd) {
 #pragma unroll
       for (int i = 0; i < N; i++) value[i] = tt_multiply<V>(value[i], other.value[i]);
@@ -204,6 +208,30 @@ __device__ __forceinline__ void tt_take(tt_word<T> *sum, uint64_t word, bool fir
     *sum = x;
   else
     sum->combine(x, rule.op);
+}
+
+/* The same for N words, the operation chosen once. */
+template <typename T, int N>
+__device__ __forceinline__ void tt_take_all(tt_word<T> *sum, const uint64_t *words, bool first, bool scaled,
+                                            const tt_reduce_rule &rule)
+{
+  tt_word<T> x[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i].load(words[i]);
+  if (scaled) {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i].scale(rule);
+  }
+  if (first) {
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = x[i];
+  } else if (rule.op == ncclSum) {
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i].add(x[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i].combine(x[i], rule.op);
+  }
 }
 
 template <typename T> __device__ __forceinline__ uint64_t tt_scale_word(uint64_t word, const tt_reduce_rule &rule)

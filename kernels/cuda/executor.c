@@ -104,12 +104,13 @@ out:
 }
 
 ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
-                                 const struct tt_cuda_program **on_device, int *strands)
+                                 struct tt_cuda_channel *channel, int *strands)
 {
   struct tt_cuda_program_entry *entry = *bucket(context->executor, program);
   while (entry != NULL && entry->program != program) entry = entry->next;
   if (entry == NULL) TT_TRY(add_program(context, program, &entry));
-  *on_device = entry->on_device;
+  channel->program = entry->on_device;
+  channel->program_bytes = entry->packed->bytes;
   *strands = TT_MAX(*strands, entry->packed->nstrands);
   return ncclSuccess;
 }
@@ -190,6 +191,11 @@ ncclResult_t tt_cuda_conn_open(struct tt_device_context *context, struct tt_conn
     end.slot_bytes = (uint32_t)conn->slot_bytes[p];
   }
   end.seen = end.step;
+  /* Both ends write what both counters start from, where memory's zero is not it. */
+  if (end.step != 0) {
+    TT_TRY(tt_cuda_upload(context, end.head, &end.step, sizeof(end.step)));
+    TT_TRY(tt_cuda_upload(context, end.tail, &end.step, sizeof(end.step)));
+  }
   uint32_t index;
   pthread_mutex_lock(&context->lock);
   ncclResult_t result = take_index(context, &index);

@@ -25,10 +25,10 @@ enum { TT_CUDA_CONTEXT_CONNS = 8192 };
 /* kernel.cu, by ncclDataType_t. */
 extern tt_cuda_kernel *const tt_cuda_kernels[10];
 
-/* The program in device memory, packed and copied when it is first asked for; *strands grows to its number of strands.
- * `program` stays as it is until the context is closed. */
+/* Sets the channel's program: in device memory, packed and copied when it is first asked for. *strands grows to its
+ * number of strands. `program` stays as it is until the context is closed. */
 ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
-                                 const struct tt_cuda_program **on_device, int *strands);
+                                 struct tt_cuda_channel *channel, int *strands);
 /* Before a launch: device memory of earlier ones that are done may be used again. */
 void tt_cuda_reclaim_blobs(struct tt_device_context *context);
 /* Copies the words of a launch to device memory. They stay until the launch is done; for good if it is captured. */

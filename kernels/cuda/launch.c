@@ -77,7 +77,7 @@ static ncclResult_t put_channel(struct builder *b, const struct tt_work *work, u
   if (geometry.chunk * element > UINT32_MAX || geometry.loops > UINT32_MAX)
     return TT_FAIL(ncclInternalError, "chunks of %zu elements, %llu times, are beyond what the CUDA device can count",
                    geometry.chunk, (unsigned long long)geometry.loops);
-  TT_TRY(tt_cuda_program_get(b->context, program, &to->program, &b->strands));
+  TT_TRY(tt_cuda_program_get(b->context, program, to, &b->strands));
   to->lo = geometry.lo;
   to->hi = geometry.hi;
   to->scratch_lo = geometry.scratch_lo;
@@ -184,8 +184,9 @@ out:
 static unsigned threads(const struct builder *b)
 {
   uint64_t each = TT_CUDA_MAX_THREADS;
-  if (b->protocol == TT_PROTO_LL) each = (b->most_bytes + 7) / 8;
-  if (b->protocol == TT_PROTO_LL128) each = (b->most_bytes + 119) / 120 * 8;
+  /* One warp more, which serves (lines.cuh). */
+  if (b->protocol == TT_PROTO_LL) each = 32 + (b->most_bytes + 7) / 8;
+  if (b->protocol == TT_PROTO_LL128) each = 32 + (b->most_bytes + 119) / 120 * 8;
   each = (TT_MAX(each, 64) + 31) / 32 * 32;
   uint64_t most = TT_CUDA_MAX_THREADS / (unsigned)b->strands / 32 * 32;
   return (unsigned)(TT_MIN(each, most) * (unsigned)b->strands);

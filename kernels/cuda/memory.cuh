@@ -85,36 +85,33 @@ __device__ __forceinline__ void tt_shared_release(uint32_t *to, uint32_t v)
 }
 
 /* The word at `offset` of `bytes` bytes at any address; what lies beyond the end is zero. */
-__device__ __forceinline__ uint64_t tt_load_word(const tt_byte *base, size_t offset, size_t bytes)
+static __device__ __noinline__ uint64_t tt_load_odd_word(const tt_byte *at, uint32_t bytes)
 {
-  const tt_byte *at = base + offset;
-  if (offset + 8 <= bytes) {
-    if (((uintptr_t)at & 7) == 0) return *(const uint64_t *)at;
-    if (((uintptr_t)at & 3) == 0) {
-      const uint32_t *half = (const uint32_t *)at;
-      return half[0] | (uint64_t)half[1] << 32;
-    }
-  }
   uint64_t word = 0;
-  for (int i = 0; i < 8 && offset + i < bytes; i++) word |= (uint64_t)at[i] << (8 * i);
+  if (bytes > 8) bytes = 8;
+#pragma unroll 1
+  for (uint32_t i = 0; i < bytes; i++) word |= (uint64_t)at[i] << (8 * i);
   return word;
 }
-__device__ __forceinline__ void tt_store_word(tt_byte *base, size_t offset, size_t bytes, uint64_t word)
+static __device__ __noinline__ void tt_store_odd_word(tt_byte *at, uint32_t bytes, uint64_t word)
+{
+  if (bytes > 8) bytes = 8;
+#pragma unroll 1
+  for (uint32_t i = 0; i < bytes; i++) at[i] = (tt_byte)(word >> (8 * i));
+}
+__device__ __forceinline__ uint64_t tt_load_word(const tt_byte *base, uint32_t offset, uint32_t bytes)
+{
+  const tt_byte *at = base + offset;
+  if (offset + 8 <= bytes && ((uintptr_t)at & 7) == 0) return *(const uint64_t *)at;
+  return offset < bytes ? tt_load_odd_word(at, bytes - offset) : 0;
+}
+__device__ __forceinline__ void tt_store_word(tt_byte *base, uint32_t offset, uint32_t bytes, uint64_t word)
 {
   tt_byte *at = base + offset;
-  if (offset + 8 <= bytes) {
-    if (((uintptr_t)at & 7) == 0) {
-      *(uint64_t *)at = word;
-      return;
-    }
-    if (((uintptr_t)at & 3) == 0) {
-      uint32_t *half = (uint32_t *)at;
-      half[0] = (uint32_t)word;
-      half[1] = (uint32_t)(word >> 32);
-      return;
-    }
-  }
-  for (int i = 0; i < 8 && offset + i < bytes; i++) at[i] = (tt_byte)(word >> (8 * i));
+  if (offset + 8 <= bytes && ((uintptr_t)at & 7) == 0)
+    *(uint64_t *)at = word;
+  else if (offset < bytes)
+    tt_store_odd_word(at, bytes - offset, word);
 }
 
 /* Barriers among the warps of a strand. */

@@ -170,6 +170,7 @@ ncclResult_t tt_cuda_pack(const struct tt_program *program, struct tt_cuda_progr
   size_t instructions = round_up(strands + program->nstrands * sizeof(struct tt_cuda_strand));
   size_t operands = round_up(instructions + program->ninstructions * sizeof(struct tt_cuda_instruction));
   size_t bytes = round_up(operands + program->noperands * sizeof(struct tt_cuda_operand));
+  if (bytes > TT_CUDA_PROGRAM_BYTES) return too_much("bytes in its packed form", bytes, TT_CUDA_PROGRAM_BYTES);
   TT_TRY_GOTO(TT_CALLOC(&packer.uses, 2 * (size_t)program->npeers + 1), result, out);
   packer.packed = calloc(1, bytes);
   if (packer.packed == NULL) {

@@ -15,7 +15,7 @@
 
 struct tt_simple {
   static constexpr int SERVICE_WARPS = 2;
-  static constexpr int VECTORS = 4; /* of 16 bytes, of a thread in flight, for each input */
+  static constexpr int VECTORS = 4; /* of 16 bytes, of a thread in flight, for each input of a reduction */
   static constexpr int COPY_VECTORS = 8;
 
   static __device__ __forceinline__ bool has_roles(const tt_group &group)
@@ -23,195 +23,155 @@ struct tt_simple {
     return group.warps() >= SERVICE_WARPS + 1;
   }
 
-  static __device__ __forceinline__ bool is_receive(int role)
+  static __device__ __noinline__ void check_header(const tt_entry *entry)
   {
-    return role == TT_CUDA_IN_RECV || role == TT_CUDA_MOVE_RECV;
-  }
-  static __device__ __forceinline__ bool is_send(int role)
-  {
-    return role == TT_CUDA_OUT_SEND || role == TT_CUDA_MOVE_SEND;
-  }
-  static __device__ __forceinline__ int operands(const tt_cuda_instruction *i)
-  {
-    return i->nsends + i->ninputs + i->noutputs + i->nreceives;
-  }
-
-  static __device__ __forceinline__ void check_header(tt_block *block, const tt_end &end, const tt_entry &entry)
-  {
-    const tt_byte *payload = tt_slot(end, entry.step);
-    const tt_byte *header = payload - TT_SLOT_HEADER;
-    bool wrong = tt_load_volatile(header).low != entry.bytes;
-    if (entry.flags & TT_ENTRY_FIRST) {
-      const uint64_t *mine = (const uint64_t *)&block->work.signature;
+    const tt_byte *header = entry->slot - TT_SLOT_HEADER;
+    bool wrong = tt_load_volatile(header).low != entry->bytes;
+    if (entry->flags & TT_ENTRY_FIRST) {
+      const uint64_t *mine = (const uint64_t *)&block.work.signature;
       tt_vector a = tt_load_volatile(header + 16), b = tt_load_volatile(header + 32);
       wrong |= a.low != mine[0] || a.high != mine[1] || b.low != mine[2] || b.high != mine[3];
     }
-    if (wrong) tt_wrong_message(block, end, entry, payload);
+    if (wrong) tt_wrong_message(entry);
   }
 
   /* One warp: returns when all connections of a repetition can be used, or on abort. */
-  static __device__ __forceinline__ void wait(const tt_group &group, const tt_step &step)
+  static __device__ __noinline__ void wait(int lane, const tt_entry *entries, uint32_t n)
   {
-    tt_block *block = group.block;
-    int n = operands(step.instruction);
-    for (int k = group.lane(); k < n; k += 32) {
-      const tt_entry &entry = step.sends[k];
-      const tt_end &end = block->ends[entry.conn];
-      if (is_receive(entry.role)) {
-        tt_wait wait;
-        bool here = true;
-        while (tt_load_acquire(end.tail) <= entry.step)
-          if (!wait.goes_on(block, end.peer, false)) {
-            here = false;
-            break;
-          }
-        if (here) check_header(block, end, entry);
-      } else if (is_send(entry.role)) {
-        tt_wait wait;
-        bool room = true;
-        while (tt_load_acquire(end.head) + TT_SLOTS <= entry.step)
-          if (!wait.goes_on(block, end.peer, true)) {
-            room = false;
-            break;
-          }
-        if (room)
-          for (int part = 0; part < 3; part++) tt_write_header(block, tt_slot(end, entry.step), entry, part);
+#pragma unroll 1
+    for (uint32_t k = lane; k < n; k += 32) {
+      const tt_entry *entry = entries + k;
+      bool receives = tt_is_receive(entry->role);
+      if (!receives && !tt_is_send(entry->role)) continue;
+      const tt_end &end = block.ends[entry->conn];
+      const uint64_t *counter = receives ? end.tail : end.head;
+      uint64_t needed = receives ? entry->step + 1 : entry->step + 1 - TT_SLOTS;
+      tt_wait wait;
+      bool ready = true;
+#pragma unroll 1
+      while ((int64_t)(tt_load_acquire(counter) - needed) < 0 && (ready = wait.goes_on(end.peer, !receives))) {
       }
+      if (!ready) continue;
+      if (receives)
+        check_header(entry);
+      else
+        tt_write_header(entry);
     }
     __syncwarp();
   }
 
   /* One warp, after the workers. */
-  static __device__ __forceinline__ void post(const tt_group &group, const tt_step &step)
+  static __device__ __noinline__ void post(int lane, const tt_entry *entries, uint32_t n)
   {
-    tt_block *block = group.block;
-    int n = operands(step.instruction);
-    for (int k = group.lane(); k < n; k += 32) {
-      const tt_entry &entry = step.sends[k];
-      if (!is_receive(entry.role) && !is_send(entry.role)) continue;
-      const tt_end &end = block->ends[entry.conn];
+#pragma unroll 1
+    for (uint32_t k = lane; k < n; k += 32) {
+      const tt_entry *entry = entries + k;
+      bool sends = tt_is_send(entry->role);
+      if (!sends && !tt_is_receive(entry->role)) continue;
+      const tt_end &end = block.ends[entry->conn];
       tt_fence_system();
-      tt_store_relaxed(is_send(entry.role) ? end.tail : end.head, entry.step + 1);
+      tt_store_relaxed(sends ? end.tail : end.head, entry->step + 1);
     }
     __syncwarp();
   }
 
-  /* Memory of an entry: local, or the slot. */
-  static __device__ __forceinline__ tt_byte *memory(tt_block *block, const tt_entry &entry)
+  /* Where an entry's bytes come from, and where they go to. */
+  static __device__ __forceinline__ const tt_byte *source(const tt_entry *entry)
   {
-    return entry.local ? entry.local : tt_slot(block->ends[entry.conn], entry.step);
+    return tt_is_receive(entry->role) ? entry->slot : entry->local;
+  }
+  static __device__ __forceinline__ tt_byte *target(const tt_entry *entry)
+  {
+    return tt_is_send(entry->role) ? entry->slot : entry->local;
   }
   static __device__ __forceinline__ bool aligned(const void *a)
   {
     return ((uintptr_t)a & 15) == 0;
   }
 
-  /* Bytes from one place to another; `fresh`: written by another GPU a moment ago. */
-  static __device__ __forceinline__ void copy(tt_byte *to, const tt_byte *from, uint32_t bytes, bool fresh, int thread,
-                                              int threads)
+  static __device__ __forceinline__ bool all_aligned(const tt_entry *inputs, int ninputs, const tt_entry *outputs,
+                                                     int noutputs)
   {
-    uint32_t done = 0;
-    if (aligned(to) && aligned(from)) {
-      uint32_t vectors = bytes / 16, v = thread;
-      for (; v + (COPY_VECTORS - 1) * threads < vectors; v += COPY_VECTORS * threads) {
+    bool all = true;
+#pragma unroll 1
+    for (int k = 0; k < ninputs; k++) all &= aligned(source(inputs + k));
+#pragma unroll 1
+    for (int k = 0; k < noutputs; k++) all &= aligned(target(outputs + k));
+    return all;
+  }
+
+  /* Volatile loads of slots, which another GPU has just written, go past the first-level cache. */
+  static __device__ __forceinline__ tt_vector load(const tt_byte *at, bool fresh)
+  {
+    return fresh ? tt_load_volatile(at) : tt_load_plain(at);
+  }
+
+  /* One input to any number of outputs. */
+  static __device__ __noinline__ void copy(const tt_entry *input, const tt_entry *outputs, int noutputs, int thread,
+                                           int threads)
+  {
+    const tt_byte *from = source(input);
+    uint32_t bytes = input->bytes, done = 0;
+    bool fresh = tt_is_receive(input->role);
+    if (all_aligned(input, 1, outputs, noutputs)) {
+      uint32_t vectors = bytes / 16;
+#pragma unroll 1
+      for (uint32_t v = thread; v < vectors; v += COPY_VECTORS * threads) {
         tt_vector x[COPY_VECTORS];
 #pragma unroll
-        for (int u = 0; u < COPY_VECTORS; u++) {
-          const tt_byte *at = from + 16 * (size_t)(v + u * threads);
-          x[u] = fresh ? tt_load_volatile(at) : tt_load_plain(at);
-        }
+        for (int u = 0; u < COPY_VECTORS; u++)
+          if (v + u * threads < vectors) x[u] = load(from + 16 * (size_t)(v + u * threads), fresh);
+#pragma unroll 1
+        for (int k = 0; k < noutputs; k++) {
+          tt_byte *to = target(outputs + k);
 #pragma unroll
-        for (int u = 0; u < COPY_VECTORS; u++) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
-      }
-      for (; v < vectors; v += threads) {
-        const tt_byte *at = from + 16 * (size_t)v;
-        tt_store_plain(to + 16 * (size_t)v, fresh ? tt_load_volatile(at) : tt_load_plain(at));
+          for (int u = 0; u < COPY_VECTORS; u++)
+            if (v + u * threads < vectors) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
+        }
       }
       done = vectors * 16;
     }
-    for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads)
-      tt_store_word(to, at, bytes, tt_load_word(from, at, bytes));
-  }
-
-  /* `U` vectors of each input, `threads` apart, from vector `v` on. */
-  template <typename T, int U>
-  static __device__ __forceinline__ void reduce_vectors(tt_block *block, const tt_entry *inputs, int ninputs,
-                                                        const tt_entry *outputs, int noutputs,
-                                                        const tt_reduce_rule &rule, bool final, uint32_t v, int threads)
-  {
-    tt_word<T> sum[U][2];
-    for (int k = 0; k < ninputs; k++) {
-      const tt_entry &input = inputs[k];
-      const tt_byte *from = memory(block, input);
-      bool fresh = input.role == TT_CUDA_IN_RECV, scaled = input.flags & TT_ENTRY_SCALED;
-      tt_vector x[U];
-#pragma unroll
-      for (int u = 0; u < U; u++) {
-        const tt_byte *at = from + 16 * (size_t)(v + u * threads);
-        x[u] = fresh ? tt_load_volatile(at) : tt_load_plain(at);
-      }
-#pragma unroll
-      for (int u = 0; u < U; u++) {
-        tt_take<T>(&sum[u][0], x[u].low, k == 0, scaled, rule);
-        tt_take<T>(&sum[u][1], x[u].high, k == 0, scaled, rule);
-      }
-    }
-    tt_vector x[U];
-#pragma unroll
-    for (int u = 0; u < U; u++) x[u] = tt_vector{sum[u][0].store(rule, final), sum[u][1].store(rule, final)};
-    for (int k = 0; k < noutputs; k++) {
-      tt_byte *to = memory(block, outputs[k]);
-#pragma unroll
-      for (int u = 0; u < U; u++) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
+#pragma unroll 1
+    for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads) {
+      uint64_t word = tt_load_word(from, at, bytes);
+#pragma unroll 1
+      for (int k = 0; k < noutputs; k++) tt_store_word(target(outputs + k), at, bytes, word);
     }
   }
 
   template <typename T>
-  static __device__ __forceinline__ void reduce(tt_block *block, const tt_entry *inputs, int ninputs,
-                                                const tt_entry *outputs, int noutputs, const tt_reduce_rule &rule,
-                                                bool final, int thread, int threads)
+  static __device__ __noinline__ void reduce(const tt_entry *inputs, int ninputs, const tt_entry *outputs, int noutputs,
+                                             const tt_reduce_rule &rule_here, bool final, int thread, int threads)
   {
+    const tt_reduce_rule rule = rule_here;
     uint32_t bytes = inputs[0].bytes, done = 0;
-    bool all_aligned = true;
-    for (int k = 0; k < ninputs; k++) all_aligned &= aligned(memory(block, inputs[k]));
-    for (int k = 0; k < noutputs; k++) all_aligned &= aligned(memory(block, outputs[k]));
-    if (all_aligned) {
-      uint32_t vectors = bytes / 16, v = thread;
-      for (; v + (VECTORS - 1) * threads < vectors; v += VECTORS * threads)
-        reduce_vectors<T, VECTORS>(block, inputs, ninputs, outputs, noutputs, rule, final, v, threads);
-      for (; v < vectors; v += threads)
-        reduce_vectors<T, 1>(block, inputs, ninputs, outputs, noutputs, rule, final, v, threads);
-      done = vectors * 16;
-    }
-    for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads) {
-      tt_word<T> sum;
-      for (int k = 0; k < ninputs; k++)
-        tt_take<T>(&sum, tt_load_word(memory(block, inputs[k]), at, bytes), k == 0, inputs[k].flags & TT_ENTRY_SCALED,
-                   rule);
-      uint64_t word = sum.store(rule, final);
-      for (int k = 0; k < noutputs; k++) tt_store_word(memory(block, outputs[k]), at, bytes, word);
-    }
-  }
-
-  /* A copy to several places: the result of a reduction of one. */
-  static __device__ __forceinline__ void spread(tt_block *block, const tt_entry &input, const tt_entry *outputs,
-                                                int noutputs, int thread, int threads)
-  {
-    const tt_byte *from = memory(block, input);
-    uint32_t bytes = input.bytes, done = 0;
-    bool fresh = input.role == TT_CUDA_IN_RECV, all_aligned = aligned(from);
-    for (int k = 0; k < noutputs; k++) all_aligned &= aligned(memory(block, outputs[k]));
-    if (all_aligned) {
+    if (all_aligned(inputs, ninputs, outputs, noutputs)) {
       uint32_t vectors = bytes / 16;
+#pragma unroll 1
       for (uint32_t v = thread; v < vectors; v += VECTORS * threads) {
+        tt_word<T> sum[2 * VECTORS];
+#pragma unroll 1
+        for (int k = 0; k < ninputs; k++) {
+          const tt_entry *input = inputs + k;
+          const tt_byte *from = source(input);
+          bool fresh = tt_is_receive(input->role);
+          uint64_t words[2 * VECTORS];
+#pragma unroll
+          for (int u = 0; u < VECTORS; u++) {
+            tt_vector x = {0, 0};
+            if (v + u * threads < vectors) x = load(from + 16 * (size_t)(v + u * threads), fresh);
+            words[2 * u] = x.low;
+            words[2 * u + 1] = x.high;
+          }
+          tt_take_all<T, 2 * VECTORS>(sum, words, k == 0, input->flags & TT_ENTRY_SCALED, rule);
+        }
         tt_vector x[VECTORS];
 #pragma unroll
-        for (int u = 0; u < VECTORS; u++) {
-          const tt_byte *at = from + 16 * (size_t)(v + u * threads);
-          if (v + u * threads < vectors) x[u] = fresh ? tt_load_volatile(at) : tt_load_plain(at);
-        }
+        for (int u = 0; u < VECTORS; u++)
+          x[u] = tt_vector{sum[2 * u].store(rule, final), sum[2 * u + 1].store(rule, final)};
+#pragma unroll 1
         for (int k = 0; k < noutputs; k++) {
-          tt_byte *to = memory(block, outputs[k]);
+          tt_byte *to = target(outputs + k);
 #pragma unroll
           for (int u = 0; u < VECTORS; u++)
             if (v + u * threads < vectors) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
@@ -219,88 +179,81 @@ struct tt_simple {
       }
       done = vectors * 16;
     }
+#pragma unroll 1
     for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads) {
-      uint64_t word = tt_load_word(from, at, bytes);
-      for (int k = 0; k < noutputs; k++) tt_store_word(memory(block, outputs[k]), at, bytes, word);
+      tt_word<T> sum;
+#pragma unroll 1
+      for (int k = 0; k < ninputs; k++)
+        tt_take<T>(&sum, tt_load_word(source(inputs + k), at, bytes), k == 0, inputs[k].flags & TT_ENTRY_SCALED, rule);
+      uint64_t word = sum.store(rule, final);
+#pragma unroll 1
+      for (int k = 0; k < noutputs; k++) tt_store_word(target(outputs + k), at, bytes, word);
     }
+  }
+
+  template <typename T>
+  static __device__ __forceinline__ void move(const tt_entry *entry, const tt_reduce_rule &rule, int thread,
+                                              int threads)
+  {
+    if (entry->flags & TT_ENTRY_SCALED)
+      reduce<T>(entry, 1, entry, 1, rule, false, thread, threads);
+    else
+      copy(entry, entry, 1, thread, threads);
   }
 
   /* One worker's part of a repetition. */
   template <typename T>
-  static __device__ __forceinline__ void work(const tt_group &group, const tt_step &step, const tt_reduce_rule &rule,
-                                              int thread, int threads)
+  static __device__ __forceinline__ void work(const tt_step &step, const tt_reduce_rule &rule, int thread, int threads)
   {
-    tt_block *block = group.block;
-    const tt_cuda_instruction &i = *step.instruction;
-    for (int k = 0; k < i.nsends; k++) {
-      const tt_entry &entry = step.sends[k];
-      tt_entry out = entry; /* the same message, seen from the other side */
-      out.local = NULL;
-      if (entry.flags & TT_ENTRY_SCALED) {
-        reduce<T>(block, &entry, 1, &out, 1, rule, false, thread, threads);
-      } else {
-        copy(tt_slot(block->ends[entry.conn], entry.step), entry.local, entry.bytes, false, thread, threads);
-      }
-    }
-    if (i.ninputs > 0) {
-      bool final = i.flags & TT_FLAG_FINAL;
-      bool plain = i.ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(final && rule.divide);
-      if (plain)
-        spread(block, step.inputs[0], step.outputs, i.noutputs, thread, threads);
-      else
-        reduce<T>(block, step.inputs, i.ninputs, step.outputs, i.noutputs, rule, final, thread, threads);
-    }
-    for (int k = 0; k < i.nreceives; k++) {
-      const tt_entry &entry = step.receives[k];
-      copy(entry.local, tt_slot(block->ends[entry.conn], entry.step), entry.bytes, true, thread, threads);
-    }
+    const tt_cuda_instruction *i = step.instruction;
+#pragma unroll 1
+    for (int k = 0; k < i->nsends; k++) move<T>(step.sends + k, rule, thread, threads);
+    bool final = i->flags & TT_FLAG_FINAL;
+    if (i->ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(final && rule.divide))
+      copy(step.inputs, step.outputs, i->noutputs, thread, threads);
+    else if (i->ninputs > 0)
+      reduce<T>(step.inputs, i->ninputs, step.outputs, i->noutputs, rule, final, thread, threads);
+#pragma unroll 1
+    for (int k = 0; k < i->nreceives; k++) move<T>(step.receives + k, rule, thread, threads);
   }
 
-  static __device__ __forceinline__ bool wait_shared(tt_block *block, const uint32_t *counter, uint32_t value)
+  static __device__ __forceinline__ bool wait_shared(const uint32_t *counter, uint32_t value)
   {
+#pragma unroll 1
     while (tt_shared_acquire(counter) < value)
-      if (tt_aborted(block)) return false;
+      if (tt_aborted()) return false;
     return true;
   }
 
-  /* Repetitions [0, n), whose entries are resolved, `stride` entries from one to the next; `step_of(r)`. Leaves with
-   * the group's threads at different places: a barrier follows. */
-  template <typename T, typename STEP>
-  static __device__ __forceinline__ void run(const tt_group &group, const tt_reduce_rule &rule, int n,
-                                             int workers_barrier, const STEP &step_of)
+  /* Repetitions [0, n), which are resolved. Leaves with the group's threads at different places: a barrier follows. */
+  template <typename T>
+  static __device__ __forceinline__ void run(const tt_group &group, const tt_reduce_rule &rule, uint32_t n,
+                                             uint32_t most)
   {
-    tt_block *block = group.block;
-    uint32_t *ready = &block->ready[group.index], *worked = &block->worked[group.index];
-    if (!has_roles(group)) {
-      for (int r = 0; r < n; r++) {
-        tt_step step = step_of(r);
-        if (group.warp() == 0) wait(group, step);
-        group.sync();
-        if (!tt_aborted(block)) work<T>(group, step, rule, group.thread, group.threads);
-        group.sync();
-        if (group.warp() == 0 && !tt_aborted(block)) post(group, step);
+    uint32_t *ready = &block.ready[group.index], *worked = &block.worked[group.index];
+    bool roles = has_roles(group);
+    int workers = roles ? group.threads - 32 * SERVICE_WARPS : group.threads;
+    bool waits = roles && group.warp() == group.warps() - 1, posts = roles && group.warp() == group.warps() - 2;
+#pragma unroll 1
+    for (uint32_t r = 0; r < n; r++) {
+      tt_step step(group, r, most);
+      uint32_t operands = tt_operands(step.instruction);
+      if (waits || (!roles && group.warp() == 0)) {
+        if (!tt_aborted()) wait(group.lane(), step.sends, operands);
+        if (waits && group.lane() == 0) tt_shared_release(ready, r + 1);
       }
-      return;
-    }
-    int workers = group.threads - 32 * SERVICE_WARPS;
-    if (group.warp() == group.warps() - 1) {
-      for (int r = 0; r < n && !tt_aborted(block); r++) {
-        wait(group, step_of(r));
-        if (group.lane() == 0) tt_shared_release(ready, r + 1);
-      }
-    } else if (group.warp() == group.warps() - 2) {
-      for (int r = 0; r < n; r++) {
-        if (!wait_shared(block, worked, r + 1)) break;
+      if (!roles) group.sync();
+      if (!waits && !posts) {
+        if (roles) wait_shared(ready, r + 1);
         __syncwarp();
-        post(group, step_of(r));
+        if (!tt_aborted()) work<T>(step, rule, group.thread, workers);
+        tt_barrier(group.workers_barrier(), workers);
+        if (roles && group.thread == 0) tt_shared_release(worked, r + 1);
       }
-    } else {
-      for (int r = 0; r < n; r++) {
-        wait_shared(block, ready, r + 1);
+      if (posts || (!roles && group.warp() == 0)) {
+        bool done = !roles || wait_shared(worked, r + 1);
         __syncwarp();
-        if (!tt_aborted(block)) work<T>(group, step_of(r), rule, group.thread, workers);
-        tt_barrier(workers_barrier, workers);
-        if (group.thread == 0) tt_shared_release(worked, r + 1);
+        if (done && !tt_aborted()) post(group.lane(), step.sends, operands);
       }
     }
   }
