@@ -107,6 +107,8 @@ def measure(operation, options):
             operation.call()
     torch.cuda.synchronize()
     took = (time.perf_counter() - start) / options.iterations / (options.launches if graph else 1)
+    if not options.check:
+        return took * 1e6, 0
     once = capture(operation, 1).replay if graph else operation.call
     return took * 1e6, operation.wrong(once, 1) + operation.wrong(once, 7)
 
@@ -142,6 +144,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--check", type=int, default=1)
     parser.add_argument("--json", required=True)
     options = parser.parse_args()
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")

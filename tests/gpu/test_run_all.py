@@ -45,6 +45,12 @@ class Judging(unittest.TestCase):
             self.assertTrue(lines[-1].startswith("FAIL some group: "), lines)
             self.assertIn(word, lines[-1])
 
+    def test_what_a_tool_found_fails(self):
+        good = ["PASS a", "========= ERROR SUMMARY: 0 errors"]
+        self.assertEqual(self.judge(0, good), ["PASS a"])
+        lines = self.judge(0, good + ["========= ERROR SUMMARY: 12 errors"])
+        self.assertEqual(lines, ["PASS a", "FAIL some group: ========= ERROR SUMMARY: 12 errors"])
+
     def test_other_choices_than_asked_for_fail(self):
         good = ["PASS a"]
         self.assertEqual(self.judge(0, good, choices=(5, [])), good)

@@ -209,6 +209,22 @@ class Perf(Case):
                 self.assertEqual(done.returncode, 3, done.stderr)
                 self.assertEqual(len(re.findall(re.escape(said), done.stderr)), 1, done.stderr)
 
+    def test_runs_on_nccl_too(self):
+        """With NCCL's library in Tutti's place: nothing of Tutti's own is called."""
+        tool = shutil.which("nm")
+        if not tool:
+            self.skipTest("there is no nm")
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "api", "symbols.txt")) as f:
+            known = {"nccl" + word for line in f for word in line.split()}
+        needed = {line.split()[-1] for line in run(tool, "-D", "--undefined-only", PERF).stdout.splitlines()}
+        needed = {name for name in needed if "nccl" in name or "tutti" in name}
+        self.assertIn("ncclAllReduce", needed)
+        self.assertEqual(needed - known, set())
+        library = "/usr/local/cuda/lib64/libnccl.so.2"
+        if os.path.exists(library):
+            done = run(PERF, "--help", env=environment(LD_PRELOAD=library, LD_BIND_NOW=1))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_wrong_command_lines(self):
         for words, said in ((["all_reduce", "-q"], "-q"), (["all_reduce", "-G", 1, "--device", "host"], "host device"),
                             ([], "no collective"),

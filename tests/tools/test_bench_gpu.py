@@ -84,6 +84,8 @@ class Reading(unittest.TestCase):
         result = {"status": "ok", "results": [{"size": 8, "out_of_place": {"time": 3.5, "nwrong": 0}},
                                               {"size": 16, "out_of_place": {"time": 4.5, "nwrong": 2}}]}
         self.assertEqual(bench_gpu.parse_json(result, [8, 16]), ({8: 3.5, 16: 4.5}, 1))
+        result["results"][1]["out_of_place"]["nwrong"] = None
+        self.assertEqual(bench_gpu.parse_json(result, [8, 16])[1], 0)
         with self.assertRaisesRegex(bench_gpu.Failed, "32 B"):
             bench_gpu.parse_json(result, [8, 32])
         with self.assertRaisesRegex(bench_gpu.Failed, "a rank died"):
@@ -102,10 +104,11 @@ class Reading(unittest.TestCase):
 
 class FakeBench:
     def __init__(self, outcomes):
-        self.calls, self.outcomes = [], outcomes
+        self.calls, self.checks, self.outcomes = [], [], outcomes
 
     def measure(self, side, collective, mode):
         self.calls.append((side, collective, mode))
+        self.checks.append(self.check)
         outcome = self.outcomes.get(side, ({8: 1.0}, 0))
         if isinstance(outcome, str):
             raise bench_gpu.Failed(outcome)
@@ -114,7 +117,7 @@ class FakeBench:
 
 class Rounds(unittest.TestCase):
     def run_rounds(self, outcomes=None, **more):
-        options = argparse.Namespace(**{"rounds": 2, "budget": 100, "collectives": ["all_reduce"], "modes": ["graph"],
+        options = argparse.Namespace(**{"rounds": 2, "check_all": False, "budget": 100, "collectives": ["all_reduce"], "modes": ["graph"],
                                         **more})
         bench = FakeBench(outcomes or {})
         samples, failures = bench_gpu.rounds(bench, options, ["reference", "nccl", "tutti"])
@@ -125,6 +128,10 @@ class Rounds(unittest.TestCase):
         self.assertEqual([call[0] for call in bench.calls], ["reference", "nccl", "tutti", "nccl", "tutti", "reference"])
         self.assertEqual(samples[("all_reduce", "graph")]["tutti"], [{8: 1.0}] * 2)
         self.assertEqual(failures, [])
+
+    def test_the_first_round_is_checked(self):
+        self.assertEqual(self.run_rounds()[0].checks, [1, 1, 1, 0, 0, 0])
+        self.assertEqual(self.run_rounds(check_all=True)[0].checks, [1] * 6)
 
     def test_failures_are_kept_and_the_rest_goes_on(self):
         _, samples, failures = self.run_rounds({"nccl": "no library", "tutti": ({8: 2.0}, 5)})

@@ -82,7 +82,10 @@ static double time_operations(struct perf_worker *worker, const struct perf_case
   const struct perf_options *o = worker->team->options;
   double *times = calloc((size_t)o->repeats, sizeof(*times));
   if (!times) perf_watch_fail(worker->team->watch, "out of memory");
-  for (int i = 0; i < o->comms; i++) perf_worker_must(worker, i, "filling its buffers", perf_check_ones(&cases[i]));
+  for (int i = 0; i < o->comms; i++) {
+    perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "filling its buffers", perf_check_ones(&cases[i]));
+  }
   for (int i = 0; i < o->warmup; i++) perf_enqueue(worker, cases, o->aggregated, 0);
   perf_worker_wait(worker);
   void **graphs = o->graph ? perf_capture(worker, cases, o->iterations, o->aggregated) : NULL;
@@ -115,6 +118,7 @@ static void check_once(struct perf_worker *worker, struct perf_case *cases, void
   worker->epoch++;
   for (int i = 0; i < comms; i++) {
     cases[i].epoch = worker->epoch;
+    perf_worker_choose(worker, i);
     perf_worker_must(worker, i, "filling its buffers", perf_check_prepare(&cases[i]));
   }
   /* No barrier: a rank that is early must not touch the buffers of one that has not come yet. */
@@ -128,6 +132,7 @@ static void check_once(struct perf_worker *worker, struct perf_case *cases, void
   perf_team_barrier(worker->team, worker->thread);
   for (int i = 0; i < comms; i++) {
     struct perf_verdict verdict;
+    perf_worker_choose(worker, i);
     perf_worker_must(worker, i, "reading its buffers", perf_check_verify(&cases[i], &verdict));
     if (verdict.wrong) complain(worker, &cases[i], &verdict);
     outcomes[i].wrong += verdict.wrong;
