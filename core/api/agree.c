@@ -13,7 +13,7 @@
 struct settings {
   uint32_t version; /* Tutti's: ranks of different builds are not mixed */
   int32_t min_channels, max_channels;
-  uint32_t reserved;
+  int32_t collnet; /* collnetEnable */
   uint64_t params; /* hash of the agreed parameters */
   char device[16];
 };
@@ -88,6 +88,7 @@ static ncclResult_t compare(struct tt_bootstrap *bootstrap, int rank, int nranks
       return differ(r, "the device backend (TUTTI_DEVICE)", all[r].device, all[0].device);
     TT_TRY(compare_numbers(r, "config member minCTAs", all[r].min_channels, all[0].min_channels));
     TT_TRY(compare_numbers(r, "config member maxCTAs", all[r].max_channels, all[0].max_channels));
+    TT_TRY(compare_numbers(r, "config member collnetEnable", all[r].collnet, all[0].collnet));
   }
   return compare_params(bootstrap, rank, nranks, all);
 }
@@ -101,6 +102,7 @@ ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nra
   mine->version = TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH;
   mine->min_channels = config->minCTAs;
   mine->max_channels = config->maxCTAs;
+  mine->collnet = config->collnetEnable;
   mine->params = tt_param_agreed_hash();
   snprintf(mine->device, sizeof mine->device, "%s", device);
   ncclResult_t result = tt_bootstrap_all_gather(bootstrap, all, sizeof *all);

@@ -5,7 +5,7 @@
 #include "nccl.h"
 #include "bootstrap/bootstrap.h"
 
-/* Compares versions, the device backend, the channel limits of the config and all parameters marked `agreed`.
+/* Compares versions, the device backend, the channel limits and collnetEnable of the config, and all parameters marked `agreed`.
  * ncclInvalidUsage, on every rank, naming the first difference: which ranks, which setting, both values. */
 ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nranks, const char *device,
                                const ncclConfig_t *config);

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/agree.h"
+#include "api/collnet.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
+#include "plan/shared.h"
 #include "device/choose.h"
 #include "graph/order.h"
 #include "kernels/host/host.h"
@@ -136,16 +138,15 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_prope
   return ncclSuccess;
 }
 
-/* From the proved hosts: the rank order, the number of hosts, and this rank's device. */
+/* From the proved hosts, each named by its first rank: their numbers, the rank order, and this rank's device. */
 static ncclResult_t place(struct ncclComm *comm, int *max_local)
 {
-  int32_t *node;
-  TT_TRY(TT_CALLOC(&node, (size_t)comm->nranks));
+  int32_t *node = comm->node, count = 0;
   for (int r = 0; r < comm->nranks; r++) node[r] = comm->env != NULL ? comm->env->peers[r].node : r;
   tt_graph_order(comm->nranks, node, comm->order, &comm->nnodes, max_local);
+  for (int r = 0; r < comm->nranks; r++) node[r] = node[r] == r ? count++ : node[node[r]];
   comm->local_ranks = 0;
   for (int r = 0; r < comm->nranks; r++) comm->local_ranks += node[r] == node[comm->rank];
-  free(node);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   return ncclSuccess;
 }
@@ -180,6 +181,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,
       .all_mapped = all_mapped(comm),
+      .nodes_mapped = !tt_transport_device_memory(comm->env) && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
       .protocols = comm->device->protocols,
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =
@@ -191,7 +193,11 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
                    "(NCCL_MAX_NCHANNELS, maxCTAs) are asked for",
                    input.min_channels, input.max_channels);
   memcpy(input.buffer_bytes, comm->env->buffer_bytes, sizeof input.buffer_bytes);
-  return tt_tuning_create(&input, &comm->tuning);
+  TT_TRY(tt_comm_join_collnet(comm, config, input.min_channels, input.max_channels));
+  input.collnet_networks = comm->collnet_networks;
+  input.collnet_channels = comm->collnet_channels;
+  TT_TRY(tt_tuning_create(&input, &comm->tuning));
+  return tt_shared_join(comm, tt_tuning_shared_channels(comm->tuning));
 }
 
 /* What only communicators of several ranks have. A rank without its device still joins, so that the others learn of it
@@ -226,6 +232,7 @@ static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm *
   if (create->config.commName != NULL && (comm->name = strdup(create->config.commName)) == NULL)
     return TT_FAIL(ncclSystemError, "no memory for a communicator");
   TT_TRY(TT_CALLOC(&comm->order, (size_t)comm->nranks));
+  TT_TRY(TT_CALLOC(&comm->node, (size_t)comm->nranks));
   TT_TRY(TT_CALLOC(&comm->sends, (size_t)comm->nranks));
   TT_TRY(TT_CALLOC(&comm->recvs, (size_t)comm->nranks));
   return ncclSuccess;
@@ -265,7 +272,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   TT_TRY_GOTO(device, result, out);
   TT_TRY_GOTO(place(comm, &max_local), result, out);
   tt_log_set_device(comm->device_index);
-  TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, &comm->programs), result, out);
+  TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs), result, out);
   if (comm->nranks > 1) {
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
@@ -291,13 +298,17 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_connect_destroy(comm->connect);
   tt_health_destroy(comm->health);
   tt_bootstrap_destroy(comm->bootstrap);
+  tt_comm_leave_collnet(comm);
+  tt_shared_leave(comm);
   tt_transport_env_destroy(comm->env);
+  tt_collnet_close(comm->collnet);
   tt_context_release(comm->context);
   tt_net_close(comm->net);
   tt_tuning_destroy(comm->tuning);
   tt_programs_destroy(comm->programs);
   pthread_mutex_destroy(&comm->error_lock);
   free(comm->order);
+  free(comm->node);
   free(comm->sends);
   free(comm->recvs);
   free(comm->name);

@@ -19,6 +19,8 @@ TT_PARAM(NCCL_REPORT_CONNECT_PROGRESS, BOOL, 0, 0, 1, false, "1: log the progres
 TT_PARAM(NCCL_NET,                     STRING, 0, 0, 0, true, "name of the network to use, as the plugin reports it")
 TT_PARAM(NCCL_NET_PLUGIN,              STRING, 0, 0, 0, false, "comma list of net plugins (path, file name or suffix); none: built-in search only")
 TT_PARAM(NCCL_NET_DISABLE,             BOOL, 0, 0, 1, true, "1: never use a network; ranks that cannot share memory cannot connect")
+TT_PARAM(NCCL_COLLNET_ENABLE,          BOOL, 0, 0, 1, true, "1: a collnet plugin may reduce in the network; overrides the collnetEnable member of a communicator's config")
+TT_PARAM(NCCL_COLLNET_NODE_THRESHOLD,  INT, 2, 0, 1000000, true, "hosts from which on a collnet plugin is used, unless NCCL_ALGO names a CollNet algorithm")
 TT_PARAM(NCCL_SHM_DISABLE,             BOOL, 0, 0, 1, true, "1: never share memory between ranks of a host")
 TT_PARAM(NCCL_P2P_DISABLE,             BOOL, 0, 0, 1, true, "1: devices never use each other's memory directly")
 TT_PARAM(NCCL_SOCKET_NTHREADS,         INT, -1, -1, 16, false, "helper threads of a socket connection; -1: chosen by the plugin")

@@ -3,7 +3,9 @@
 
 #include "base/check.h"
 #include "plan/geometry.h"
+#include "plan/shared.h"
 #include "program/emit.h"
+#include "program/signature.h"
 
 static bool is_float(int datatype)
 {
@@ -56,7 +58,16 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
                                  .smallest_chunk = bytes};
     return ncclSuccess;
   }
-  TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
+  bool unreduced = comm->collnet != NULL && tt_collective_reduces(task->collective) &&
+                   !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op);
+  if (unreduced) {
+    TT_INFO(TT_TUNING, "%s: CollNet is out, as network %s does not reduce %s by %s",
+            tt_collective_name(task->collective), tt_collnet_name(comm->collnet), tt_datatype_name(task->datatype),
+            tt_op_name(task->op));
+    TT_TRY(tt_tuning_choose_without_collnet(comm->tuning, task->collective, bytes, choice));
+  } else {
+    TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
+  }
   TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
           choice->reason);
@@ -100,7 +111,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
         .element_bytes = element,
         .parts = programs[c]->parts,
         .nchannels = choice.nchannels,
-        .capacity = tt_geometry_piece(capacity, tt_program_most_pieces(programs[c])),
+        .capacity = tt_shared_chunk(comm, programs[c],
+                                    tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]))),
         .smallest = choice.smallest_chunk,
     };
     tt_geometry_cut(&cut, c, geometry);
@@ -108,6 +120,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
     geometry->scratch_stride = programs[c]->parts * geometry->chunk;
     geometry->scratch_lo = scratch;
     scratch += programs[c]->scratch_blocks * geometry->scratch_stride;
+    TT_TRY(tt_shared_place(comm, work, c, element));
   }
   return comm->nranks == 1 ? ncclSuccess : tt_plan_need(comm, work);
 }

@@ -10,13 +10,15 @@
 #include "connect/connect.h"
 #include "health/health.h"
 #include "plan/programs.h"
+#include "plugin/collnet.h"
 #include "transport/transport.h"
 #include "tuning/tuning.h"
 #include "tutti/device.h"
 
 struct tt_context;
-struct tt_monitor; /* plan/monitor.h */
-struct tt_scratch; /* plan/scratch.h */
+struct tt_monitor;       /* plan/monitor.h */
+struct tt_scratch;       /* plan/scratch.h */
+struct tt_shared_memory; /* plan/shared.h */
 
 #define TT_COMM_MAGIC 0x7475747469636f6dull /* "tutticom": a handle that does not start with it is none of ours */
 
@@ -42,6 +44,9 @@ struct ncclComm {
   const struct tt_device *device;
   struct tt_context *context; /* device/context.h; NULL for a device without contexts */
   struct tt_net *net;         /* NULL when there is no network */
+  struct tt_collnet *collnet; /* NULL when no network reduces */
+  struct tt_collnet_offer collnet_offer;
+  int collnet_networks, collnet_channels;
   struct tt_bootstrap *bootstrap;
   struct tt_peer_info *peers;
   struct tt_transport_env *env;
@@ -51,11 +56,13 @@ struct ncclComm {
   struct tt_programs *programs;
   int nnodes;
   int local_ranks;   /* on this rank's host, itself included */
+  int32_t *node;     /* of each rank, from 0 */
   int32_t *order;    /* ring order */
   int32_t *position; /* of each rank in it */
 
-  struct tt_scratch *scratch; /* of the collectives, which run one after another */
-  struct tt_monitor *monitor; /* of a device with streams, from the first launch on; else NULL */
+  struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
+  struct tt_scratch *scratch;      /* of the collectives, which run one after another */
+  struct tt_monitor *monitor;      /* of a device with streams, from the first launch on; else NULL */
 
   uint64_t collectives;               /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */

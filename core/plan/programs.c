@@ -15,16 +15,18 @@ struct entry {
 
 struct tt_programs {
   int rank, nranks;
-  const int32_t *order;
+  const int32_t *order, *node;
   struct entry *buckets[BUCKETS];
 };
 
-ncclResult_t tt_programs_create(int rank, int nranks, const int32_t *order, struct tt_programs **out)
+ncclResult_t tt_programs_create(int rank, int nranks, const int32_t *order, const int32_t *node,
+                                struct tt_programs **out)
 {
   TT_TRY(TT_CALLOC(out, 1));
   (*out)->rank = rank;
   (*out)->nranks = nranks;
   (*out)->order = order;
+  (*out)->node = node;
   return ncclSuccess;
 }
 
@@ -62,6 +64,7 @@ static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry
       .rank = programs->rank,
       .ring = programs->order,
       .tree_index = entry->tree,
+      .node = programs->node,
   };
   if (entry->collective == TT_FUNC_SEND || entry->collective == TT_FUNC_RECV)
     request.peer = entry->root;
@@ -77,7 +80,7 @@ static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry
 ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
                              const struct tt_program **out)
 {
-  int tree = algorithm == TT_ALGO_TREE ? channel & 1 : 0;
+  int tree = algorithm == TT_ALGO_TREE || algorithm == TT_ALGO_NVLS_TREE ? channel & 1 : algorithm == TT_ALGO_COLLNET_CHAIN ? channel : 0;
   unsigned bucket =
       ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)tree) % BUCKETS;
   struct entry *entry = programs->buckets[bucket];

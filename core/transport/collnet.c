@@ -26,20 +26,15 @@ struct tt_collnet_links {
   struct link *links; /* nchannels */
 };
 
-/* What a member tells the others. Its handles follow, one a channel. */
-struct hello {
-  int32_t result;
-  char why[252];
-};
-
+/* What a member tells the others: whether it failed, then its handles, one a channel. */
 static size_t hello_bytes(const struct tt_collnet_links_config *config)
 {
-  return sizeof(struct hello) + (size_t)config->nchannels * NCCL_NET_HANDLE_MAXSIZE;
+  return sizeof(struct tt_collnet_failure) + (size_t)config->nchannels * NCCL_NET_HANDLE_MAXSIZE;
 }
 
-static struct hello *hello_of(const struct tt_collnet_links_config *config, unsigned char *all, int member)
+static struct tt_collnet_failure *hello_of(const struct tt_collnet_links_config *config, unsigned char *all, int member)
 {
-  return (struct hello *)(void *)(all + (size_t)member * hello_bytes(config));
+  return (struct tt_collnet_failure *)(void *)(all + (size_t)member * hello_bytes(config));
 }
 
 static unsigned char *handle_of(const struct tt_collnet_links_config *config, unsigned char *all, int member,
@@ -64,21 +59,25 @@ static ncclResult_t listen_all(struct tt_collnet_links *links, unsigned char *al
   return ncclSuccess;
 }
 
+static void note(struct tt_collnet_failure *failure, int rank, ncclResult_t result)
+{
+  *failure = (struct tt_collnet_failure){.result = result, .rank = rank};
+  if (result != ncclSuccess) snprintf(failure->why, sizeof(failure->why), "%s", tt_log_thread_error());
+}
+
 /* Listens, and learns all members' handles or the first one's failure. */
-static ncclResult_t exchange(struct tt_collnet_links *links, struct tt_bootstrap *bootstrap, unsigned char *all)
+static ncclResult_t exchange(struct tt_collnet_links *links, struct tt_bootstrap *bootstrap, unsigned char *all,
+                             struct tt_collnet_failure *failure)
 {
   const struct tt_collnet_links_config *config = &links->config;
-  struct hello *mine = hello_of(config, all, config->me);
-  mine->result = listen_all(links, all);
-  if (mine->result != ncclSuccess) snprintf(mine->why, sizeof(mine->why), "%s", tt_log_thread_error());
+  struct tt_collnet_failure *mine = hello_of(config, all, config->me);
+  note(mine, links->env->rank, listen_all(links, all));
   TT_TRY(tt_bootstrap_group_all_gather(bootstrap, config->members, config->me, config->nmembers, all,
                                        hello_bytes(config)));
   for (int m = 0; m < config->nmembers; m++) {
-    struct hello *hello = hello_of(config, all, m);
-    hello->why[sizeof(hello->why) - 1] = '\0';
-    if (hello->result == ncclSuccess) continue;
-    if (m == config->me) return mine->result;
-    return TT_FAIL((ncclResult_t)hello->result, "rank %d: %s", config->members[m], hello->why);
+    *failure = *hello_of(config, all, m);
+    failure->why[sizeof(failure->why) - 1] = '\0';
+    if (failure->result != ncclSuccess) return (ncclResult_t)failure->result;
   }
   return ncclSuccess;
 }
@@ -142,14 +141,16 @@ static ncclResult_t connect_channel(struct tt_collnet_links *links, int channel,
 }
 
 ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap,
-                                     const struct tt_collnet_links_config *config, struct tt_collnet_links **out)
+                                     const struct tt_collnet_links_config *config, struct tt_collnet_links **out,
+                                     struct tt_collnet_failure *failure)
 {
   struct tt_collnet_links *links;
   unsigned char *all = NULL;
   void **handles = NULL;
   ncclResult_t result;
   *out = NULL;
-  TT_TRY(TT_CALLOC(&links, 1));
+  *failure = (struct tt_collnet_failure){.result = ncclSuccess};
+  TT_TRY_GOTO(TT_CALLOC(&links, 1), result, out);
   links->env = env;
   links->config = *config;
   TT_TRY_GOTO(TT_CALLOC(&links->links, (size_t)config->nchannels), result, out);
@@ -157,13 +158,14 @@ ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_boo
   TT_TRY_GOTO(TT_CALLOC(&all, (size_t)config->nmembers * hello_bytes(config)), result, out);
   /* A communicator without a net plugin has no proxy yet. */
   if (!env->proxy) TT_TRY_GOTO(tt_proxy_create(NULL, env->rank, &env->proxy), result, out);
-  TT_TRY_GOTO(exchange(links, bootstrap, all), result, out);
+  TT_TRY_GOTO(exchange(links, bootstrap, all, failure), result, out);
   for (int c = 0; c < config->nchannels; c++) TT_TRY_GOTO(connect_channel(links, c, all, handles), result, out);
   links->config.members = NULL; /* the caller's */
   *out = links;
 out:
   free(all);
   free(handles);
+  if (result != ncclSuccess && failure->result == ncclSuccess) note(failure, env->rank, result);
   if (result != ncclSuccess) tt_collnet_links_destroy(links);
   return result;
 }

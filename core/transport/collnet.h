@@ -17,10 +17,17 @@ struct tt_collnet_links_config {
   int nchannels;
 };
 
-/* Takes part of all members, which call it with the same arguments but `me`. Returns on all of them if one cannot
- * listen, with that rank's reason; connecting is the plugin's affair, and may fail on some only. */
+/* Why the links could not be made: what happened to which rank. */
+struct tt_collnet_failure {
+  int32_t result, rank;
+  char why[248];
+};
+
+/* Takes part of all members, which call it with the same arguments but `me`. Fails on all of them if one cannot listen,
+ * naming that rank; connecting is the plugin's affair, and may fail on some only. */
 ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap,
-                                     const struct tt_collnet_links_config *config, struct tt_collnet_links **out);
+                                     const struct tt_collnet_links_config *config, struct tt_collnet_links **out,
+                                     struct tt_collnet_failure *failure);
 /* NULL is allowed. */
 void tt_collnet_links_destroy(struct tt_collnet_links *links);
 

@@ -106,6 +106,35 @@ static uint64_t pat(const struct tt_tuning_input *input, int protocol, uint64_t 
   return lockstep(input, protocol, steps, bytes) + 2 * steps * POST_NS;
 }
 
+/* To the heads and back, and to the network and back; a head exchanges a share of the data with it. */
+static uint64_t direct_collnet(const struct tt_tuning_input *input, int protocol, uint64_t b)
+{
+  uint64_t networks = (uint64_t)TT_MAX(input->collnet_networks, 1);
+  return total(input, protocol, 2, 2, b / networks) + 2 * (uint64_t)input->max_ranks_per_node * POST_NS;
+}
+
+/* Along the node's ranks and back. Channels have different heads as far as there are networks. */
+static uint64_t chain_collnet(const struct tt_tuning_input *input, int protocol, uint64_t b)
+{
+  uint64_t hops = 2 * ((uint64_t)TT_MAX(input->max_ranks_per_node, 1) - 1);
+  uint64_t heads = (uint64_t)TT_MAX(TT_MIN(input->collnet_networks, input->collnet_channels), 1);
+  return total(input, protocol, hops, 2, b / heads);
+}
+
+/* Multicast memory is emulated: each rank copies all in and out, and reads and writes its share of every copy. */
+static uint64_t nvls(const struct tt_tuning_input *input, int protocol, uint64_t b)
+{
+  uint64_t local = (uint64_t)TT_MAX(input->max_ranks_per_node, 1);
+  return 3 * wires[MAPPED][protocol].latency_ns + 2 * (local - 1) * POST_NS +
+         4 * b * 1000 / wires[MAPPED][protocol].per_us;
+}
+
+static uint64_t nvls_tree(const struct tt_tuning_input *input, int protocol, uint64_t b)
+{
+  uint64_t depth = log2_up((uint64_t)TT_MAX(input->nnodes, 1));
+  return nvls(input, protocol, b) + total(input, protocol, 0, 2 * depth, 2 * b);
+}
+
 uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes)
 {
   uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES),
@@ -127,6 +156,14 @@ uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int alg
     return direct(input, collective, protocol, others, b, share);
   case TT_ALGO_PAT:
     return pat(input, protocol, n, share);
+  case TT_ALGO_COLLNET_DIRECT:
+    return direct_collnet(input, protocol, b);
+  case TT_ALGO_COLLNET_CHAIN:
+    return chain_collnet(input, protocol, b);
+  case TT_ALGO_NVLS:
+    return nvls(input, protocol, b);
+  case TT_ALGO_NVLS_TREE:
+    return nvls_tree(input, protocol, b);
   default: /* point to point */
     return lockstep(input, protocol, 1, b);
   }

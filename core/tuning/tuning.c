@@ -22,16 +22,46 @@ struct tt_tuning {
   struct tt_env_list algorithms, protocols;
 };
 
+static bool is_collnet(int algorithm)
+{
+  return algorithm == TT_ALGO_COLLNET_DIRECT || algorithm == TT_ALGO_COLLNET_CHAIN;
+}
+
+static bool is_nvls(int algorithm)
+{
+  return algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE;
+}
+
+/* Whether NCCL_ALGO says an algorithm's name. */
+static bool is_named(const struct tt_tuning *t, int collective, int algorithm)
+{
+  const struct tt_env_list *env = &t->algorithms;
+  return env->set[collective] && !env->inverted[collective] && env->allowed[collective] & 1u << algorithm;
+}
+
+/* The same for algorithms that use memory shared by a node. */
+static const char *missing_nvls(const struct tt_tuning *t, int collective, int algorithm, int protocol)
+{
+  const struct tt_tuning_input *input = &t->input;
+  if (input->kind == TT_TUNING_GPU || !input->nodes_mapped) return "there is no multicast memory";
+  if (!is_named(t, collective, algorithm)) return "multicast memory is only emulated here; NCCL_ALGO has to name it";
+  if (algorithm == TT_ALGO_NVLS && input->nnodes > 1) return "the ranks are on several nodes, which is for NVLSTree";
+  if (algorithm == TT_ALGO_NVLS_TREE && input->nranks != input->nnodes * input->max_ranks_per_node)
+    return "not all nodes have the same number of ranks";
+  if (algorithm == TT_ALGO_NVLS_TREE && input->max_ranks_per_node < 2) return "no two ranks are on one node";
+  return protocol == TT_PROTO_SIMPLE ? NULL : "shared memory needs Simple";
+}
+
 /* Why a pair is no candidate, whatever the user wants; NULL if it is one. */
 static const char *missing(const struct tt_tuning *t, int collective, int algorithm, int protocol)
 {
   const struct tt_tuning_input *input = &t->input;
   bool direct = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT || algorithm == TT_ALGO_DIRECT;
-  const struct tt_env_list *env = &t->algorithms;
   if (!tt_program_supports(collective, algorithm)) return "it has no program for it";
-  if (algorithm == TT_ALGO_COLLNET_DIRECT || algorithm == TT_ALGO_COLLNET_CHAIN)
-    return "there is no network that reduces";
-  if (algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE) return "there is no multicast memory";
+  if (is_collnet(algorithm) && !input->collnet_networks) return "there is no network that reduces";
+  if (is_collnet(algorithm) && protocol != TT_PROTO_SIMPLE) return "a network reduces plain data only";
+  const char *why = is_nvls(algorithm) ? missing_nvls(t, collective, algorithm, protocol) : NULL;
+  if (why) return why;
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
   bool fits = tt_conn_capacity(input->buffer_bytes[protocol] / TT_SLOTS, protocol) >= TT_PAT_PIECES * TT_PIECE_ALIGN;
@@ -39,7 +69,7 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   /* Connections of all to all over a network are made only if the user asks for them by name, or if there is no other
    * way. */
   bool only = !tt_program_supports(collective, TT_ALGO_RING);
-  bool named = env->set[collective] && !env->inverted[collective] && env->allowed[collective] & 1u << algorithm;
+  bool named = is_named(t, collective, algorithm);
   if (direct && !input->all_mapped && !named && !only) return "not all ranks share memory";
   if (algorithm == TT_ALGO_PAT && input->kind == TT_TUNING_GPU && !named)
     return "GPUs use it only if NCCL_ALGO names it";
@@ -53,11 +83,11 @@ static bool candidate(const struct tt_tuning *t, int collective, int algorithm, 
 }
 
 /* Whether NCCL_ALGO's list leaves an algorithm that the collective has, protocols apart. */
-static bool has_algorithm(const struct tt_tuning *t, int collective)
+static bool has_algorithm(const struct tt_tuning *t, int collective, uint32_t possible)
 {
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
-      if (candidate(t, collective, a, p, t->algorithms.allowed[collective], UINT32_MAX)) return true;
+      if (candidate(t, collective, a, p, possible & t->algorithms.allowed[collective], UINT32_MAX)) return true;
   return false;
 }
 
@@ -72,11 +102,19 @@ static int useful_channels(const struct tt_tuning *t, int collective, int algori
   return (int)TT_MIN(bytes / CHANNEL_BYTES, (size_t)(t->input.all_mapped ? MAPPED_CHANNELS : NETWORK_CHANNELS));
 }
 
+/* Each channel has an area of the shared memory. */
+static int shared_channels(const struct tt_tuning *t)
+{
+  return TT_MIN(TT_MAX(t->input.min_channels, NETWORK_CHANNELS), t->input.max_channels);
+}
+
 static int channels(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes)
 {
   int count = TT_MAX(useful_channels(t, collective, algorithm, protocol, bytes), t->input.min_channels);
   /* Each channel runs one of the two trees: both are needed, in equal numbers. */
   if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);
+  if (is_nvls(algorithm)) count = TT_MIN(count, shared_channels(t));
+  if (is_collnet(algorithm)) count = TT_MIN(count, t->input.collnet_channels);
   if (count > t->input.max_channels)
     count = algorithm == TT_ALGO_TREE ? TT_MAX(t->input.max_channels & ~1, 1) : t->input.max_channels;
   return count;
@@ -132,13 +170,24 @@ static ncclResult_t check_input(const struct tt_tuning_input *input)
                  input->min_channels, input->max_channels);
 }
 
+static void announce_fallback(const struct tt_tuning *t, int collective)
+{
+  TT_INFO(TT_INIT | TT_TUNING, "Tuning: NCCL_ALGO=%s has nothing that %s has here; its algorithm is chosen freely",
+          t->algorithms.value, tt_collective_name(collective));
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++) {
+    const char *why = is_named(t, collective, a) ? missing(t, collective, a, TT_PROTO_SIMPLE) : NULL;
+    if (why)
+      TT_INFO(TT_INIT | TT_TUNING, "Tuning: %s does not use %s: %s", tt_collective_name(collective),
+              tt_algorithm_name(a), why);
+  }
+}
+
 /* Says once what the variables do and cannot do. */
 static void announce(const struct tt_tuning *t)
 {
   for (int c = 0; c <= TT_FUNC_ALL_REDUCE; c++)
-    if (t->algorithms.set[c] && !has_algorithm(t, c))
-      TT_INFO(TT_INIT | TT_TUNING, "Tuning: NCCL_ALGO=%s has nothing that %s has here; its algorithm is chosen freely",
-              t->algorithms.value, tt_collective_name(c));
+    if (t->algorithms.set[c] && !has_algorithm(t, c, UINT32_MAX))
+      announce_fallback(t, c);
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
       const char *why = missing(t, TT_FUNC_ALL_REDUCE, a, p);
@@ -168,6 +217,15 @@ ncclResult_t tt_tuning_create(const struct tt_tuning_input *input, struct tt_tun
   return ncclSuccess;
 }
 
+int tt_tuning_shared_channels(const struct tt_tuning *t)
+{
+  for (int c = 0; c <= TT_FUNC_ALL_REDUCE; c++)
+    for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+      if (is_nvls(a) && candidate(t, c, a, TT_PROTO_SIMPLE, t->algorithms.allowed[c], t->protocols.allowed[c]))
+        return shared_channels(t);
+  return 0;
+}
+
 void tt_tuning_destroy(struct tt_tuning *tuning)
 {
   free(tuning);
@@ -190,14 +248,17 @@ static void explain(const struct tt_tuning *t, int collective, int candidates, b
     snprintf(text + at, size - at, "; one channel, so one tree");
 }
 
-ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
+/* `possible`: algorithms, as bits. */
+static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, uint32_t possible,
+                           struct tt_choice *choice)
 {
   memset(choice, 0, sizeof(*choice));
   if (collective < 0 || collective >= TT_NUM_FUNCS)
     return TT_FAIL(ncclInternalError, "collective number %d does not exist", collective);
   int program = as_program(collective), candidates = 0;
-  bool fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective);
+  bool fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective, possible);
   uint32_t algorithms = is_point_to_point(collective) || fell_back ? UINT32_MAX : t->algorithms.allowed[collective];
+  algorithms &= possible;
   uint64_t best = UINT64_MAX;
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
@@ -218,4 +279,16 @@ ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t 
       t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
   explain(t, collective, candidates, fell_back, choice);
   return ncclSuccess;
+}
+
+ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
+{
+  return choose(t, collective, bytes, UINT32_MAX, choice);
+}
+
+ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *t, int collective, size_t bytes,
+                                              struct tt_choice *choice)
+{
+  const uint32_t collnet = 1u << TT_ALGO_COLLNET_DIRECT | 1u << TT_ALGO_COLLNET_CHAIN;
+  return choose(t, collective, bytes, ~collnet, choice);
 }

@@ -18,10 +18,13 @@ struct tt_tuning_input {
   int nranks, nnodes;
   int max_ranks_per_node;
   bool all_mapped;     /* every pair of ranks shares memory */
+  bool nodes_mapped;   /* every pair of ranks of one node shares host memory */
   uint32_t protocols;  /* the device's, as bits */
   int device_channels; /* that the device likes to use at most; 0: no opinion */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
+  /* Networks that reduce (CollNet): how many there are, 0 if none is in use, and the channels that each has. */
+  int collnet_networks, collnet_channels;
 };
 
 struct tt_tuning; /* immutable after creation: any thread */
@@ -30,6 +33,9 @@ struct tt_tuning; /* immutable after creation: any thread */
  * allowed. */
 ncclResult_t tt_tuning_create(const struct tt_tuning_input *input, struct tt_tuning **out);
 void tt_tuning_destroy(struct tt_tuning *tuning);
+
+/* Channels for which ranks need memory that their node shares (NVLS, NVLSTree); 0: no choice will use any. */
+int tt_tuning_shared_channels(const struct tt_tuning *tuning);
 
 struct tt_choice {
   int algorithm, protocol, nchannels;
@@ -42,5 +48,9 @@ struct tt_choice {
  * collective has, the other constraints stay and the fallback says so; when nothing is left, ncclInvalidUsage naming
  * the variable, its value and what the collective has. */
 ncclResult_t tt_tuning_choose(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
+/* The same where CollNet is out, since the network does not reduce the type by the operation. `choice->reason` says so
+ * if NCCL_ALGO names it. */
+ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *tuning, int collective, size_t bytes,
+                                              struct tt_choice *choice);
 
 #endif

@@ -183,6 +183,9 @@ static void check_choice(const struct tt_tuning_input *input, int collective, si
       bool direct = a == TT_ALGO_ONE_SHOT || a == TT_ALGO_TWO_SHOT || a == TT_ALGO_DIRECT;
       bool named = algorithms.set[collective] && !algorithms.inverted[collective];
       bool usual = input->all_mapped || !direct || named || !tt_program_supports(collective, TT_ALGO_RING);
+      bool collnet = a == TT_ALGO_COLLNET_DIRECT || a == TT_ALGO_COLLNET_CHAIN;
+      if (collnet && !input->collnet_networks) continue;
+      if (a == TT_ALGO_NVLS || a == TT_ALGO_NVLS_TREE) continue; /* there is no multicast memory */
       if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a) && usual) possible = true;
     }
     if (possible)
@@ -394,6 +397,35 @@ START_TEST(create_refuses_bad_values)
 }
 END_TEST
 
+/* CollNet only where a network reduces, with plain data, on channels that are connected with it. */
+START_TEST(networks_that_reduce)
+{
+  struct tt_tuning_input input = host_input(4, false);
+  set("CollNetChain", NULL);
+  struct tt_tuning *tuning = create(&input);
+  ck_assert_ptr_nonnull(strstr(choose(tuning, TT_FUNC_ALL_REDUCE, 4096).reason, "has nothing for AllReduce"));
+  tt_tuning_destroy(tuning);
+  input.collnet_networks = input.collnet_channels = 2;
+  tuning = create(&input);
+  struct tt_choice choice = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 26);
+  ck_assert_int_eq(choice.algorithm, TT_ALGO_COLLNET_CHAIN);
+  ck_assert_int_eq(choice.protocol, TT_PROTO_SIMPLE);
+  ck_assert_int_eq(choice.nchannels, 2);
+  ck_assert_int_eq(tt_tuning_choose_without_collnet(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, &choice), ncclSuccess);
+  ck_assert_int_ne(choice.algorithm, TT_ALGO_COLLNET_CHAIN);
+  ck_assert_ptr_nonnull(strstr(choice.reason, "NCCL_ALGO=CollNetChain has nothing for AllReduce"));
+  ck_assert_int_ne(choose(tuning, TT_FUNC_ALL_GATHER, 4096).algorithm, TT_ALGO_COLLNET_CHAIN);
+  tt_tuning_destroy(tuning);
+  set(NULL, NULL);
+  tuning = create(&input);
+  ck_assert_int_eq(tt_tuning_choose_without_collnet(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, &choice), ncclSuccess);
+  ck_assert(choice.algorithm != TT_ALGO_COLLNET_CHAIN && choice.algorithm != TT_ALGO_COLLNET_DIRECT);
+  choice = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 26);
+  ck_assert(choice.algorithm == TT_ALGO_COLLNET_CHAIN || choice.algorithm == TT_ALGO_COLLNET_DIRECT);
+  tt_tuning_destroy(tuning);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("tuning");
@@ -411,6 +443,7 @@ int main(void)
   tcase_add_test(tests, fallback_keeps_the_protocol);
   tcase_add_test(tests, what_the_device_lacks);
   tcase_add_test(tests, channels_have_limits);
+  tcase_add_test(tests, networks_that_reduce);
   tcase_add_test(tests, create_refuses_bad_values);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

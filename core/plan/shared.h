@@ -1,0 +1,24 @@
+/* Memory that the ranks of a node share: each has a copy, which the others map. It is what TT_SHARED and TT_MULTICAST
+ * of programs are on devices without multicast addresses. */
+#ifndef TT_PLAN_SHARED_H
+#define TT_PLAN_SHARED_H
+
+#include <stddef.h>
+#include "nccl.h"
+#include "tutti/device.h"
+
+struct ncclComm;
+
+/* Takes part of all ranks, during init: makes this rank's copy, for `channels` channels (equal on all ranks; 0: none is
+ * needed), and maps those of the others. */
+ncclResult_t tt_shared_join(struct ncclComm *comm, int channels);
+/* Unmaps, while the transport env still is. This rank's copy goes with its env, since a rank that was not told of an
+ * abort yet may still use it. */
+void tt_shared_leave(struct ncclComm *comm);
+
+/* Bytes that a program's chunk may have: at most `capacity`, and all fit a channel's area. */
+size_t tt_shared_chunk(const struct ncclComm *comm, const struct tt_program *program, size_t capacity);
+/* Gives the work the memory, if its programs share any, and channel `channel` its area. `element`: bytes of one. */
+ncclResult_t tt_shared_place(const struct ncclComm *comm, struct tt_work *work, int channel, size_t element);
+
+#endif
