@@ -1,8 +1,10 @@
 """Tests of bench/gpu/run without GPUs: its arithmetic, what it reads of each program's output, and its table. Arguments:
 the directory of the programs."""
 import argparse
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -154,14 +156,51 @@ class Programs(unittest.TestCase):
         return bench_gpu.Bench(options)
 
     def test_sizes_in_one_run_and_one_by_one(self):
-        env = dict(os.environ, TUTTI_DEVICE="host")
+        env = dict(os.environ, TUTTI_DEVICE="host", NCCL_DEBUG="VERSION")
         for sizes, runs in (("8,128,2K", 1), ("8,24", 2)):
             bench = self.bench("--sizes", sizes)
             started = []
             launch, bench.launch = bench.launch, lambda *words: started.append(words) or launch(*words)
-            times, wrong = bench.nccl_tests("reference", "all_reduce", "eager", env)
+            times, wrong = bench.nccl_tests("dropin", "all_reduce", "eager", env)
             self.assertEqual(sorted(times), sorted(bench.sizes))
             self.assertEqual((wrong, len(started)), (0, runs))
+            self.assertRegex(bench.versions["library of Tutti (nccl-tests)"], r"NCCL version \S+ \(Tutti \S+\)")
+
+    def test_a_library_that_is_not_the_one_asked_for(self):
+        tutti, nccl = ["NCCL version 2.28.9 (Tutti 0.1.0)"], ["noise", "NCCL version 2.28.9+cuda13.0"]
+        for side, good, bad in (("nccl", nccl, tutti), ("reference", nccl, tutti), ("tutti", tutti, nccl)):
+            bench = self.bench("--sizes", "8")
+            bench.note_library(side, good)
+            with self.assertRaises(bench_gpu.Failed):
+                bench.note_library(side, bad)
+
+    def test_a_whole_run(self):
+        """On a device of threads; tutti-perf stands for nccl-tests, and Tutti for NCCL."""
+        device = os.environ.get("TEST_DEVICE")
+        if not device:
+            self.skipTest("there is no fake device")
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "out.json")
+            bench = self.bench("--sizes", "8,1K", "--rounds", "2", "--launches", "2", "--json", str(out), "--nccl",
+                               "/nowhere/libnccl.so.2")
+            env = dict(os.environ, TUTTI_DEVICE=device, TUTTI_PERF_CUDA=os.environ["TEST_PERF_HELPER"])
+            bench.environment = lambda **more: env
+            bench.note_library = lambda *words: None
+            sides = bench_gpu.sides_of(bench.options)
+            text = io.StringIO()
+            with contextlib.redirect_stdout(text):
+                samples, failures = bench_gpu.rounds(bench, bench.options, sides)
+                status = bench_gpu.report(bench, bench.options, sides, samples, failures)
+            result = json.loads(out.read_text())
+        self.assertEqual((status, failures, sides), (0, [], ["reference", "nccl", "tutti"]))
+        self.assertIn("all_reduce, float sum, graph, out of place, medians of 2 rounds", text.getvalue())
+        self.assertRegex(text.getvalue(), r"(?m)^\| 1 KiB \|( [0-9.]+ \|){5}$")
+        self.assertEqual([table["mode"] for table in result["tables"]], ["eager", "graph"])
+        for table in result["tables"]:
+            self.assertEqual({side: len(taken) for side, taken in table["samples"].items()},
+                             {"reference": 2, "nccl": 2, "tutti": 2})
+            for row in table["rows"]:
+                self.assertAlmostEqual(row["ratio"]["tutti"], row["us"]["tutti"] / row["us"]["reference"])
 
     def test_a_program_that_fails(self):
         env = dict(os.environ, TUTTI_DEVICE="host")
