@@ -11,10 +11,8 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/state.h"
 
-/* How long works may go on after they were stopped, and a copy of ours may take: it waits for nothing but room on the
- * device, which kernels of the user may occupy. */
+/* How long works may go on after they were stopped. */
 #define STOPPED_MS 1000
-#define SIDE_MS 60000
 /* Polls that do not sleep, and how long others do. */
 #define QUICK_POLLS 200
 #define POLL_USEC 50
@@ -224,19 +222,19 @@ ncclResult_t tt_cuda_drain(struct tt_device_context *context, int timeout_ms, in
 
 /* ---- The side stream ---- */
 
-ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, const char *doing)
+ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, cudaError_t started, const char *doing)
 {
-  tt_deadline deadline = tt_deadline_in_ms(SIDE_MS);
+  tt_deadline deadline = tt_deadline_in_ms(TT_CUDA_SIDE_MS);
+  TT_TRY(tt_cuda_check(started, doing));
   cudaError_t error;
   for (int poll = 0; (error = cudaStreamQuery(context->side)) == cudaErrorNotReady;
        poll = TT_MIN(poll + 1, QUICK_POLLS)) {
     cudaGetLastError();
-    if (tt_deadline_passed(deadline)) {
+    if (context->state->side_stuck || tt_deadline_passed(deadline)) {
       context->state->side_stuck = true;
       return TT_FAIL(ncclSystemError,
-                     "rank %d: GPU %d has not done this within %d s: %s. Kernels that do not end seem to "
-                     "occupy all of it",
-                     context->rank, context->device, SIDE_MS / 1000, doing);
+                     "rank %d: GPU %d did not do this in %d ms: %s. Kernels that do not end seem to occupy all of it",
+                     context->rank, context->device, TT_CUDA_SIDE_MS, doing);
     }
     pause_between_polls(poll);
   }

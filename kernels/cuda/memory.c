@@ -177,9 +177,8 @@ static ncclResult_t enable_peer(struct tt_device_context *context, int device)
 static ncclResult_t zero(struct tt_device_context *context, const struct tt_device_memory *memory)
 {
   pthread_mutex_lock(&context->lock);
-  ncclResult_t result =
-      tt_cuda_check(cudaMemsetAsync(memory->ptr, 0, memory->bytes, context->side), "zeroing memory of a GPU");
-  if (result == ncclSuccess) result = tt_cuda_side_wait(context, "zeroing memory");
+  cudaError_t started = cudaMemsetAsync(memory->ptr, 0, memory->bytes, context->side);
+  ncclResult_t result = tt_cuda_side_wait(context, started, "zeroing memory of a GPU");
   pthread_mutex_unlock(&context->lock);
   return result;
 }

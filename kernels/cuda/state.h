@@ -19,6 +19,12 @@ struct tt_cuda_host_block {
 ncclResult_t tt_cuda_host_block_take(struct tt_cuda_host_block **block);
 void tt_cuda_host_block_put(struct tt_cuda_host_block *block);
 
+/* How long a copy on the side stream may take. It waits for nothing but room on the device, which kernels of the user
+ * may occupy. Tests have less patience. */
+#ifndef TT_CUDA_SIDE_MS
+#define TT_CUDA_SIDE_MS 60000
+#endif
+
 struct tt_cuda_chunk; /* small_alloc.c */
 
 struct tt_cuda_context_state {
@@ -27,7 +33,7 @@ struct tt_cuda_context_state {
   struct tt_cuda_host_block *block;
   cudaEvent_t launched;    /* behind the last launch */
   _Atomic bool any_launch; /* `launched` was recorded */
-  bool side_stuck;         /* a copy on `side` did not end in time: nothing more is put there. Under the lock */
+  bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
 
   pthread_mutex_t stall_lock; /* of what follows */
@@ -40,8 +46,9 @@ ncclResult_t tt_cuda_open(const struct tt_device_config *config, struct tt_devic
 void tt_cuda_close(struct tt_device_context *context);
 void tt_cuda_stop(struct tt_device_context *context);
 ncclResult_t tt_cuda_drain(struct tt_device_context *context, int timeout_ms, int *done);
-/* Waits until all that was put on the side stream is done. The lock is held. */
-ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, const char *doing);
+/* Waits until what was just put on the side stream, with the result `started`, is done. The lock is held. After a
+ * failure with side_stuck set, the device may still do it. */
+ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, cudaError_t started, const char *doing);
 
 /* status.c */
 ncclResult_t tt_cuda_status(struct tt_device_context *context, struct tt_device_status *status);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "base/timer.h"
 #include "fake_cuda.h"
 #include "kernels/cuda/state.h"
 
@@ -189,6 +190,34 @@ START_TEST(uploaded)
 }
 END_TEST
 
+/* A GPU that does nothing more is waited for once. What it may still write to is not freed. */
+START_TEST(stuck)
+{
+  struct tt_device_memory memory;
+  void *to;
+  char from[8] = "";
+  open_both(_i == 0 ? "1" : "0");
+  ck_assert_int_eq(tt_cuda_small_alloc(one, 8, &to), ncclSuccess);
+  int before = all_memory();
+  fake.stuck = true;
+  uint64_t start = tt_timer_ns();
+  ck_assert_int_eq(tt_cuda_alloc(one, BYTES, &memory), ncclSystemError);
+  ck_assert_uint_ge(tt_timer_ns() - start, TT_CUDA_SIDE_MS * 1000000ull);
+  ck_assert_ptr_eq(memory.ptr, NULL);
+  ck_assert_int_gt(all_memory(), before);
+  ck_assert_ptr_ne(strstr(tt_log_thread_error(), "GPU 1"), NULL);
+  start = tt_timer_ns();
+  ck_assert_int_eq(tt_cuda_upload(one, to, from, sizeof(from)), ncclSystemError);
+  ck_assert_int_eq(tt_cuda_alloc(one, BYTES, &memory), ncclSystemError);
+  ck_assert_uint_lt(tt_timer_ns() - start, TT_CUDA_SIDE_MS * 1000000ull);
+  before = all_memory();
+  tt_cuda_close(one);
+  ck_assert_int_eq(all_memory(), before);
+  fake.stuck = false;
+  tt_cuda_close(other);
+}
+END_TEST
+
 void add_memory(Suite *suite)
 {
   TCase *tc = tcase_create("memory");
@@ -199,5 +228,6 @@ void add_memory(Suite *suite)
   tcase_add_test(tc, not_exported);
   tcase_add_test(tc, small_pieces);
   tcase_add_test(tc, uploaded);
+  tcase_add_loop_test(tc, stuck, 0, 2);
   suite_add_tcase(suite, tc);
 }
