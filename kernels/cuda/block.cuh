@@ -23,8 +23,6 @@ struct tt_end {
   int32_t peer;
 };
 
-enum { TT_ENTRY_FIRST = 1, TT_ENTRY_SCALED = 2, TT_ENTRY_NO_CREDIT = 4 };
-
 /* An operand of one repetition, resolved. */
 struct tt_entry {
   tt_byte *local; /* memory of this rank, or NULL */
@@ -273,18 +271,32 @@ static __device__ __noinline__ void tt_resolve(const tt_cuda_instruction *instru
   *entry = e;
 }
 
-/* A repetition as its entries lie. */
+/* A repetition as its entries lie: sends of local chunks, the reduction's inputs and outputs, receives into local
+ * chunks. */
 struct tt_step {
-  const tt_cuda_instruction *instruction;
   const tt_entry *sends, *inputs, *outputs, *receives;
-  /* Number r of the batch that is resolved, with room for `most` operands each. */
-  __device__ __forceinline__ tt_step(const tt_group &group, uint32_t r, uint32_t most)
-      : instruction(tt_instruction_here(block.instructions[group.index][r])), sends(group.entries() + r * most),
-        inputs(sends + instruction->nsends), outputs(inputs + instruction->ninputs),
-        receives(outputs + instruction->noutputs)
+  int nsends, ninputs, noutputs, nreceives;
+  bool final;
+  __device__ __forceinline__ tt_step(const tt_entry *entries, int ns, int ni, int no, int nr, bool f)
+      : sends(entries), inputs(sends + ns), outputs(inputs + ni), receives(outputs + no), nsends(ns), ninputs(ni),
+        noutputs(no), nreceives(nr), final(f)
   {
   }
+  __device__ __forceinline__ tt_step(const tt_entry *entries, const tt_cuda_instruction *i)
+      : tt_step(entries, i->nsends, i->ninputs, i->noutputs, i->nreceives, (i->flags & TT_FLAG_FINAL) != 0)
+  {
+  }
+  __device__ __forceinline__ uint32_t operands() const
+  {
+    return nsends + ninputs + noutputs + nreceives;
+  }
 };
+
+/* Number r of the batch that is resolved, with room for `most` operands each. */
+__device__ __forceinline__ tt_step tt_batch_step(const tt_group &group, uint32_t r, uint32_t most)
+{
+  return tt_step(group.entries() + r * most, tt_instruction_here(block.instructions[group.index][r]));
+}
 
 /* What the first message of an operation carries on a connection, and others. */
 __device__ __forceinline__ uint64_t tt_first_word(const tt_entry *entry)

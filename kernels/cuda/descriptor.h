@@ -29,6 +29,10 @@ enum {
   TT_CUDA_MOVE_RECV = 5
 };
 
+/* Flags of an operand that was resolved: its message is the first of the work on the connection; its values are scaled
+ * when they are read; there is no slot for it yet. */
+enum { TT_ENTRY_FIRST = 1, TT_ENTRY_SCALED = 2, TT_ENTRY_NO_CREDIT = 4 };
+
 struct tt_cuda_operand {
   uint8_t role;
   uint8_t buffer;         /* index into tt_cuda_buffers; of IN_RECV and OUT_SEND unused */
@@ -100,6 +104,54 @@ struct tt_cuda_channel {
   uint32_t reserved[3];
 };
 
+/* A short work: every channel has a single loop, so few repetitions that each connection is used for no more than half
+ * of its slots, and no scratch memory; alone in its launch, in LL or LL128, and all of it fits the kernel's parameters.
+ * Then the host resolves all but the connections' steps. The words are
+ *
+ *     tt_cuda_short, tt_cuda_work, programs (one for each kind of channel), channels with their connections' indices
+ */
+struct tt_cuda_short {
+  uint16_t channels, channel_quads; /* quad of the first channel, and from one to the next */
+  uint32_t reserved[3];
+};
+
+/* Followed by its steps and entries. */
+struct tt_cuda_short_program {
+  uint16_t nsteps, nentries;
+  uint16_t nstrands;
+  uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1 + 1]; /* of each strand; then nsteps */
+  uint32_t reserved[2];
+};
+
+/* A repetition. */
+struct tt_cuda_short_step {
+  uint16_t first; /* entry; of SIGNAL and WAIT: semaphore */
+  uint8_t opcode, flags;
+  uint8_t nsends, ninputs, noutputs, nreceives;
+};
+
+enum { /* of an entry, beside TT_ENTRY_FIRST and TT_ENTRY_SCALED */
+       TT_CUDA_SHORT_LOCAL = 16,
+       TT_CUDA_SHORT_MESSAGE = 32,
+       TT_CUDA_SHORT_LAST = 64 /* of its connection */
+};
+
+struct tt_cuda_short_entry {
+  uint8_t role, flags, buffer, conn;
+  uint8_t uses_before; /* of its connection, by earlier repetitions */
+  uint8_t reserved;
+  uint16_t row;
+  uint32_t part;
+};
+
+/* Followed by 2 * npeers indices of ends. Elements. */
+struct tt_cuda_short_channel {
+  uint64_t lo, hi;
+  uint32_t length;  /* of a part */
+  uint32_t program; /* quad */
+  uint32_t reserved[2];
+};
+
 struct tt_cuda_launch {
   struct tt_cuda_mapped *mapped;
   uint32_t *claim;            /* set by the block that reports the first failure */
@@ -111,6 +163,6 @@ struct tt_cuda_launch {
 };
 
 /* kernel.cu, compiled for each data type; by protocol. As cudaLaunchKernel takes it. */
-typedef const void *tt_cuda_kernel(int protocol);
+typedef const void *tt_cuda_kernel(int protocol, int is_short);
 
 #endif

@@ -23,9 +23,9 @@ tt_cuda_kernel *const tt_cuda_kernels[10] = {
 static ncclResult_t load_kernels(void)
 {
   for (size_t type = 0; type < TT_COUNT(tt_cuda_kernels); type++)
-    for (int protocol = 0; protocol < TT_NUM_PROTOCOLS; protocol++) {
+    for (int k = 0; k < 2 * TT_NUM_PROTOCOLS; k++) {
       struct cudaFuncAttributes attributes;
-      TT_CUDA_TRY(cudaFuncGetAttributes(&attributes, tt_cuda_kernels[type](protocol)), "loading a kernel");
+      TT_CUDA_TRY(cudaFuncGetAttributes(&attributes, tt_cuda_kernels[type](k / 2, k % 2)), "loading a kernel");
     }
   return ncclSuccess;
 }
@@ -104,14 +104,13 @@ out:
 }
 
 ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
-                                 struct tt_cuda_channel *channel, int *strands)
+                                 const struct tt_cuda_program **packed, const struct tt_cuda_program **on_device)
 {
   struct tt_cuda_program_entry *entry = *bucket(context->executor, program);
   while (entry != NULL && entry->program != program) entry = entry->next;
   if (entry == NULL) TT_TRY(add_program(context, program, &entry));
-  channel->program = entry->on_device;
-  channel->program_bytes = entry->packed->bytes;
-  *strands = TT_MAX(*strands, entry->packed->nstrands);
+  *packed = entry->packed;
+  *on_device = entry->on_device;
   return ncclSuccess;
 }
 

@@ -25,10 +25,18 @@ enum { TT_CUDA_CONTEXT_CONNS = 8192 };
 /* kernel.cu, by ncclDataType_t. */
 extern tt_cuda_kernel *const tt_cuda_kernels[10];
 
-/* Sets the channel's program: in device memory, packed and copied when it is first asked for. *strands grows to its
- * number of strands. `program` stays as it is until the context is closed. */
+/* A program's packed form, here and in device memory, made when it is first asked for. `program` stays as it is until
+ * the context is closed. */
 ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
-                                 struct tt_cuda_channel *channel, int *strands);
+                                 const struct tt_cuda_program **packed, const struct tt_cuda_program **on_device);
+/* launch.c: what a work's channels share. */
+void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *header);
+/* short.c: writes a short work (descriptor.h) and says how many threads its blocks need; *words 0: it is none, and goes
+ * the usual way. */
+ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
+                               uint32_t *nwords, unsigned *threads);
+/* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */
+unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands);
 /* Before a launch: device memory of earlier ones that are done may be used again. */
 void tt_cuda_reclaim_blobs(struct tt_device_context *context);
 /* Copies the words of a launch to device memory. They stay until the launch is done; for good if it is captured. */

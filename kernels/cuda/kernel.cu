@@ -1,5 +1,6 @@
 /* The kernels: one for each data type (TT_CUDA_DATATYPE) and protocol. Collectives that only move data use those of
  * ncclUint8. */
+#include <type_traits>
 #include "kernels/cuda/ll.cuh"
 #include "kernels/cuda/ll128.cuh"
 #include "kernels/cuda/simple.cuh"
@@ -33,40 +34,32 @@ static __device__ __forceinline__ void run_lines(const tt_group &group, const tt
                                                  uint32_t most)
 {
   bool serves = group.warp() == group.warps() - 1;
-  int threads = tt_data_threads(group);
 #pragma unroll 1
   for (uint32_t r = 0; r < n; r++) {
-    tt_step step(group, r, most);
-    const tt_cuda_instruction *i = step.instruction;
-    if (r > 0) group.sync(); /* what a thread wrote before, another may read now */
+    const tt_step step = tt_batch_step(group, r, most);
     P::prepare(group, step);
     if (serves) {
-      tt_serve(group, step);
+      tt_serve(group.lane(), step);
       continue;
     }
     bool credit = true;
 #pragma unroll 1
     for (const tt_entry *e = step.sends; e < step.receives; e++)
       if (e->flags & TT_ENTRY_NO_CREDIT) credit &= tt_wait_credit(e);
-    __syncwarp();
     /* Without credit the slots must not be touched. All threads go on to the barriers all the same. */
     if (__any_sync(0xffffffffu, !credit)) continue;
-#pragma unroll 1
-    for (int k = 0; k < i->nsends; k++) P::template send<element>(group.thread, threads, step.sends + k, rule);
-    if (i->ninputs > 0) P::template reduce<element>(group.thread, threads, step, rule);
-#pragma unroll 1
-    for (int k = 0; k < i->nreceives; k++) P::receive(group.thread, threads, step.receives + k);
+    tt_run_data<P, element>(group.thread, tt_data_threads(group), step, rule);
   }
 }
 
 /* SIGNAL and WAIT: all that the strand did before is visible to the strand that waits. */
-static __device__ __noinline__ void run_semaphore(const tt_group &group, const tt_cuda_instruction *instruction)
+static __device__ __noinline__ void run_semaphore(const tt_group &group, int opcode, uint32_t index)
 {
-  uint32_t *semaphore = &block.semaphores[instruction->semaphore];
+  uint32_t *semaphore = &block.semaphores[index];
   group.sync();
   if (group.thread == 0) {
     __threadfence_block();
-    if (instruction->opcode == TT_OP_SIGNAL) {
+    if (opcode == TT_OP_SIGNAL) {
       atomicAdd(semaphore, 1);
     } else {
       tt_wait wait;
@@ -124,7 +117,7 @@ template <int PROTOCOL> static __device__ __forceinline__ void run_strand(const 
     const tt_cuda_instruction *instruction = tt_instruction_here(tt_find_instruction(group, repetition));
     uint32_t n = 1;
     if (instruction->opcode != TT_OP_DATA) {
-      run_semaphore(group, instruction);
+      run_semaphore(group, instruction->opcode, instruction->semaphore);
       if (tt_barrier_any(group.barrier(), group.threads, tt_aborted())) return;
     } else {
       if (done > 0) group.sync(); /* the entries of the repetitions before are in use no more */
@@ -247,11 +240,140 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   }
 }
 
+/* ---- Short works ---- */
+
+/* A work that is a single batch (descriptor.h): the host has resolved what it can, and one barrier and one load from
+ * memory stand between the launch and the first word sent. All that a launch reads is in the kernel's parameters. */
+
+/* What is left to do for a connection: its next step, and, for a receiving end, the counter that says so. */
+struct short_end {
+  tt_cuda_conn *conn;
+  uint64_t *head;
+  uint64_t next;
+};
+
+/* Resolves entry `e`; returns whether something is due that fast ways leave out. */
+template <int PROTOCOL>
+static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launch, const tt_cuda_short_entry *from,
+                                                     const tt_cuda_short_channel *channel, tt_entry *to,
+                                                     short_end *end_of)
+{
+  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + 4);
+  bool slow = false;
+  tt_entry e;
+  uint64_t at = channel->lo + (uint64_t)from->part * channel->length;
+  if (at > channel->hi) at = channel->hi;
+  uint64_t left = channel->hi - at;
+  e.bytes = (left < channel->length ? (uint32_t)left : channel->length) * work->element_bytes;
+  e.role = from->role;
+  e.flags = from->flags & (TT_ENTRY_FIRST | TT_ENTRY_SCALED);
+  e.conn = from->conn;
+  e.local = NULL;
+  e.slot = NULL;
+  e.flag = 0;
+  if (from->flags & TT_CUDA_SHORT_LOCAL)
+    e.local = work->buffers[from->buffer] + (from->row * work->strides[from->buffer] + at) * work->element_bytes;
+  if (from->flags & TT_CUDA_SHORT_MESSAGE) {
+    tt_cuda_conn *conn = launch.conns + ((const uint32_t *)(channel + 1))[from->conn];
+    tt_end &end = block.ends[from->conn];
+    uint64_t start = conn->step, seen = conn->seen;
+    end.head = conn->head;
+    end.slot_bytes = conn->slot_bytes;
+    end.peer = conn->peer;
+    e.step = start + from->uses_before;
+    e.flag = tt_flag_of(e.step);
+    e.slot = conn->slots + (uint32_t)(e.step % TT_SLOTS) * conn->slot_bytes + TT_SLOT_HEADER;
+    if (from->flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? conn->head : NULL, e.step + 1};
+    if (tt_is_send(e.role) && seen + TT_SLOTS <= e.step) {
+      seen = tt_load_relaxed(conn->head);
+      conn->seen = seen;
+      if (seen + TT_SLOTS <= e.step) e.flags |= TT_ENTRY_NO_CREDIT, slow = true;
+    }
+    if (PROTOCOL == TT_PROTO_LL && (e.step & tt_ll::CLEAN_MASK) == tt_ll::CLEAN_MASK) slow = true;
+  }
+  *to = e;
+  return slow;
+}
+
+template <typename P>
+static __device__ __forceinline__ void run_short_strand(const tt_group &group, const tt_cuda_short_step *from,
+                                                        uint32_t nsteps, const tt_reduce_rule &rule, bool slow)
+{
+  bool serves = group.warp() == group.warps() - 1;
+#pragma unroll 1
+  for (uint32_t r = 0; r < nsteps; r++, from++) {
+    if (from->opcode != TT_OP_DATA) {
+      run_semaphore(group, from->opcode, from->first);
+      continue;
+    }
+    const tt_step step(block.entries + from->first, from->nsends, from->ninputs, from->noutputs, from->nreceives,
+                       (from->flags & TT_FLAG_FINAL) != 0);
+    bool credit = true;
+    if (slow) {
+      P::prepare(group, step);
+#pragma unroll 1
+      for (const tt_entry *e = step.sends; e < step.receives; e++)
+        if (e->flags & TT_ENTRY_NO_CREDIT) credit &= tt_wait_credit(e);
+      credit = __all_sync(0xffffffffu, credit);
+    }
+    if (serves)
+      tt_serve(group.lane(), step);
+    else if (credit)
+      tt_run_data<P, element>(group.thread, tt_data_threads(group), step, rule);
+  }
+}
+
+template <int PROTOCOL>
+static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
+    tt_run_short(const __grid_constant__ tt_cuda_launch launch)
+{
+  typedef typename std::conditional<PROTOCOL == TT_PROTO_LL128, tt_ll128, tt_ll>::type protocol;
+  const tt_cuda_short *list = (const tt_cuda_short *)launch.words;
+  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + 4);
+  const tt_cuda_short_channel *channel =
+      (const tt_cuda_short_channel *)(launch.words + 4 * (list->channels + blockIdx.x * list->channel_quads));
+  const tt_cuda_short_program *program = (const tt_cuda_short_program *)(launch.words + 4 * channel->program);
+  const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(program + 1);
+  const tt_cuda_short_entry *entries = (const tt_cuda_short_entry *)(steps + program->nsteps);
+  short_end end = {NULL, NULL, 0};
+  bool slow = false;
+  if (threadIdx.x < program->nentries)
+    slow = resolve_short<PROTOCOL>(launch, entries + threadIdx.x, channel, block.entries + threadIdx.x, &end);
+  uint32_t from_end = blockDim.x - 1 - threadIdx.x; /* the last warp has the least to do */
+  if (from_end == 0) {
+    block.abort = 0;
+    block.polled = 0;
+    block.mapped = launch.mapped;
+    block.claim = launch.claim;
+    block.channel_index = blockIdx.x;
+  }
+  if (from_end < TT_CUDA_MAX_SEMAPHORES) block.semaphores[from_end] = 0;
+  if (from_end < sizeof(struct tt_signature) / 4 + 2)
+    ((uint32_t *)&block.work.signature)[from_end] = ((const uint32_t *)&work->signature)[from_end];
+  slow = __syncthreads_or(slow);
+  if (end.conn != NULL) end.conn->step = end.next; /* all have read it */
+
+  int warps = blockDim.x / 32 / program->nstrands;
+  tt_group group;
+  group.strands = program->nstrands;
+  group.index = program->nstrands == 1 ? 0 : threadIdx.x / 32 / warps;
+  group.threads = 32 * warps;
+  group.thread = threadIdx.x - group.index * group.threads;
+  const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
+  if (group.index < group.strands) {
+    uint32_t first = program->first_step[group.index];
+    run_short_strand<protocol>(group, steps + first, program->first_step[group.index + 1] - first, rule, slow);
+  }
+  if (__syncthreads_or(tt_aborted())) return;
+  if (end.head != NULL) tt_store_relaxed(end.head, end.next);
+}
+
 #define TT_CUDA_PASTE(a, b) a##b
 #define TT_CUDA_NAME(number) TT_CUDA_PASTE(tt_cuda_kernel_, number)
-extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol)
+extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int is_short)
 {
   if (protocol == TT_PROTO_SIMPLE) return (const void *)tt_run_programs<TT_PROTO_SIMPLE>;
-  if (protocol == TT_PROTO_LL128) return (const void *)tt_run_programs<TT_PROTO_LL128>;
-  return (const void *)tt_run_programs<TT_PROTO_LL>;
+  if (protocol == TT_PROTO_LL128)
+    return is_short ? (const void *)tt_run_short<TT_PROTO_LL128> : (const void *)tt_run_programs<TT_PROTO_LL128>;
+  return is_short ? (const void *)tt_run_short<TT_PROTO_LL> : (const void *)tt_run_programs<TT_PROTO_LL>;
 }

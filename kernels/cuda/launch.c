@@ -77,7 +77,10 @@ static ncclResult_t put_channel(struct builder *b, const struct tt_work *work, u
   if (geometry.chunk * element > UINT32_MAX || geometry.loops > UINT32_MAX)
     return TT_FAIL(ncclInternalError, "chunks of %zu elements, %llu times, are beyond what the CUDA device can count",
                    geometry.chunk, (unsigned long long)geometry.loops);
-  TT_TRY(tt_cuda_program_get(b->context, program, to, &b->strands));
+  const struct tt_cuda_program *packed;
+  TT_TRY(tt_cuda_program_get(b->context, program, &packed, &to->program));
+  to->program_bytes = packed->bytes;
+  b->strands = TT_MAX(b->strands, packed->nstrands);
   to->lo = geometry.lo;
   to->hi = geometry.hi;
   to->scratch_lo = geometry.scratch_lo;
@@ -94,7 +97,7 @@ static ncclResult_t put_channel(struct builder *b, const struct tt_work *work, u
   return ncclSuccess;
 }
 
-static void put_header(const struct tt_work *work, struct tt_cuda_work *to)
+void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *to)
 {
   const struct tt_geometry *geometry = &work->channels[0].geometry;
   const struct tt_reduction *reduction = &work->reduction;
@@ -128,7 +131,7 @@ static ncclResult_t put_work(struct builder *b, const struct tt_work *work, uint
   uint32_t *words = take_words(b, header_words + work->nchannels * channel_words);
   if (words == NULL) return no_memory();
   struct tt_cuda_work *header = (struct tt_cuda_work *)words;
-  put_header(work, header);
+  tt_cuda_put_header(work, header);
   *quad = (uint32_t)(words - b->words) / 4;
   header->channels = (uint16_t)(*quad + header_words / 4);
   header->channel_quads = (uint16_t)(channel_words / 4);
@@ -180,34 +183,54 @@ out:
   return result;
 }
 
-/* Threads of a block: as many as have something to do in the longest chunk, and no fewer than the roles need. */
-static unsigned threads(const struct builder *b)
+unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands)
 {
   uint64_t each = TT_CUDA_MAX_THREADS;
   /* One warp more, which serves (lines.cuh). */
-  if (b->protocol == TT_PROTO_LL) each = 32 + (b->most_bytes + 7) / 8;
-  if (b->protocol == TT_PROTO_LL128) each = 32 + (b->most_bytes + 119) / 120 * 8;
+  if (protocol == TT_PROTO_LL) each = 32 + (bytes + 7) / 8;
+  if (protocol == TT_PROTO_LL128) each = 32 + (bytes + 119) / 120 * 8;
   each = (TT_MAX(each, 64) + 31) / 32 * 32;
-  uint64_t most = TT_CUDA_MAX_THREADS / (unsigned)b->strands / 32 * 32;
-  return (unsigned)(TT_MIN(each, most) * (unsigned)b->strands);
+  uint64_t most = TT_CUDA_MAX_THREADS / (unsigned)strands / 32 * 32;
+  return (unsigned)(TT_MIN(each, most) * (unsigned)strands);
+}
+
+static struct tt_cuda_launch begin_launch(const struct tt_device_context *context)
+{
+  struct tt_cuda_executor *executor = context->executor;
+  return (struct tt_cuda_launch){.mapped = context->mapped_at, .claim = executor->claim, .conns = executor->conns};
+}
+
+/* A single small work in its short form; *launched false: it has none. */
+static ncclResult_t launch_short(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
+                                 bool *launched)
+{
+  struct tt_cuda_launch launch = begin_launch(context);
+  unsigned threads;
+  TT_TRY(tt_cuda_put_short(context, work, launch.words, &launch.nwords, &threads));
+  *launched = launch.nwords > 0;
+  if (!*launched) return ncclSuccess;
+  void *arguments[] = {&launch};
+  dim3 grid = {work->nchannels, 1, 1}, block = {threads, 1, 1};
+  TT_CUDA_TRY(
+      cudaLaunchKernel(tt_cuda_kernels[work->reduction.datatype](work->protocol, 1), grid, block, arguments, 0, stream),
+      "launching a kernel");
+  return ncclSuccess;
 }
 
 static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, bool capturing)
 {
   struct tt_device_context *context = b->context;
-  struct tt_cuda_executor *executor = context->executor;
-  struct tt_cuda_launch launch = {.mapped = context->mapped_at,
-                                  .claim = executor->claim,
-                                  .conns = executor->conns,
-                                  .nitems = b->nitems,
-                                  .nwords = b->nwords};
+  struct tt_cuda_launch launch = begin_launch(context);
+  launch.nitems = b->nitems;
+  launch.nwords = b->nwords;
   if (b->nwords <= TT_CUDA_PARAM_WORDS)
     memcpy(launch.words, b->words, b->nwords * sizeof(*b->words));
   else
     TT_TRY(tt_cuda_blob(context, b->words, b->nwords * sizeof(*b->words), capturing, &launch.blob));
   void *arguments[] = {&launch};
-  dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1}, block = {threads(b), 1, 1};
-  TT_CUDA_TRY(cudaLaunchKernel(tt_cuda_kernels[b->datatype](b->protocol), grid, block, arguments, 0, stream),
+  dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1},
+       block = {tt_cuda_threads(b->protocol, b->most_bytes, b->strands), 1, 1};
+  TT_CUDA_TRY(cudaLaunchKernel(tt_cuda_kernels[b->datatype](b->protocol, 0), grid, block, arguments, 0, stream),
               "launching a kernel");
   return ncclSuccess;
 }
@@ -230,6 +253,9 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   struct builder b = {
       .context = context, .protocol = works[0]->protocol, .datatype = works[0]->reduction.datatype, .strands = 1};
   ncclResult_t result;
+  bool launched = false;
+  if (nworks == 1) TT_TRY(launch_short(context, works[0], stream, &launched));
+  if (launched) return ncclSuccess;
   TT_TRY_GOTO(TT_CALLOC(&b.keys, (size_t)nworks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&b.last, (size_t)nworks), result, out);
   TT_TRY_GOTO(put_works(&b, works, nworks), result, out);

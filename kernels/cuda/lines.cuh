@@ -28,11 +28,11 @@ static __device__ __noinline__ bool tt_wait_line(const tt_entry *entry, uint64_t
 }
 
 /* One lane an operand. */
-static __device__ __noinline__ void tt_serve(const tt_group &group, const tt_step &step)
+static __device__ __noinline__ void tt_serve(int lane, const tt_step step)
 {
-  uint32_t n = tt_operands(step.instruction);
+  uint32_t n = step.operands();
 #pragma unroll 1
-  for (uint32_t k = group.lane(); k < n; k += 32) {
+  for (uint32_t k = lane; k < n; k += 32) {
     const tt_entry *entry = step.sends + k;
     if (!tt_is_send(entry->role)) continue;
     if ((entry->flags & TT_ENTRY_NO_CREDIT) && !tt_wait_credit(entry)) continue;
@@ -40,7 +40,7 @@ static __device__ __noinline__ void tt_serve(const tt_group &group, const tt_ste
     tt_write_header(entry);
   }
 #pragma unroll 1
-  for (uint32_t k = group.lane(); k < n; k += 32) {
+  for (uint32_t k = lane; k < n; k += 32) {
     const tt_entry *entry = step.sends + k;
     uint64_t word;
     if (!tt_is_receive(entry->role) || !tt_wait_line(entry, &word) || word == tt_first_word(entry)) continue;
@@ -51,6 +51,19 @@ static __device__ __noinline__ void tt_serve(const tt_group &group, const tt_ste
     tt_wrong_message(entry);
   }
   __syncwarp();
+}
+
+/* Stores nothing but data; all warps but the service warp. No two threads touch the same bytes of a chunk in different
+ * repetitions, since a chunk's words are shared out in the same way each time: so there is no barrier between them. */
+template <typename P, typename T>
+static __device__ __forceinline__ void tt_run_data(int thread, int threads, const tt_step &step,
+                                                   const tt_reduce_rule &rule)
+{
+#pragma unroll 1
+  for (int k = 0; k < step.nsends; k++) P::template send<T>(thread, threads, step.sends + k, rule);
+  if (step.ninputs > 0) P::template reduce<T>(thread, threads, step, rule);
+#pragma unroll 1
+  for (int k = 0; k < step.nreceives; k++) P::receive(thread, threads, step.receives + k);
 }
 
 #endif

@@ -105,7 +105,7 @@ struct tt_ll {
                                                 const tt_reduce_rule &rule)
   {
     uint32_t bytes = step.inputs[0].bytes;
-    int ninputs = step.instruction->ninputs, noutputs = step.instruction->noutputs;
+    int ninputs = step.ninputs, noutputs = step.noutputs;
 #pragma unroll 1
     for (uint32_t w = thread; w < (bytes + 7) / 8; w += threads) {
       tt_word<T> sum;
@@ -118,7 +118,7 @@ struct tt_ll {
           if (base + k < ninputs)
             tt_take<T>(&sum, words[k], base + k == 0, step.inputs[base + k].flags & TT_ENTRY_SCALED, rule);
       }
-      uint64_t word = sum.store(rule, step.instruction->flags & TT_FLAG_FINAL);
+      uint64_t word = sum.store(rule, step.final);
 #pragma unroll 1
       for (int k = 0; k < noutputs; k++) {
         const tt_entry *output = step.outputs + k;

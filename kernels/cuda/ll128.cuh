@@ -165,8 +165,8 @@ struct tt_ll128 {
                                                 const tt_reduce_rule &rule)
   {
     uint32_t bytes = step.inputs[0].bytes;
-    int ninputs = step.instruction->ninputs, noutputs = step.instruction->noutputs;
-    bool final = step.instruction->flags & TT_FLAG_FINAL;
+    int ninputs = step.ninputs, noutputs = step.noutputs;
+    bool final = step.final;
     place place(thread, threads, bytes);
 #pragma unroll 1
     for (uint32_t line = place.first; place.warp_has(line); line += LINES * place.apart) {

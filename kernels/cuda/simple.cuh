@@ -205,16 +205,14 @@ struct tt_simple {
   template <typename T>
   static __device__ __forceinline__ void work(const tt_step &step, const tt_reduce_rule &rule, int thread, int threads)
   {
-    const tt_cuda_instruction *i = step.instruction;
 #pragma unroll 1
-    for (int k = 0; k < i->nsends; k++) move<T>(step.sends + k, rule, thread, threads);
-    bool final = i->flags & TT_FLAG_FINAL;
-    if (i->ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(final && rule.divide))
-      copy(step.inputs, step.outputs, i->noutputs, thread, threads);
-    else if (i->ninputs > 0)
-      reduce<T>(step.inputs, i->ninputs, step.outputs, i->noutputs, rule, final, thread, threads);
+    for (int k = 0; k < step.nsends; k++) move<T>(step.sends + k, rule, thread, threads);
+    if (step.ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(step.final && rule.divide))
+      copy(step.inputs, step.outputs, step.noutputs, thread, threads);
+    else if (step.ninputs > 0)
+      reduce<T>(step.inputs, step.ninputs, step.outputs, step.noutputs, rule, step.final, thread, threads);
 #pragma unroll 1
-    for (int k = 0; k < i->nreceives; k++) move<T>(step.receives + k, rule, thread, threads);
+    for (int k = 0; k < step.nreceives; k++) move<T>(step.receives + k, rule, thread, threads);
   }
 
   static __device__ __forceinline__ bool wait_shared(const uint32_t *counter, uint32_t value)
@@ -236,8 +234,8 @@ struct tt_simple {
     bool waits = roles && group.warp() == group.warps() - 1, posts = roles && group.warp() == group.warps() - 2;
 #pragma unroll 1
     for (uint32_t r = 0; r < n; r++) {
-      tt_step step(group, r, most);
-      uint32_t operands = tt_operands(step.instruction);
+      const tt_step step = tt_batch_step(group, r, most);
+      uint32_t operands = step.operands();
       if (waits || (!roles && group.warp() == 0)) {
         if (!tt_aborted()) wait(group.lane(), step.sends, operands);
         if (waits && group.lane() == 0) tt_shared_release(ready, r + 1);

@@ -1,0 +1,209 @@
+/* Short works (descriptor.h): the packed program written out, repetition by repetition, with all that does not depend
+ * on a connection's step. */
+#include <string.h>
+#include "base/check.h"
+#include "kernels/cuda/executor.h"
+
+enum { MOST_USES = TT_SLOTS / 2, MOST_PROGRAMS = 4, HEADER_WORDS = 4 + (int)sizeof(struct tt_cuda_work) / 4 };
+
+/* Words in the making. */
+struct writer {
+  const struct tt_work *work;
+  uint32_t *words;
+  uint32_t at;   /* words written */
+  bool too_long; /* what follows does not fit */
+  int nprograms;
+  struct {
+    const struct tt_cuda_program *packed;
+    uint32_t quad;
+  } programs[MOST_PROGRAMS];
+  int strands;
+  unsigned entries; /* of the longest program */
+};
+
+static void *put(struct writer *w, size_t bytes)
+{
+  uint32_t words = (uint32_t)(bytes + 3) / 4;
+  if (w->at + words > TT_CUDA_PARAM_WORDS) {
+    w->too_long = true;
+    return NULL;
+  }
+  void *room = w->words + w->at;
+  memset(room, 0, 4 * words);
+  w->at += words;
+  return room;
+}
+
+static void align(struct writer *w)
+{
+  w->at = (w->at + 3) / 4 * 4;
+}
+
+static const struct tt_cuda_strand *strand_of(const struct tt_cuda_program *packed, int s)
+{
+  return (const struct tt_cuda_strand *)(packed + 1) + s;
+}
+
+static const struct tt_cuda_instruction *instruction_of(const struct tt_cuda_program *packed, int i)
+{
+  return (const struct tt_cuda_instruction *)((const char *)packed + packed->instructions) + i;
+}
+
+static const struct tt_cuda_operand *operand_of(const struct tt_cuda_program *packed, int k)
+{
+  return (const struct tt_cuda_operand *)((const char *)packed + packed->operands) + k;
+}
+
+static uint32_t operand_count(const struct tt_cuda_instruction *i)
+{
+  return i->opcode == TT_OP_DATA ? (uint32_t)(i->nsends + i->ninputs + i->noutputs + i->nreceives) : 0;
+}
+
+/* Steps and entries of a program; false if it is no short one. */
+static bool count(const struct tt_cuda_program *packed, uint32_t *nsteps, uint32_t *nentries)
+{
+  *nsteps = *nentries = 0;
+  for (int s = 0; s < packed->nstrands; s++) {
+    const struct tt_cuda_strand *strand = strand_of(packed, s);
+    for (int i = 0; i < strand->ninstructions; i++) {
+      const struct tt_cuda_instruction *instruction = instruction_of(packed, strand->first_instruction + i);
+      uint32_t operands = operand_count(instruction);
+      for (uint32_t k = 0; k < operands; k++)
+        if (operand_of(packed, instruction->first_operand + (int)k)->uses_a_loop > MOST_USES) return false;
+      *nsteps += instruction->repeat;
+      *nentries += instruction->repeat * operands;
+      if (*nsteps > UINT8_MAX || *nentries > TT_CUDA_MAX_THREADS || *nentries > TT_CUDA_ENTRIES) return false;
+    }
+  }
+  return true;
+}
+
+static void put_entry(const struct writer *w, const struct tt_cuda_program *packed,
+                      const struct tt_cuda_operand *operand, uint32_t repetition, struct tt_cuda_short_entry *to)
+{
+  uint32_t chunk = (operand->start + repetition * operand->stride) % operand->modulo;
+  *to = (struct tt_cuda_short_entry){.role = operand->role,
+                                     .conn = (uint8_t)operand->conn,
+                                     .row = (uint16_t)(chunk / packed->parts),
+                                     .part = chunk % packed->parts};
+  bool message = operand->role != TT_CUDA_IN_LOCAL && operand->role != TT_CUDA_OUT_LOCAL;
+  if (operand->role != TT_CUDA_IN_RECV && operand->role != TT_CUDA_OUT_SEND) {
+    to->buffer = operand->buffer;
+    to->flags |= TT_CUDA_SHORT_LOCAL;
+    if (operand->buffer == TT_INPUT && w->work->reduction.scale_inputs) to->flags |= TT_ENTRY_SCALED;
+  }
+  if (!message) return;
+  to->uses_before = (uint8_t)(operand->uses_before + repetition);
+  to->flags |= TT_CUDA_SHORT_MESSAGE;
+  if (to->uses_before == 0) to->flags |= TT_ENTRY_FIRST;
+  if (to->uses_before + 1u == operand->uses_a_loop) to->flags |= TT_CUDA_SHORT_LAST;
+}
+
+static void put_strand(const struct writer *w, const struct tt_cuda_program *packed,
+                       const struct tt_cuda_strand *strand, struct tt_cuda_short_step **step,
+                       struct tt_cuda_short_entry *entries, uint32_t *nentries)
+{
+  for (int i = 0; i < strand->ninstructions; i++) {
+    const struct tt_cuda_instruction *from = instruction_of(packed, strand->first_instruction + i);
+    bool data = from->opcode == TT_OP_DATA;
+    for (uint32_t r = 0; r < from->repeat; r++) {
+      *(*step)++ = (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
+                                               .opcode = from->opcode,
+                                               .flags = from->flags,
+                                               .nsends = from->nsends,
+                                               .ninputs = from->ninputs,
+                                               .noutputs = from->noutputs,
+                                               .nreceives = from->nreceives};
+      for (uint32_t k = 0; k < operand_count(from); k++)
+        put_entry(w, packed, operand_of(packed, from->first_operand + (int)k), r, &entries[(*nentries)++]);
+    }
+  }
+}
+
+/* The quad of a program, written when it is first needed; 0: it is no short one. */
+static uint32_t put_program(struct writer *w, const struct tt_cuda_program *packed)
+{
+  uint32_t nsteps, nentries, written = 0;
+  for (int p = 0; p < w->nprograms; p++)
+    if (w->programs[p].packed == packed) return w->programs[p].quad;
+  if (w->nprograms == MOST_PROGRAMS || !count(packed, &nsteps, &nentries)) return 0;
+  align(w);
+  uint32_t quad = w->at / 4;
+  struct tt_cuda_short_program *to = put(w, sizeof(*to));
+  struct tt_cuda_short_step *steps = put(w, nsteps * sizeof(*steps)), *step = steps;
+  struct tt_cuda_short_entry *entries = put(w, nentries * sizeof(*entries));
+  if (w->too_long) return 0;
+  to->nsteps = (uint16_t)nsteps;
+  to->nentries = (uint16_t)nentries;
+  to->nstrands = packed->nstrands;
+  for (int s = 0; s < packed->nstrands; s++) {
+    put_strand(w, packed, strand_of(packed, s), &step, entries, &written);
+    to->first_step[s + 1] = (uint16_t)(step - steps);
+  }
+  w->strands = TT_MAX(w->strands, packed->nstrands);
+  w->entries = TT_MAX(w->entries, nentries);
+  w->programs[w->nprograms].packed = packed;
+  w->programs[w->nprograms++].quad = quad;
+  return quad;
+}
+
+static bool put_channel(struct writer *w, uint32_t c, uint32_t quad)
+{
+  const struct tt_work_channel *channel = &w->work->channels[c];
+  uint32_t npeers = channel->program->npeers;
+  struct tt_cuda_short_channel *to = put(w, sizeof(*to));
+  uint32_t *ends = put(w, 2 * npeers * sizeof(*ends));
+  if (w->too_long) return false;
+  to->lo = channel->geometry.lo;
+  to->hi = channel->geometry.hi;
+  to->length = (uint32_t)channel->geometry.last_chunk;
+  to->program = quad;
+  for (uint32_t p = 0; p < npeers; p++) {
+    ends[p] = channel->send[p] != NULL ? tt_cuda_conn_index(channel->send[p]) : UINT32_MAX;
+    ends[npeers + p] = channel->recv[p] != NULL ? tt_cuda_conn_index(channel->recv[p]) : UINT32_MAX;
+  }
+  align(w);
+  return true;
+}
+
+static bool may_be_short(const struct tt_device_context *context, const struct tt_work *work)
+{
+  if (work->protocol == TT_PROTO_SIMPLE || work->nchannels > (unsigned)context->processors) return false;
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    const struct tt_work_channel *channel = &work->channels[c];
+    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 ||
+        channel->program->npeers != work->channels[0].program->npeers || channel->program->npeers == 0)
+      return false;
+  }
+  return true;
+}
+
+ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
+                               uint32_t *nwords, unsigned *threads)
+{
+  struct writer w = {.work = work, .words = words, .at = HEADER_WORDS, .strands = 1};
+  uint32_t quads[64], bytes = 0;
+  *nwords = 0;
+  if (!may_be_short(context, work) || work->nchannels > TT_COUNT(quads)) return ncclSuccess;
+  memset(words, 0, HEADER_WORDS * sizeof(*words));
+  tt_cuda_put_header(work, (struct tt_cuda_work *)(words + 4));
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    const struct tt_cuda_program *packed, *on_device;
+    TT_TRY(tt_cuda_program_get(context, work->channels[c].program, &packed, &on_device));
+    quads[c] = put_program(&w, packed);
+    if (quads[c] == 0) return ncclSuccess;
+  }
+  align(&w);
+  struct tt_cuda_short *list = (struct tt_cuda_short *)words;
+  list->channels = (uint16_t)(w.at / 4);
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    if (!put_channel(&w, c, quads[c])) return ncclSuccess;
+    if (c == 0) list->channel_quads = (uint16_t)(w.at / 4 - list->channels);
+    bytes =
+        TT_MAX(bytes, (uint32_t)(work->channels[c].geometry.last_chunk * tt_datatype_bytes(work->reduction.datatype)));
+  }
+  unsigned step = 32 * (unsigned)w.strands; /* a thread resolves an entry */
+  *threads = TT_MAX(tt_cuda_threads(work->protocol, bytes, w.strands), (w.entries + step - 1) / step * step);
+  *nwords = w.at;
+  return ncclSuccess;
+}
