@@ -239,6 +239,44 @@ START_TEST(pat)
 END_TEST
 
 /* What no emitter uses yet: a reduction with moves beside it, lists with another step, repeated lists. */
+/* Ranks 0 and 1 on one node, 2 and 3 on another: networks 0 and 1 join 0 with 2 and 1 with 3. */
+START_TEST(networks)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_TWO}, 4, 0, NULL, 0,
+                  "AllReduce COLLNET_CHAIN: rank 0 of 4, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] + recv 1 -> send network 0\n"
+                  "strand 1\n"
+                  "  1       recv network 0 -> output[0], send 1  final\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_CHAIN, NODES_OF_TWO + NODE_SHAPES}, 4, 0, NULL,
+                  2,
+                  "AllReduce COLLNET_CHAIN: rank 2 of 4, parts 1, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0       input[0] -> send 3\n"
+                  "strand 1\n"
+                  "  1       recv 3 -> output[0]\n");
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_OF_TWO}, 4, 0, NULL, 1,
+                  "AllReduce COLLNET_DIRECT: rank 1 of 4, parts 8, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0  x4   send 0 <- input[0+2i mod 8]\n"
+                  "  1       signal 0\n"
+                  "  2  x4   recv network 1 -> output[1+2i mod 8], send 0  final\n"
+                  "strand 1\n"
+                  "  3  x4   recv 0 + input[1+2i mod 8] -> send network 1\n"
+                  "  4       wait 0\n"
+                  "  5  x4   output[0+2i mod 8] <- recv 0\n");
+  /* The third rank of a node, where the smallest has two. */
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_COLLNET_DIRECT, NODES_OF_FOUR}, 6, 0, NULL, 2,
+                  "AllReduce COLLNET_DIRECT: rank 2 of 6, parts 8, input 1, output 1\n"
+                  "strand 0\n"
+                  "  0  x4   send 0 <- input[0+2i mod 8], send 1 <- input[1+2i mod 8]\n"
+                  "  1       signal 0\n"
+                  "strand 1\n"
+                  "  2       wait 0\n"
+                  "  3  x4   output[0+2i mod 8] <- recv 0, output[1+2i mod 8] <- recv 1\n");
+}
+END_TEST
+
 START_TEST(everything_else)
 {
   const int32_t peers[] = {1};
@@ -286,6 +324,7 @@ Suite *dump_suite(void)
   tcase_add_test(tests, direct_with_root);
   tcase_add_test(tests, pat);
   tcase_add_test(tests, point_to_point);
+  tcase_add_test(tests, networks);
   tcase_add_test(tests, everything_else);
   return suite;
 }

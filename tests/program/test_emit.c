@@ -166,10 +166,11 @@ START_TEST(wrong_requests)
       .collective = TT_FUNC_ALL_REDUCE, .algorithm = TT_ALGO_RING, .nranks = 3, .rank = 2};
   struct tt_emit_request request = ring;
   ck_assert_int_eq(try_emit(request), ncclSuccess);
-  request.algorithm = TT_ALGO_NVLS;
+  request.collective = TT_FUNC_BROADCAST;
+  request.algorithm = TT_ALGO_COLLNET_CHAIN;
   ck_assert_int_eq(try_emit(request), ncclInvalidUsage);
-  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NVLS"));
-  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "AllReduce"));
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "COLLNET_CHAIN"));
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "Broadcast"));
   request = ring;
   request.rank = 3;
   ck_assert_int_eq(try_emit(request), ncclInvalidArgument);
@@ -201,6 +202,39 @@ START_TEST(wrong_requests)
 }
 END_TEST
 
+static void check_members(int32_t network, int32_t count, const int32_t *expected)
+{
+  const int32_t node[] = {1, 0, 1, 1, 0};
+  int32_t members[5], found;
+  ck_assert_int_eq(tt_collnet_members(5, node, network, members, &found), ncclSuccess);
+  ck_assert_int_eq(found, count);
+  for (int32_t i = 0; i < count; i++) ck_assert_int_eq(members[i], expected[i]);
+}
+
+/* Ranks 1 and 4 are on node 0, ranks 0, 2 and 3 on node 1. */
+START_TEST(members_of_networks)
+{
+  check_members(0, 2, (const int32_t[]){0, 1});
+  check_members(1, 2, (const int32_t[]){2, 4});
+  check_members(2, 1, (const int32_t[]){3}); /* not on all nodes: no network */
+  check_members(3, 0, NULL);
+}
+END_TEST
+
+START_TEST(wrong_nodes)
+{
+  const int32_t gap[] = {0, 2, 2}, negative[] = {0, -1, 0}, large[] = {0, 1, 3};
+  const int32_t *nodes[] = {gap, negative, large};
+  for (int i = 0; i < 3; i++) {
+    struct tt_emit_request request = {.collective = TT_FUNC_ALL_REDUCE, .nranks = 3, .rank = 1, .node = nodes[i]};
+    request.algorithm = TT_ALGO_COLLNET_CHAIN;
+    ck_assert_int_eq(try_emit(request), ncclInvalidArgument);
+    request.algorithm = TT_ALGO_COLLNET_DIRECT;
+    ck_assert_int_eq(try_emit(request), ncclInvalidArgument);
+  }
+}
+END_TEST
+
 START_TEST(names_and_support)
 {
   ck_assert_str_eq(tt_collective_name(TT_FUNC_REDUCE_SCATTER), "ReduceScatter");
@@ -229,6 +263,8 @@ Suite *emit_suite(void)
   tcase_add_test(tests, no_buffer_off_the_root);
   tcase_add_test(tests, all_peers_are_used);
   tcase_add_test(tests, wrong_requests);
+  tcase_add_test(tests, members_of_networks);
+  tcase_add_test(tests, wrong_nodes);
   tcase_add_test(tests, names_and_support);
   return suite;
 }
