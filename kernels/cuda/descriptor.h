@@ -104,24 +104,21 @@ struct tt_cuda_channel {
   uint32_t reserved[3];
 };
 
-/* A short work: every channel has a single loop, so few repetitions that each connection is used for no more than half
- * of its slots, and no scratch memory; alone in its launch, in LL or LL128, and all of it fits the kernel's parameters.
- * Then the host resolves all but the connections' steps. The words are
+/* A short work: every channel runs the same program in a single loop, with so few repetitions that each connection is
+ * used for no more than half of its slots, and without scratch memory; alone in its launch, in LL or LL128, and all of
+ * it fits the kernel's parameters. Then the host resolves all but the connections' steps. The words are
  *
- *     tt_cuda_short, tt_cuda_work, programs (one for each kind of channel), channels with their connections' indices
+ *     tt_cuda_short, tt_cuda_work, steps, entries, channels with their connections' indices
  */
 struct tt_cuda_short {
-  uint16_t channels, channel_quads; /* quad of the first channel, and from one to the next */
-  uint32_t reserved[3];
-};
-
-/* Followed by its steps and entries. */
-struct tt_cuda_short_program {
   uint16_t nsteps, nentries;
-  uint16_t nstrands;
-  uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1 + 1]; /* of each strand; then nsteps */
-  uint32_t reserved[2];
+  uint16_t entries;                 /* quad of the first; steps lie behind the work */
+  uint16_t channels, channel_quads; /* quad of the first, and from one to the next */
+  uint16_t nstrands, strand_threads;
+  uint16_t reserved;
+  uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1]; /* of each strand; then nsteps */
 };
+enum { TT_CUDA_SHORT_WORK = 8 }; /* word at which the work lies */
 
 /* A repetition. */
 struct tt_cuda_short_step {
@@ -130,26 +127,25 @@ struct tt_cuda_short_step {
   uint8_t nsends, ninputs, noutputs, nreceives;
 };
 
-enum { /* of an entry, beside TT_ENTRY_FIRST and TT_ENTRY_SCALED */
+enum {                           /* of an entry, beside TT_ENTRY_FIRST and TT_ENTRY_SCALED */
+       TT_CUDA_SHORT_OUTPUT = 8, /* its chunk is one of the output, else of the input */
        TT_CUDA_SHORT_LOCAL = 16,
        TT_CUDA_SHORT_MESSAGE = 32,
        TT_CUDA_SHORT_LAST = 64 /* of its connection */
 };
 
 struct tt_cuda_short_entry {
-  uint8_t role, flags, buffer, conn;
+  uint8_t role, flags;
+  uint8_t conn;
   uint8_t uses_before; /* of its connection, by earlier repetitions */
-  uint8_t reserved;
-  uint16_t row;
-  uint32_t part;
+  uint16_t part, row;  /* of its chunk */
 };
 
 /* Followed by 2 * npeers indices of ends. Elements. */
 struct tt_cuda_short_channel {
   uint64_t lo, hi;
-  uint32_t length;  /* of a part */
-  uint32_t program; /* quad */
-  uint32_t reserved[2];
+  uint32_t length; /* of a part */
+  uint32_t reserved;
 };
 
 struct tt_cuda_launch {

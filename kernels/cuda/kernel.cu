@@ -252,38 +252,44 @@ struct short_end {
   uint64_t next;
 };
 
-/* Resolves entry `e`; returns whether something is due that fast ways leave out. */
+/* Resolves an entry; returns whether something is due that fast ways leave out. */
 template <int PROTOCOL>
-static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launch, const tt_cuda_short_entry *from,
-                                                     const tt_cuda_short_channel *channel, tt_entry *to,
-                                                     short_end *end_of)
+static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launch, const tt_cuda_work *work,
+                                                     const tt_cuda_short_channel *channel, uint32_t entries,
+                                                     tt_entry *to, short_end *end_of)
 {
-  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + 4);
-  bool slow = false;
+  const tt_cuda_short_entry from = ((const tt_cuda_short_entry *)(launch.words + 4 * entries))[threadIdx.x];
+  uint64_t start = 0, seen = 0;
+  tt_cuda_conn *conn = NULL;
   tt_entry e;
-  uint64_t at = channel->lo + (uint64_t)from->part * channel->length;
-  if (at > channel->hi) at = channel->hi;
-  uint64_t left = channel->hi - at;
-  e.bytes = (left < channel->length ? (uint32_t)left : channel->length) * work->element_bytes;
-  e.role = from->role;
-  e.flags = from->flags & (TT_ENTRY_FIRST | TT_ENTRY_SCALED);
-  e.conn = from->conn;
-  e.local = NULL;
   e.slot = NULL;
-  e.flag = 0;
-  if (from->flags & TT_CUDA_SHORT_LOCAL)
-    e.local = work->buffers[from->buffer] + (from->row * work->strides[from->buffer] + at) * work->element_bytes;
-  if (from->flags & TT_CUDA_SHORT_MESSAGE) {
-    tt_cuda_conn *conn = launch.conns + ((const uint32_t *)(channel + 1))[from->conn];
-    tt_end &end = block.ends[from->conn];
-    uint64_t start = conn->step, seen = conn->seen;
+  if (from.flags & TT_CUDA_SHORT_MESSAGE) {
+    conn = launch.conns + ((const uint32_t *)(channel + 1))[from.conn];
+    start = conn->step;
+    seen = conn->seen;
+    e.slot = conn->slots;
+    tt_end &end = block.ends[from.conn];
     end.head = conn->head;
     end.slot_bytes = conn->slot_bytes;
     end.peer = conn->peer;
-    e.step = start + from->uses_before;
-    e.flag = tt_flag_of(e.step);
-    e.slot = conn->slots + (uint32_t)(e.step % TT_SLOTS) * conn->slot_bytes + TT_SLOT_HEADER;
-    if (from->flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? conn->head : NULL, e.step + 1};
+  }
+  bool slow = false, output = from.flags & TT_CUDA_SHORT_OUTPUT;
+  uint64_t at = channel->lo + from.part * channel->length;
+  if (at > channel->hi) at = channel->hi;
+  uint64_t left = channel->hi - at;
+  e.bytes = (left < channel->length ? (uint32_t)left : channel->length) * work->element_bytes;
+  e.role = from.role;
+  e.flags = from.flags & (TT_ENTRY_FIRST | TT_ENTRY_SCALED);
+  e.conn = from.conn;
+  e.local = NULL;
+  if (from.flags & TT_CUDA_SHORT_LOCAL)
+    e.local = (output ? work->buffers[TT_OUTPUT] : work->buffers[TT_INPUT]) +
+              (from.row * (output ? work->strides[TT_OUTPUT] : work->strides[TT_INPUT]) + at) * work->element_bytes;
+  e.step = start + from.uses_before;
+  e.flag = conn != NULL ? tt_flag_of(e.step) : 0;
+  if (conn != NULL) {
+    e.slot += (uint32_t)(e.step % TT_SLOTS) * conn->slot_bytes + TT_SLOT_HEADER;
+    if (from.flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? conn->head : NULL, e.step + 1};
     if (tt_is_send(e.role) && seen + TT_SLOTS <= e.step) {
       seen = tt_load_relaxed(conn->head);
       conn->seen = seen;
@@ -293,6 +299,14 @@ static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launc
   }
   *to = e;
   return slow;
+}
+
+/* Asks for the input before anything else is known of it than where it lies. */
+static __device__ __forceinline__ void prefetch_input(const tt_cuda_work *work, const tt_cuda_short_channel *channel)
+{
+  uint64_t from = channel->lo * work->element_bytes, bytes = channel->hi * work->element_bytes - from;
+  const tt_byte *input = work->buffers[TT_INPUT] + from;
+  if (128 * (uint64_t)threadIdx.x < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(input + 128 * threadIdx.x));
 }
 
 template <typename P>
@@ -329,16 +343,14 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
 {
   typedef typename std::conditional<PROTOCOL == TT_PROTO_LL128, tt_ll128, tt_ll>::type protocol;
   const tt_cuda_short *list = (const tt_cuda_short *)launch.words;
-  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + 4);
+  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + TT_CUDA_SHORT_WORK);
   const tt_cuda_short_channel *channel =
       (const tt_cuda_short_channel *)(launch.words + 4 * (list->channels + blockIdx.x * list->channel_quads));
-  const tt_cuda_short_program *program = (const tt_cuda_short_program *)(launch.words + 4 * channel->program);
-  const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(program + 1);
-  const tt_cuda_short_entry *entries = (const tt_cuda_short_entry *)(steps + program->nsteps);
   short_end end = {NULL, NULL, 0};
   bool slow = false;
-  if (threadIdx.x < program->nentries)
-    slow = resolve_short<PROTOCOL>(launch, entries + threadIdx.x, channel, block.entries + threadIdx.x, &end);
+  prefetch_input(work, channel);
+  if (threadIdx.x < list->nentries)
+    slow = resolve_short<PROTOCOL>(launch, work, channel, list->entries, block.entries + threadIdx.x, &end);
   uint32_t from_end = blockDim.x - 1 - threadIdx.x; /* the last warp has the least to do */
   if (from_end == 0) {
     block.abort = 0;
@@ -353,16 +365,16 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   slow = __syncthreads_or(slow);
   if (end.conn != NULL) end.conn->step = end.next; /* all have read it */
 
-  int warps = blockDim.x / 32 / program->nstrands;
   tt_group group;
-  group.strands = program->nstrands;
-  group.index = program->nstrands == 1 ? 0 : threadIdx.x / 32 / warps;
-  group.threads = 32 * warps;
+  group.strands = list->nstrands;
+  group.threads = list->strand_threads;
+  group.index = group.strands == 1 ? 0 : threadIdx.x / group.threads;
   group.thread = threadIdx.x - group.index * group.threads;
-  const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
   if (group.index < group.strands) {
-    uint32_t first = program->first_step[group.index];
-    run_short_strand<protocol>(group, steps + first, program->first_step[group.index + 1] - first, rule, slow);
+    const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
+    const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(work + 1);
+    uint32_t first = list->first_step[group.index];
+    run_short_strand<protocol>(group, steps + first, list->first_step[group.index + 1] - first, rule, slow);
   }
   if (__syncthreads_or(tt_aborted())) return;
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);

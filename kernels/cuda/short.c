@@ -4,7 +4,8 @@
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
 
-enum { MOST_USES = TT_SLOTS / 2, MOST_PROGRAMS = 4, HEADER_WORDS = 4 + (int)sizeof(struct tt_cuda_work) / 4 };
+enum { MOST_USES = TT_SLOTS / 2, STEPS_WORD = TT_CUDA_SHORT_WORK + (int)sizeof(struct tt_cuda_work) / 4 };
+_Static_assert(sizeof(struct tt_cuda_short) <= 4 * TT_CUDA_SHORT_WORK, "the work lies behind the list");
 
 /* Words in the making. */
 struct writer {
@@ -12,13 +13,6 @@ struct writer {
   uint32_t *words;
   uint32_t at;   /* words written */
   bool too_long; /* what follows does not fit */
-  int nprograms;
-  struct {
-    const struct tt_cuda_program *packed;
-    uint32_t quad;
-  } programs[MOST_PROGRAMS];
-  int strands;
-  unsigned entries; /* of the longest program */
 };
 
 static void *put(struct writer *w, size_t bytes)
@@ -84,12 +78,12 @@ static void put_entry(const struct writer *w, const struct tt_cuda_program *pack
   uint32_t chunk = (operand->start + repetition * operand->stride) % operand->modulo;
   *to = (struct tt_cuda_short_entry){.role = operand->role,
                                      .conn = (uint8_t)operand->conn,
-                                     .row = (uint16_t)(chunk / packed->parts),
-                                     .part = chunk % packed->parts};
+                                     .part = (uint16_t)(chunk % packed->parts),
+                                     .row = (uint16_t)(chunk / packed->parts)};
   bool message = operand->role != TT_CUDA_IN_LOCAL && operand->role != TT_CUDA_OUT_LOCAL;
   if (operand->role != TT_CUDA_IN_RECV && operand->role != TT_CUDA_OUT_SEND) {
-    to->buffer = operand->buffer;
     to->flags |= TT_CUDA_SHORT_LOCAL;
+    if (operand->buffer == TT_OUTPUT) to->flags |= TT_CUDA_SHORT_OUTPUT;
     if (operand->buffer == TT_INPUT && w->work->reduction.scale_inputs) to->flags |= TT_ENTRY_SCALED;
   }
   if (!message) return;
@@ -120,34 +114,28 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
   }
 }
 
-/* The quad of a program, written when it is first needed; 0: it is no short one. */
-static uint32_t put_program(struct writer *w, const struct tt_cuda_program *packed)
+/* False: it is no short program. */
+static bool put_program(struct writer *w, const struct tt_cuda_program *packed, struct tt_cuda_short *list)
 {
   uint32_t nsteps, nentries, written = 0;
-  for (int p = 0; p < w->nprograms; p++)
-    if (w->programs[p].packed == packed) return w->programs[p].quad;
-  if (w->nprograms == MOST_PROGRAMS || !count(packed, &nsteps, &nentries)) return 0;
-  align(w);
-  uint32_t quad = w->at / 4;
-  struct tt_cuda_short_program *to = put(w, sizeof(*to));
+  if (!count(packed, &nsteps, &nentries)) return false;
   struct tt_cuda_short_step *steps = put(w, nsteps * sizeof(*steps)), *step = steps;
+  align(w);
+  list->entries = (uint16_t)(w->at / 4);
   struct tt_cuda_short_entry *entries = put(w, nentries * sizeof(*entries));
-  if (w->too_long) return 0;
-  to->nsteps = (uint16_t)nsteps;
-  to->nentries = (uint16_t)nentries;
-  to->nstrands = packed->nstrands;
+  if (w->too_long) return false;
+  list->nsteps = (uint16_t)nsteps;
+  list->nentries = (uint16_t)nentries;
+  list->nstrands = packed->nstrands;
   for (int s = 0; s < packed->nstrands; s++) {
     put_strand(w, packed, strand_of(packed, s), &step, entries, &written);
-    to->first_step[s + 1] = (uint16_t)(step - steps);
+    list->first_step[s + 1] = (uint16_t)(step - steps);
   }
-  w->strands = TT_MAX(w->strands, packed->nstrands);
-  w->entries = TT_MAX(w->entries, nentries);
-  w->programs[w->nprograms].packed = packed;
-  w->programs[w->nprograms++].quad = quad;
-  return quad;
+  align(w);
+  return true;
 }
 
-static bool put_channel(struct writer *w, uint32_t c, uint32_t quad)
+static bool put_channel(struct writer *w, uint32_t c)
 {
   const struct tt_work_channel *channel = &w->work->channels[c];
   uint32_t npeers = channel->program->npeers;
@@ -157,7 +145,6 @@ static bool put_channel(struct writer *w, uint32_t c, uint32_t quad)
   to->lo = channel->geometry.lo;
   to->hi = channel->geometry.hi;
   to->length = (uint32_t)channel->geometry.last_chunk;
-  to->program = quad;
   for (uint32_t p = 0; p < npeers; p++) {
     ends[p] = channel->send[p] != NULL ? tt_cuda_conn_index(channel->send[p]) : UINT32_MAX;
     ends[npeers + p] = channel->recv[p] != NULL ? tt_cuda_conn_index(channel->recv[p]) : UINT32_MAX;
@@ -166,44 +153,50 @@ static bool put_channel(struct writer *w, uint32_t c, uint32_t quad)
   return true;
 }
 
-static bool may_be_short(const struct tt_device_context *context, const struct tt_work *work)
+/* The program of all channels, if they have one in common and a single loop; else NULL. */
+static ncclResult_t common_program(struct tt_device_context *context, const struct tt_work *work,
+                                   const struct tt_cuda_program **out)
 {
-  if (work->protocol == TT_PROTO_SIMPLE || work->nchannels > (unsigned)context->processors) return false;
+  *out = NULL;
+  if (work->protocol == TT_PROTO_SIMPLE || work->nchannels > (unsigned)context->processors) return ncclSuccess;
   for (uint32_t c = 0; c < work->nchannels; c++) {
     const struct tt_work_channel *channel = &work->channels[c];
-    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 ||
-        channel->program->npeers != work->channels[0].program->npeers || channel->program->npeers == 0)
-      return false;
+    const struct tt_cuda_program *packed, *on_device;
+    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || channel->program->npeers == 0)
+      return ncclSuccess;
+    TT_TRY(tt_cuda_program_get(context, channel->program, &packed, &on_device));
+    if (c > 0 && packed != *out) {
+      *out = NULL;
+      return ncclSuccess;
+    }
+    *out = packed;
   }
-  return true;
+  return ncclSuccess;
 }
 
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
                                uint32_t *nwords, unsigned *threads)
 {
-  struct writer w = {.work = work, .words = words, .at = HEADER_WORDS, .strands = 1};
-  uint32_t quads[64], bytes = 0;
-  *nwords = 0;
-  if (!may_be_short(context, work) || work->nchannels > TT_COUNT(quads)) return ncclSuccess;
-  memset(words, 0, HEADER_WORDS * sizeof(*words));
-  tt_cuda_put_header(work, (struct tt_cuda_work *)(words + 4));
-  for (uint32_t c = 0; c < work->nchannels; c++) {
-    const struct tt_cuda_program *packed, *on_device;
-    TT_TRY(tt_cuda_program_get(context, work->channels[c].program, &packed, &on_device));
-    quads[c] = put_program(&w, packed);
-    if (quads[c] == 0) return ncclSuccess;
-  }
-  align(&w);
+  struct writer w = {.work = work, .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
+  const struct tt_cuda_program *packed;
+  uint64_t length = 0;
+  *nwords = 0;
+  TT_TRY(common_program(context, work, &packed));
+  if (packed == NULL) return ncclSuccess;
+  memset(words, 0, STEPS_WORD * sizeof(*words));
+  tt_cuda_put_header(work, (struct tt_cuda_work *)(words + TT_CUDA_SHORT_WORK));
+  if (!put_program(&w, packed, list)) return ncclSuccess;
   list->channels = (uint16_t)(w.at / 4);
   for (uint32_t c = 0; c < work->nchannels; c++) {
-    if (!put_channel(&w, c, quads[c])) return ncclSuccess;
+    if (!put_channel(&w, c)) return ncclSuccess;
     if (c == 0) list->channel_quads = (uint16_t)(w.at / 4 - list->channels);
-    bytes =
-        TT_MAX(bytes, (uint32_t)(work->channels[c].geometry.last_chunk * tt_datatype_bytes(work->reduction.datatype)));
+    length = TT_MAX(length, work->channels[c].geometry.last_chunk);
   }
-  unsigned step = 32 * (unsigned)w.strands; /* a thread resolves an entry */
-  *threads = TT_MAX(tt_cuda_threads(work->protocol, bytes, w.strands), (w.entries + step - 1) / step * step);
+  uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
+  unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
+  *threads = TT_MAX(tt_cuda_threads(work->protocol, bytes, list->nstrands), (list->nentries + step - 1) / step * step);
+  list->strand_threads = (uint16_t)(*threads / list->nstrands);
   *nwords = w.at;
   return ncclSuccess;
 }
