@@ -1,7 +1,7 @@
 /* What happened before what, by vector clocks with an entry for each strand of each watched rank. Ranks with a single
  * strand need no watching, since program order is all they have. Above MAX_WATCHED ranks a sample is watched, drawn by
- * the seed, with all ranks that use semaphores if those are not too many: a clock goes with each message, so its length
- * matters.
+ * the seed and smaller where ranks have many strands, with all ranks that use semaphores if those are not too many: a
+ * clock goes with each message, so its length matters.
  *
  * A strand's events are numbered e = 1, 2, ...; its entry is 2e once the inputs of its e-th reduction have been read,
  * which is what a message that carries the result proves, and 2e + 1 once all of the instruction is done. That a slot
@@ -10,7 +10,7 @@
 #include <string.h>
 #include "program/proof.h"
 
-enum { MAX_WATCHED = 64 };
+enum { MAX_WATCHED = 64, SAMPLED_STRANDS = 2 * MAX_WATCHED };
 
 static uint32_t most_strands(const struct tt_proof *proof, int32_t rank, bool *semaphores)
 {
@@ -30,6 +30,8 @@ static void choose_watched(struct tt_proof *proof)
 {
   bool semaphores;
   int candidates = 0, with_semaphores = 0;
+  uint64_t sample = SAMPLED_STRANDS / proof->max_strands;
+  sample = sample > MAX_WATCHED ? MAX_WATCHED : sample ? sample : 1;
   for (int32_t rank = 0; rank < proof->nranks; rank++) {
     candidates += most_strands(proof, rank, &semaphores) > 1;
     with_semaphores += semaphores;
@@ -38,7 +40,7 @@ static void choose_watched(struct tt_proof *proof)
     uint32_t strands = most_strands(proof, rank, &semaphores);
     proof->ranks[rank].watch = -1;
     if (strands < 2) continue;
-    bool drawn = tt_proof_mix(proof->seed ^ tt_proof_mix((uint64_t)rank)) % (uint64_t)candidates < MAX_WATCHED;
+    bool drawn = tt_proof_mix(proof->seed ^ tt_proof_mix((uint64_t)rank)) % (uint64_t)candidates < sample;
     bool special = semaphores && with_semaphores <= MAX_WATCHED;
     if (candidates > MAX_WATCHED && !special && !drawn) continue;
     proof->ranks[rank].watch = proof->width;

@@ -13,7 +13,8 @@ SETTINGS = ({}, {"NCCL_ALGO": "tree"}, {"NCCL_ALGO": "ring"}, {"NCCL_ALGO": "dir
             {"NCCL_SHM_DISABLE": "1", "NCCL_ALGO": "pat"})
 BLOCKS = {"all_gather", "reduce_scatter"}
 HAVE = {"tree": {"all_reduce"}, "ring": BLOCKS | {"all_reduce", "broadcast", "reduce"}, "pat": BLOCKS,
-        "direct": BLOCKS | {"broadcast", "reduce", "gather", "scatter"}}
+        "direct": BLOCKS | {"broadcast", "reduce", "gather", "scatter"},
+        "nvls": BLOCKS | {"all_reduce"}, "nvlstree": {"all_reduce"}}
 FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
              "broadcast": "Broadcast", "reduce": "Reduce", "gather": "Gather", "scatter": "Scatter", "alltoall": "SendRecv", "sendrecv": "SendRecv"}
 CHOICE = re.compile(r"(\w+): (\d+) bytes -> algorithm (\w+) protocol (\w+) channels (\d+): (.*)")
@@ -29,11 +30,11 @@ class Choices(Case):
         algorithm, protocol = setting.get("NCCL_ALGO"), setting.get("NCCL_PROTO")
         for _, _, chosen, proto, _, why in choices:
             if algorithm and collective not in HAVE[algorithm]:
-                self.assertNotEqual(chosen, algorithm.upper())
+                self.assertNotEqual(chosen.replace("_", ""), algorithm.upper())
                 if FUNCTIONS[collective] != "SendRecv":
                     self.assertIn(f"NCCL_ALGO={algorithm} has nothing for {FUNCTIONS[collective]}", why)
             elif algorithm and FUNCTIONS[collective] != "SendRecv":
-                self.assertEqual(chosen, algorithm.upper())
+                self.assertEqual(chosen.replace("_", ""), algorithm.upper())
                 self.assertIn(f"NCCL_ALGO={algorithm}", why)
             if protocol:
                 self.assertEqual(proto, protocol.upper())

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/log.h"
 #include "kernels/host/host.h"
 #include "world.h"
 
@@ -278,10 +279,11 @@ START_TEST(test_scaled_inputs)
   static const int reductions[][2] = {{TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT},
                                       {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT},
                                       {TT_FUNC_ALL_REDUCE, TT_ALGO_RING},
-                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE}};
+                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE},
+                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS}};
   enum { RANKS = 3, COUNT = 500 };
-  for (int which = 0; which < 4 * 2; which++) {
-    int protocol = which % 2 ? TT_PROTO_LL : TT_PROTO_SIMPLE;
+  for (int which = 0; which < 5 * 2; which++) {
+    int protocol = which % 2 && !is_shared(reductions[which / 2][1]) ? TT_PROTO_LL : TT_PROTO_SIMPLE;
     struct world_options options = options_for(RANKS, protocol, false);
     struct operation o = {.collective = reductions[which / 2][0],
                           .algorithm = reductions[which / 2][1],
@@ -325,6 +327,48 @@ START_TEST(test_scaled_inputs)
     }
     world_close(&world);
   }
+}
+END_TEST
+
+/* What shared memory needs: the memory, and the protocol that orders it. */
+START_TEST(test_sharing_is_refused)
+{
+  struct world_options options = options_for(2, TT_PROTO_SIMPLE, false);
+  struct operation o = {.collective = TT_FUNC_ALL_REDUCE,
+                        .algorithm = TT_ALGO_NVLS,
+                        .protocol = TT_PROTO_SIMPLE,
+                        .nchannels = 1,
+                        .nranks = 2,
+                        .count = 100,
+                        .chunk = 10};
+  struct rank_state state = {0};
+  struct tt_launch *launch;
+  struct world world;
+  int moved, done;
+  world_open(&world, &options);
+  make_rank(&world, &o, 0, 0, &state);
+  void **copies = state.work->copies;
+  state.work->protocol = TT_PROTO_LL;
+  ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "does not order shared memory: use SIMPLE"));
+  state.work->protocol = TT_PROTO_SIMPLE;
+  state.work->copies = NULL;
+  ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "needs shared memory, and there is none"));
+  state.work->copies = copies;
+  /* Without shared memory the message alone is refused. */
+  state.programs[0]->shared_blocks = 0;
+  state.work->protocol = TT_PROTO_LL;
+  ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclSuccess);
+  ncclResult_t result = ncclSuccess;
+  for (int i = 0; i < 100 && result == ncclSuccess; i++) result = tt_host_device()->progress(launch, &moved, &done);
+  ck_assert_int_eq(result, ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "a message without data needs the protocol SIMPLE"));
+  tt_host_device()->finish(launch);
+  free_buffers(&o, 0, &state);
+  tt_program_free(state.programs[0]);
+  world_free_work(state.work);
+  world_close(&world);
 }
 END_TEST
 
@@ -382,6 +426,7 @@ int main(void)
   tcase_add_loop_test(tcase, test_every_emitter, 0, MAX_RANKS * 4);
   tcase_add_loop_test(tcase, test_wrap, 0, 20);
   tcase_add_test(tcase, test_scaled_inputs);
+  tcase_add_test(tcase, test_sharing_is_refused);
   tcase_add_loop_test(tcase, test_point_to_point, 0, 4);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

@@ -10,6 +10,7 @@ int main(void)
   srunner_add_suite(runner, validate_suite());
   srunner_add_suite(runner, sequence_suite());
   srunner_add_suite(runner, scratch_suite());
+  srunner_add_suite(runner, shared_suite());
   srunner_add_suite(runner, large_suite());
   srunner_add_suite(runner, mutation_suite());
   srunner_run_all(runner, CK_NORMAL);

@@ -25,8 +25,7 @@ struct mutant *mutant_new(const struct tt_program *original)
       original->instructions, program->ninstructions * sizeof(struct tt_instruction), sizeof(struct tt_instruction));
   program->operands = mutant->operands = copy_of(original->operands, operands, operands + sizeof(struct tt_operand));
   program->peers = mutant->peers = copy_of(original->peers, program->npeers * sizeof(int32_t), sizeof(int32_t));
-  program->members = mutant->members =
-      copy_of(original->members, program->nmembers * sizeof(int32_t), sizeof(int32_t));
+  program->members = mutant->members = copy_of(original->members, program->nmembers * sizeof(int32_t), sizeof(int32_t));
   return mutant;
 }
 

@@ -96,6 +96,7 @@ static void add_repetition(struct meaning *meaning, const struct tt_program *pro
 
 static void find_meaning(struct meaning *meaning, const struct tt_program *program)
 {
+  for (uint32_t i = 0; i < program->nmembers; i++) add_word(meaning, (uint32_t)program->members[i]);
   for (uint32_t strand = 0; strand < program->nstrands; strand++) {
     add_word(meaning, UINT64_MAX);
     for (uint32_t i = 0; i < program->strands[strand].ninstructions; i++) {

@@ -26,6 +26,8 @@ enum node_shape {
   NODE_SHAPES
 };
 
+/* Whether the algorithm uses memory that ranks share. */
+bool shares_memory(const struct operation *operation);
 /* Whether the algorithm has a look at the nodes. */
 bool has_nodes(const struct operation *operation);
 /* The node of a rank in the operation's shape. */
@@ -70,6 +72,7 @@ Suite *check_suite(void);
 Suite *validate_suite(void);
 Suite *sequence_suite(void);
 Suite *scratch_suite(void);
+Suite *shared_suite(void);
 Suite *large_suite(void);
 Suite *mutation_suite(void);
 

@@ -31,6 +31,21 @@ static struct mutant *new_chain(void)
   return mutant;
 }
 
+/* Its peers are ranks 2 and 0; instructions 9 and 10 are messages without data to and from both. */
+static struct mutant *new_nvls(void)
+{
+  const struct operation nvls = {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, 0};
+  struct program_set set = emit_set(&nvls, 3, 0, NULL);
+  struct mutant *mutant = mutant_new(set.programs[1]);
+  free_set(&set);
+  return mutant;
+}
+
+static struct tt_operand *first_of(struct mutant *mutant, uint32_t instruction)
+{
+  return &mutant->operands[mutant->instructions[instruction].first_operand];
+}
+
 static void must_reject(struct mutant *mutant, const char *reason)
 {
   char why[256];
@@ -122,6 +137,26 @@ START_TEST(wrong_operands)
 }
 END_TEST
 
+START_TEST(wrong_sharing)
+{
+  REJECT(new_nvls, "1 blocks are shared by 0 members", m->program.nmembers = 0);
+  REJECT(new_nvls, "0 blocks are shared by 3 members", m->program.shared_blocks = 0);
+  REJECT(new_nvls, "shared by 4 members", m->program.nmembers = 4);
+  REJECT(new_nvls, "member 1 is rank 0", m->members[1] = 0);
+  REJECT(new_nvls, "member 2 is rank 3", m->members[2] = 3);
+  REJECT(new_nvls, "member 0 is rank -1", m->members[0] = -1);
+  REJECT(new_nvls, "not among its members", m->program.nmembers = 2; m->members[1] = 2);
+  REJECT(new_nvls, "chunks up to 6 of buffer 253", first_of(m, 0)[1].modulo = 7);
+  REJECT(new_nvls, "chunks up to 6 of buffer 254", first_of(m, 11)->modulo = 7);
+  REJECT(new_nvls, "without data names buffer 1", first_of(m, 9)->buffer = TT_OUTPUT);
+  REJECT(new_nvls, "without data names buffer 255", first_of(m, 10)->buffer = TT_RESULT);
+  REJECT(new_nvls, "a list of 0", first_of(m, 0)->count = 0);
+  REJECT(new_nvls, "to or from all copies", first_of(m, 9)->count = 1; first_of(m, 9)->buffer = TT_MULTICAST);
+  REJECT(new_ring, "chunks up to 3 of buffer 253", m->operands[0].buffer = TT_SHARED);
+  REJECT(new_ring, "too many", m->program.nscratch = TT_SHARED - TT_SCRATCH + 1);
+}
+END_TEST
+
 START_TEST(wrong_lists)
 {
   REJECT(new_ring, "a list of 0 out of 4", m->operands[0].count = 0);
@@ -150,6 +185,7 @@ Suite *check_suite(void)
   tcase_add_test(tests, wrong_strands);
   tcase_add_test(tests, wrong_instructions);
   tcase_add_test(tests, wrong_operands);
+  tcase_add_test(tests, wrong_sharing);
   tcase_add_test(tests, wrong_lists);
   tcase_add_test(tests, wrong_networks);
   return suite;

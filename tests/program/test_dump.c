@@ -277,6 +277,36 @@ START_TEST(networks)
 }
 END_TEST
 
+/* What ranks share, and messages without data. */
+START_TEST(shared_memory)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_GATHER, TT_ALGO_NVLS, 0}, 2, 0, NULL, 1,
+                  "AllGather NVLS: rank 1 of 2, parts 2, input 1, output 2\n"
+                  "shared 2 by 0 1\n"
+                  "strand 0\n"
+                  "  0       signal 0\n"
+                  "  1       wait 1\n"
+                  "  2       shared[0] -> output[0]\n"
+                  "strand 1\n"
+                  "  3       signal 2\n"
+                  "  4       wait 3\n"
+                  "  5       shared[1] -> output[1]\n"
+                  "strand 2\n"
+                  "  6       wait 0\n"
+                  "  7       send 0 <- nothing\n"
+                  "  8       nothing <- recv 0\n"
+                  "  9       input[0] -> multicast[2], output[2]\n"
+                  "  10      wait 2\n"
+                  "  11      send 0 <- nothing\n"
+                  "  12      nothing <- recv 0\n"
+                  "  13      signal 1\n"
+                  "  14      input[1] -> multicast[3], output[3]\n"
+                  "  15      send 0 <- nothing\n"
+                  "  16      nothing <- recv 0\n"
+                  "  17      signal 3\n");
+}
+END_TEST
+
 START_TEST(everything_else)
 {
   const int32_t peers[] = {1};
@@ -325,6 +355,7 @@ Suite *dump_suite(void)
   tcase_add_test(tests, pat);
   tcase_add_test(tests, point_to_point);
   tcase_add_test(tests, networks);
+  tcase_add_test(tests, shared_memory);
   tcase_add_test(tests, everything_else);
   return suite;
 }

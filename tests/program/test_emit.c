@@ -235,6 +235,60 @@ START_TEST(wrong_nodes)
 }
 END_TEST
 
+static void must_refuse(struct tt_emit_request request, ncclResult_t result, const char *reason)
+{
+  ck_assert_int_eq(try_emit(request), result);
+  ck_assert_msg(strstr(tt_log_thread_error(), reason) != NULL, "expected \"%s\": %s", reason, tt_log_thread_error());
+}
+
+START_TEST(nodes_that_share_memory)
+{
+  const int32_t two[] = {0, 0, 1, 1}, uneven[] = {0, 0, 1, 0}, apart[] = {0, 1, 2, 3}, gap[] = {0, 0, 2, 2},
+                wild[] = {0, 0, 4, 4}, one[] = {0, 0, 0, 0};
+  struct tt_emit_request request = {
+      .collective = TT_FUNC_ALL_REDUCE, .algorithm = TT_ALGO_NVLS, .nranks = 4, .rank = 1, .node = two};
+  must_refuse(request, ncclInvalidUsage, "is for ranks of one node, and these are on 2; choose NVLS_TREE");
+  request.node = one;
+  ck_assert_int_eq(try_emit(request), ncclSuccess);
+  request.algorithm = TT_ALGO_NVLS_TREE;
+  ck_assert_int_eq(try_emit(request), ncclSuccess);
+  request.node = two;
+  ck_assert_int_eq(try_emit(request), ncclSuccess);
+  request.node = uneven;
+  must_refuse(request, ncclInvalidUsage, "node 0 has 3 and node 1 has 1");
+  request.node = apart;
+  must_refuse(request, ncclInvalidUsage, "needs two or more ranks on each node");
+  request.node = gap;
+  must_refuse(request, ncclInvalidArgument, "node 1 of 3 has no ranks");
+  request.node = wild;
+  must_refuse(request, ncclInvalidArgument, "rank 2 is on node 4");
+}
+END_TEST
+
+/* Members hear of each other as often as has been thought to be needed: three times for two groups, and for a tree
+ * eight times for four. */
+START_TEST(exchanges)
+{
+  for (int collective = 0; collective < TT_NUM_FUNCS; collective++) {
+    for (int algorithm = TT_ALGO_NVLS; algorithm <= TT_ALGO_NVLS_TREE; algorithm++) {
+      if (!tt_program_supports(collective, algorithm)) continue;
+      struct tt_emit_request request = {.collective = collective, .algorithm = algorithm, .nranks = 5, .rank = 2};
+      struct tt_program *program;
+      uint32_t told = 0, heard = 0;
+      ck_assert_int_eq(tt_program_emit(&request, &program), ncclSuccess);
+      for (uint32_t i = 0; i < program->noperands; i++) {
+        told += program->operands[i].count == 0 && program->operands[i].kind == TT_SEND;
+        heard += program->operands[i].count == 0 && program->operands[i].kind == TT_RECV;
+      }
+      ck_assert_uint_eq(told, (algorithm == TT_ALGO_NVLS ? 3 : 8) * 4);
+      ck_assert_uint_eq(heard, told);
+      ck_assert_uint_eq(program->nmembers, 5);
+      tt_program_free(program);
+    }
+  }
+}
+END_TEST
+
 START_TEST(names_and_support)
 {
   ck_assert_str_eq(tt_collective_name(TT_FUNC_REDUCE_SCATTER), "ReduceScatter");
@@ -265,6 +319,8 @@ Suite *emit_suite(void)
   tcase_add_test(tests, wrong_requests);
   tcase_add_test(tests, members_of_networks);
   tcase_add_test(tests, wrong_nodes);
+  tcase_add_test(tests, nodes_that_share_memory);
+  tcase_add_test(tests, exchanges);
   tcase_add_test(tests, names_and_support);
   return suite;
 }

@@ -127,7 +127,8 @@ START_TEST(network_with_other_members)
   ck_assert_int_eq(validate_two(4, &first, &second, why, sizeof(why)), ncclInternalError);
   ck_assert_msg(strstr(why, "rank 1 takes part in network 0") != NULL, "%s", why);
   ck_assert_int_eq(validate_two(4, &second, &first, why, sizeof(why)), ncclInternalError);
-  ck_assert_msg(strstr(why, "2 of 4 members of network 0") != NULL || strstr(why, "takes part in network 0"), "%s", why);
+  ck_assert_msg(strstr(why, "2 of 4 members of network 0") != NULL || strstr(why, "takes part in network 0"), "%s",
+                why);
   free_set(&first);
   free_set(&second);
 }

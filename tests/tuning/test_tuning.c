@@ -426,6 +426,67 @@ START_TEST(networks_that_reduce)
 }
 END_TEST
 
+/* Multicast memory of the host device is emulated, and used by name only. */
+START_TEST(multicast)
+{
+  struct tt_tuning_input input = host_input(4, true);
+  input.nodes_mapped = true;
+  set(NULL, NULL);
+  struct tt_tuning *tuning = create(&input);
+  ck_assert_int_eq(tt_tuning_shared_channels(tuning), 0);
+  tt_tuning_destroy(tuning);
+  set("^Ring", NULL);
+  tuning = create(&input);
+  ck_assert_int_eq(tt_tuning_shared_channels(tuning), 0);
+  ck_assert_int_ne(choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 20).algorithm, TT_ALGO_NVLS);
+  tt_tuning_destroy(tuning);
+  set("NVLS", NULL);
+  tuning = create(&input);
+  struct tt_choice choice = choose(tuning, TT_FUNC_ALL_GATHER, 1 << 20);
+  ck_assert_int_eq(choice.algorithm, TT_ALGO_NVLS);
+  ck_assert_int_eq(choice.protocol, TT_PROTO_SIMPLE);
+  ck_assert_int_ge(tt_tuning_shared_channels(tuning), choice.nchannels);
+  ck_assert_ptr_nonnull(strstr(choose(tuning, TT_FUNC_BROADCAST, 8).reason, "has nothing for Broadcast"));
+  tt_tuning_destroy(tuning);
+  input.min_channels = 9;
+  input.max_channels = 16;
+  tuning = create(&input);
+  ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_REDUCE, 8).nchannels, 9);
+  ck_assert_int_eq(tt_tuning_shared_channels(tuning), 9);
+  tt_tuning_destroy(tuning);
+  input.min_channels = 1;
+  input.nodes_mapped = false;
+  tuning = create(&input);
+  ck_assert_int_ne(choose(tuning, TT_FUNC_ALL_REDUCE, 8).algorithm, TT_ALGO_NVLS);
+  ck_assert_int_eq(tt_tuning_shared_channels(tuning), 0);
+  tt_tuning_destroy(tuning);
+}
+END_TEST
+
+/* Which numbers of nodes and ranks on the fullest suit which. */
+START_TEST(multicast_on_nodes)
+{
+  static const struct {
+    int nnodes, most;
+    bool nvls, tree;
+  } rows[] = {{1, 8, true, true}, {2, 4, false, true}, {4, 2, false, true}, {8, 1, false, false}, {2, 5, false, false}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    struct tt_tuning_input input = host_input(8, rows[i].nnodes == 1);
+    input.nodes_mapped = true;
+    input.nnodes = rows[i].nnodes;
+    input.max_ranks_per_node = rows[i].most;
+    for (int tree = 0; tree < 2; tree++) {
+      set(tree ? "NVLSTree" : "NVLS", NULL);
+      struct tt_tuning *tuning = create(&input);
+      bool chosen = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 20).algorithm == (tree ? TT_ALGO_NVLS_TREE : TT_ALGO_NVLS);
+      ck_assert_int_eq(chosen, tree ? rows[i].tree : rows[i].nvls);
+      ck_assert_int_eq(tt_tuning_shared_channels(tuning) > 0, chosen);
+      tt_tuning_destroy(tuning);
+    }
+  }
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("tuning");
@@ -438,6 +499,8 @@ int main(void)
   tcase_add_test(tests, defaults);
   tcase_add_test(tests, gathers_and_scatters);
   tcase_add_test(tests, pat_needs_room);
+  tcase_add_test(tests, multicast);
+  tcase_add_test(tests, multicast_on_nodes);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, direct_over_a_network_only_by_name);
   tcase_add_test(tests, fallback_keeps_the_protocol);
