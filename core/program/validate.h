@@ -26,6 +26,10 @@ struct tt_validate_options {
  * rest of its instruction is done. Races are looked for on all ranks with several strands, or on a sample of them where
  * they are more than 64.
  *
+ * Memory that ranks share may be laid out anew by each operation. So a rank may touch another's copy only between two
+ * events that it knows of, the begin and the end of the operation on the copy's owner; within it, accesses of any two
+ * strands of any two members race. A device may add copies up in any order, so no two such sums are the same.
+ *
  * A network that reduces holds nothing beyond the FIFOs of its members. In all steps in which a network occurs the same
  * ranks name it, as one that is set up once demands.
  *
@@ -45,6 +49,8 @@ ncclResult_t tt_program_validate(int nranks, const struct tt_validate_step *step
  *   an instruction uses a direction of a connection at most once, since nothing orders two messages within it;
  *   input_blocks and output_blocks are those of the collective's definition, and the input is never written;
  *   the modulo of an operand is at most the number of chunks of its buffer, and its count at most the modulo;
+ *   shared memory has members, ascending and the rank among them; all copies at once are local operands only;
+ *   a message without data names TT_INPUT, and no network;
  *   networks are peers in reducing collectives only, and a message with one is a single chunk;
  *   the operands of a reduction have the same count, and their pieces the same parts;
  *   TT_FLAG_FINAL only stands at reductions of reducing collectives. */
