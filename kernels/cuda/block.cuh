@@ -23,17 +23,17 @@ struct tt_end {
   int32_t peer;
 };
 
-/* An operand of one repetition, resolved. */
-struct tt_entry {
-  tt_byte *local; /* memory of this rank, or NULL */
-  tt_byte *slot;  /* the message's payload, or NULL */
-  uint64_t step;
-  uint32_t flag; /* LL's, also that of line 0 in LL128 */
-  uint32_t bytes;
-  uint16_t conn;
+/* An operand of one repetition, resolved. What ways that are in a hurry need lies in front, for one load. */
+struct alignas(16) tt_entry {
+  tt_byte *slot; /* the message's payload; of a local operand what `local` is */
+  uint32_t flag; /* LL's, also that of line 0 in LL128; 0 for local operands */
   uint8_t role;
   uint8_t flags;
-  uint32_t pad;
+  uint16_t conn;
+  tt_byte *local; /* memory of this rank, or NULL */
+  uint64_t step;
+  uint32_t bytes;
+  uint32_t pad[3];
 };
 
 enum { TT_BATCH = 32 }; /* repetitions resolved at once, at most */
@@ -119,12 +119,13 @@ __device__ __forceinline__ bool tt_aborted()
   return *(volatile const uint32_t *)&block.abort != 0;
 }
 
-/* Looks at the mapped page, at most every 100 us a block, since each look crosses PCIe; notes a wait that lasts. */
-static __device__ __noinline__ void tt_poll(uint64_t *since, int peer, bool sending)
+/* Looks at the mapped page, at most every 100 us a block, since each look crosses PCIe; notes a wait that lasts.
+ * `since`: when the wait was first seen here, 0 for not yet; returned. */
+static __device__ __noinline__ uint64_t tt_poll(uint64_t since, int peer, bool sending)
 {
   uint64_t now = tt_now_ns();
-  if (*since == 0) *since = now;
-  if (now - *since > TT_CUDA_STALL_NS) {
+  if (since == 0) since = now;
+  if (now - since > TT_CUDA_STALL_NS) {
     tt_cuda_mapped *mapped = block.mapped;
     const uint64_t *words = (const uint64_t *)&block.work.signature;
     for (unsigned i = 0; i < sizeof(struct tt_signature) / 8; i++)
@@ -134,8 +135,9 @@ static __device__ __noinline__ void tt_poll(uint64_t *since, int peer, bool send
     *(volatile uint32_t *)&mapped->stalls = (uint32_t)(now / TT_CUDA_STALL_NS);
   }
   unsigned long long last = *(volatile unsigned long long *)&block.polled;
-  if (now - last < 100000 || atomicCAS(&block.polled, last, now) != last) return;
+  if (now - last < 100000 || atomicCAS(&block.polled, last, now) != last) return since;
   if (*(volatile uint32_t *)&block.mapped->abort) *(volatile uint32_t *)&block.abort = 1;
+  return since;
 }
 
 /* One wait. */
@@ -146,7 +148,7 @@ struct tt_wait {
   __device__ __forceinline__ bool goes_on(int peer, bool sending)
   {
     if (tt_aborted()) return false;
-    if ((++spins & 255) == 0) tt_poll(&since, peer, sending);
+    if ((++spins & 255) == 0) since = tt_poll(since, peer, sending);
     return true;
   }
 };
@@ -268,6 +270,7 @@ static __device__ __noinline__ void tt_resolve(const tt_cuda_instruction *instru
       if (head + TT_SLOTS <= e.step) e.flags |= TT_ENTRY_NO_CREDIT;
     }
   }
+  if (e.slot == NULL) e.slot = e.local;
   *entry = e;
 }
 

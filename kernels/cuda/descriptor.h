@@ -120,7 +120,9 @@ struct tt_cuda_short {
 };
 enum { TT_CUDA_SHORT_WORK = 8 }; /* word at which the work lies */
 
-/* A repetition. */
+/* A repetition. Of `flags`: TT_FLAG_FINAL, and TT_CUDA_SHORT_BARRIER where all threads must be through the steps
+ * before: it writes local memory that they read, or reads such that they wrote. */
+enum { TT_CUDA_SHORT_BARRIER = 128 };
 struct tt_cuda_short_step {
   uint16_t first; /* entry; of SIGNAL and WAIT: semaphore */
   uint8_t opcode, flags;

@@ -1,8 +1,7 @@
 /* The kernels: one for each data type (TT_CUDA_DATATYPE) and protocol. Collectives that only move data use those of
  * ncclUint8. */
 #include <type_traits>
-#include "kernels/cuda/ll.cuh"
-#include "kernels/cuda/ll128.cuh"
+#include "kernels/cuda/lean.cuh"
 #include "kernels/cuda/simple.cuh"
 
 typedef typename tt_datatype<TT_CUDA_DATATYPE>::type element;
@@ -297,21 +296,15 @@ static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launc
     }
     if (PROTOCOL == TT_PROTO_LL && (e.step & tt_ll::CLEAN_MASK) == tt_ll::CLEAN_MASK) slow = true;
   }
+  if (conn == NULL) e.slot = e.local;
   *to = e;
-  return slow;
+  return slow || (e.flags & TT_ENTRY_SCALED) != 0 || ((uintptr_t)e.local | e.bytes) % 8 != 0;
 }
 
-/* Asks for the input before anything else is known of it than where it lies. */
-static __device__ __forceinline__ void prefetch_input(const tt_cuda_work *work, const tt_cuda_short_channel *channel)
-{
-  uint64_t from = channel->lo * work->element_bytes, bytes = channel->hi * work->element_bytes - from;
-  const tt_byte *input = work->buffers[TT_INPUT] + from;
-  if (128 * (uint64_t)threadIdx.x < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(input + 128 * threadIdx.x));
-}
-
+/* Everything that a step may need; for who is not in a hurry. */
 template <typename P>
-static __device__ __forceinline__ void run_short_strand(const tt_group &group, const tt_cuda_short_step *from,
-                                                        uint32_t nsteps, const tt_reduce_rule &rule, bool slow)
+static __device__ __noinline__ void run_short_strand(const tt_group group, const tt_cuda_short_step *from,
+                                                     uint32_t nsteps, const tt_reduce_rule rule)
 {
   bool serves = group.warp() == group.warps() - 1;
 #pragma unroll 1
@@ -323,17 +316,32 @@ static __device__ __forceinline__ void run_short_strand(const tt_group &group, c
     const tt_step step(block.entries + from->first, from->nsends, from->ninputs, from->noutputs, from->nreceives,
                        (from->flags & TT_FLAG_FINAL) != 0);
     bool credit = true;
-    if (slow) {
-      P::prepare(group, step);
+    P::prepare(group, step);
 #pragma unroll 1
-      for (const tt_entry *e = step.sends; e < step.receives; e++)
-        if (e->flags & TT_ENTRY_NO_CREDIT) credit &= tt_wait_credit(e);
-      credit = __all_sync(0xffffffffu, credit);
-    }
+    for (const tt_entry *e = step.sends; e < step.receives; e++)
+      if (e->flags & TT_ENTRY_NO_CREDIT) credit &= tt_wait_credit(e);
+    credit = __all_sync(0xffffffffu, credit);
     if (serves)
       tt_serve(group.lane(), step);
     else if (credit)
       tt_run_data<P, element>(group.thread, tt_data_threads(group), step, rule);
+  }
+}
+
+/* The same where nothing is due but data: see lean.cuh. */
+template <typename U>
+static __device__ __forceinline__ void run_lean(const tt_cuda_short_step *from, uint32_t nsteps,
+                                                const tt_reduce_rule &rule)
+{
+  const tt_warps warps = {threadIdx.x / 32, blockDim.x / 32 - 1};
+  if (warps.mine < warps.count) {
+#pragma unroll 1
+    for (uint32_t r = 0; r < nsteps; r++) tt_lean_step<U, element>(warps, from[r], rule);
+  } else {
+#pragma unroll 1
+    for (uint32_t r = 0; r < nsteps; r++)
+      tt_serve(threadIdx.x % 32, tt_step(block.entries + from[r].first, from[r].nsends, from[r].ninputs,
+                                         from[r].noutputs, from[r].nreceives, false));
   }
 }
 
@@ -348,7 +356,6 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
       (const tt_cuda_short_channel *)(launch.words + 4 * (list->channels + blockIdx.x * list->channel_quads));
   short_end end = {NULL, NULL, 0};
   bool slow = false;
-  prefetch_input(work, channel);
   if (threadIdx.x < list->nentries)
     slow = resolve_short<PROTOCOL>(launch, work, channel, list->entries, block.entries + threadIdx.x, &end);
   uint32_t from_end = blockDim.x - 1 - threadIdx.x; /* the last warp has the least to do */
@@ -362,19 +369,23 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   if (from_end < TT_CUDA_MAX_SEMAPHORES) block.semaphores[from_end] = 0;
   if (from_end < sizeof(struct tt_signature) / 4 + 2)
     ((uint32_t *)&block.work.signature)[from_end] = ((const uint32_t *)&work->signature)[from_end];
-  slow = __syncthreads_or(slow);
+  slow = __syncthreads_or(slow || list->nstrands > 1 || work->divide_result);
   if (end.conn != NULL) end.conn->step = end.next; /* all have read it */
 
-  tt_group group;
-  group.strands = list->nstrands;
-  group.threads = list->strand_threads;
-  group.index = group.strands == 1 ? 0 : threadIdx.x / group.threads;
-  group.thread = threadIdx.x - group.index * group.threads;
-  if (group.index < group.strands) {
-    const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
-    const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(work + 1);
+  const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
+  const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(work + 1);
+  if (!slow) {
+    run_lean<typename std::conditional<PROTOCOL == TT_PROTO_LL128, tt_lean_ll128, tt_lean_ll>::type>(
+        steps, list->nsteps, rule);
+  } else {
+    tt_group group;
+    group.strands = list->nstrands;
+    group.threads = list->strand_threads;
+    group.index = threadIdx.x / group.threads;
+    group.thread = threadIdx.x - group.index * group.threads;
     uint32_t first = list->first_step[group.index];
-    run_short_strand<protocol>(group, steps + first, list->first_step[group.index + 1] - first, rule, slow);
+    if (group.index < group.strands)
+      run_short_strand<protocol>(group, steps + first, list->first_step[group.index + 1] - first, rule);
   }
   if (__syncthreads_or(tt_aborted())) return;
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);

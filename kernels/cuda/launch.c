@@ -186,10 +186,10 @@ out:
 unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands)
 {
   uint64_t each = TT_CUDA_MAX_THREADS;
-  /* One warp more, which serves (lines.cuh). */
-  if (protocol == TT_PROTO_LL) each = 32 + (bytes + 7) / 8;
-  if (protocol == TT_PROTO_LL128) each = 32 + (bytes + 119) / 120 * 8;
-  each = (TT_MAX(each, 64) + 31) / 32 * 32;
+  /* Moves of four operands at once, and one warp more, which serves (lines.cuh). */
+  if (protocol == TT_PROTO_LL) each = 32 + 4 * ((bytes + 7) / 8);
+  if (protocol == TT_PROTO_LL128) each = 32 + 4 * ((bytes + 119) / 120 * 8);
+  each = (TT_MAX(each, 160) + 31) / 32 * 32;
   uint64_t most = TT_CUDA_MAX_THREADS / (unsigned)strands / 32 * 32;
   return (unsigned)(TT_MIN(each, most) * (unsigned)strands);
 }

@@ -38,6 +38,18 @@ __device__ __forceinline__ void tt_store_line(void *to, uint64_t data, uint32_t 
                : "memory");
 }
 
+/* A word of 8 bytes, in global memory and aligned. */
+__device__ __forceinline__ uint64_t tt_load_global(const void *from)
+{
+  uint64_t v;
+  asm volatile("ld.global.u64 %0, [%1];" : "=l"(v) : "l"(from));
+  return v;
+}
+__device__ __forceinline__ void tt_store_global(void *to, uint64_t v)
+{
+  asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+}
+
 /* Ordinary data that no thread of this kernel writes meanwhile. */
 __device__ __forceinline__ tt_vector tt_load_plain(const void *from)
 {

@@ -93,21 +93,48 @@ static void put_entry(const struct writer *w, const struct tt_cuda_program *pack
   if (to->uses_before + 1u == operand->uses_a_loop) to->flags |= TT_CUDA_SHORT_LAST;
 }
 
+/* Whether chunks of the input may lie where chunks of the output do. */
+static bool in_place(const struct tt_work *work)
+{
+  const struct tt_geometry *geometry = &work->channels[0].geometry;
+  const struct tt_program *program = work->channels[0].program;
+  size_t element = tt_datatype_bytes(work->reduction.datatype);
+  const char *input = work->input, *output = work->output;
+  size_t reads = TT_MAX(program->input_blocks, 1) * geometry->input_stride * element;
+  size_t writes = TT_MAX(program->output_blocks, 1) * geometry->output_stride * element;
+  return input < output + writes && output < input + reads;
+}
+
+static bool touches(const struct tt_cuda_program *packed, const struct tt_cuda_instruction *i, bool writing, int buffer)
+{
+  for (uint32_t k = 0; k < operand_count(i); k++) {
+    const struct tt_cuda_operand *operand = operand_of(packed, i->first_operand + (int)k);
+    bool writes = operand->role == TT_CUDA_OUT_LOCAL || operand->role == TT_CUDA_MOVE_RECV;
+    bool reads = operand->role == TT_CUDA_IN_LOCAL || operand->role == TT_CUDA_MOVE_SEND;
+    if ((writing ? writes : reads) && operand->buffer == buffer) return true;
+  }
+  return false;
+}
+
 static void put_strand(const struct writer *w, const struct tt_cuda_program *packed,
                        const struct tt_cuda_strand *strand, struct tt_cuda_short_step **step,
                        struct tt_cuda_short_entry *entries, uint32_t *nentries)
 {
+  bool aliased = in_place(w->work);
   for (int i = 0; i < strand->ninstructions; i++) {
     const struct tt_cuda_instruction *from = instruction_of(packed, strand->first_instruction + i);
     bool data = from->opcode == TT_OP_DATA;
+    bool after = touches(packed, from, false, TT_OUTPUT) || (aliased && touches(packed, from, true, TT_OUTPUT)) ||
+                 (aliased && touches(packed, from, false, TT_INPUT));
     for (uint32_t r = 0; r < from->repeat; r++) {
-      *(*step)++ = (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
-                                               .opcode = from->opcode,
-                                               .flags = from->flags,
-                                               .nsends = from->nsends,
-                                               .ninputs = from->ninputs,
-                                               .noutputs = from->noutputs,
-                                               .nreceives = from->nreceives};
+      *(*step)++ =
+          (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
+                                      .opcode = from->opcode,
+                                      .flags = from->flags | (after && (i > 0 || r > 0) ? TT_CUDA_SHORT_BARRIER : 0),
+                                      .nsends = from->nsends,
+                                      .ninputs = from->ninputs,
+                                      .noutputs = from->noutputs,
+                                      .nreceives = from->nreceives};
       for (uint32_t k = 0; k < operand_count(from); k++)
         put_entry(w, packed, operand_of(packed, from->first_operand + (int)k), r, &entries[(*nentries)++]);
     }
