@@ -21,37 +21,36 @@ struct wire {
   uint32_t channels;       /* at most */
 };
 
-/* Simple: one block copies 40 bytes a nanosecond over NVLink (measured: 8, 16 and 32 blocks reach 321, 355 and 364);
- * LL and LL128: guesses from the blocks that the prototypes needed. */
-#define SIMPLE_CHANNEL 40000
+/* Simple: in a ring, which receives, reduces and sends, 16, 32 and 64 blocks reach 247, 308 and 347 bytes a nanosecond
+ * (measured); LL and LL128: guesses from the blocks that were needed. */
+#define SIMPLE_CHANNEL 15500
 #define LL_CHANNEL 8000
-#define LL128_CHANNEL 32000
+#define LL128_CHANNEL 16000
 
 static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
-    /* One-shot. LL: prototype, 2.9 us for 32 B, 4.0 for 32 KiB, 4.6 for 64 KiB, 5.9 for 128 KiB. LL128: guess. Simple:
-     * as two-shot. */
-    [TT_ALGO_ONE_SHOT] = {[TT_PROTO_LL] = {1600, 100, 115000, LL_CHANNEL, 2048, 16},
-                          [TT_PROTO_LL128] = {2600, 50, 150000, LL128_CHANNEL, 4096, 32},
-                          [TT_PROTO_SIMPLE] = {9000, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
-    /* Two-shot. LL: prototype, 5.9 us for 64 KiB, 7.3 for 256 KiB, 9.1 for 512 KiB. LL128: prototype, 64 blocks, 5.7 us
-     * for 128 KiB, 6.9 for 512 KiB, 14.3 for 2 MiB, 48.5 for 8 MiB. Simple: prototype, interpreted, 32 blocks, 22 us
-     * for 512 KiB, 62 for 8 MiB, 2637 for 512 MiB. */
-    [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {1900, 50, 190000, LL_CHANNEL, 2048, 32},
-                          [TT_PROTO_LL128] = {1950, 50, 270000, LL128_CHANNEL, 4096, 64},
-                          [TT_PROTO_SIMPLE] = {9000, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
-    /* Ring. Simple: prototype, 2490 us for 512 MiB; the step is a guess from a fence (1.3 us), the way (0.66) and the
-     * executor. LL and LL128: guesses from the above. */
-    [TT_ALGO_RING] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
-                      [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 4096, 32},
-                      [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 32768, 32}},
-    /* Tree: as ring. */
-    [TT_ALGO_TREE] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
-                      [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 4096, 32},
-                      [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 32768, 32}},
+    /* One-shot. LL: measured, 4.0 us for 32 B, 5.3 for 32 KiB on 16 channels; one of 512 B moves in a single turn of
+     * its threads. LL128: guess. Simple: as two-shot. */
+    [TT_ALGO_ONE_SHOT] = {[TT_PROTO_LL] = {2800, 100, 115000, LL_CHANNEL, 512, 32},
+                          [TT_PROTO_LL128] = {3600, 50, 150000, LL128_CHANNEL, 4096, 32},
+                          [TT_PROTO_SIMPLE] = {10500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Two-shot. LL128: measured, 7.4 us for 128 KiB, 8.3 for 512 KiB, 16.6 for 2 MiB, 60 for 8 MiB. LL: measured to be
+     * 0.5 us faster up to 128 KiB. Simple: measured, 22.5 us for 128 B, 64 for 8 MiB, 671 for 128 MiB. */
+    [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {2300, 50, 190000, LL_CHANNEL, 512, 64},
+                          [TT_PROTO_LL128] = {2500, 50, 300000, LL128_CHANNEL, 1024, 64},
+                          [TT_PROTO_SIMPLE] = {10500, 100, 300000, SIMPLE_CHANNEL, 32768, 64}},
+    /* Ring. Simple: measured, 38 us for 128 B, 173 for 32 MiB, 602 for 128 MiB, 2321 for 512 MiB. LL: 17.7 us for 32 B,
+     * LL128: 19 for 32 B, 20 for 512 KiB, 75 for 8 MiB. */
+    [TT_ALGO_RING] = {[TT_PROTO_LL] = {2750, 0, 100000, LL_CHANNEL, 2048, 32},
+                      [TT_PROTO_LL128] = {3000, 0, 230000, LL128_CHANNEL, 2048, 64},
+                      [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 32768, 64}},
+    /* Tree: LL and LL128 measured, 13 and 15 us for 32 B, 27 and 17 for 128 KiB; Simple as ring. */
+    [TT_ALGO_TREE] = {[TT_PROTO_LL] = {3000, 0, 60000, LL_CHANNEL, 2048, 16},
+                      [TT_PROTO_LL128] = {3500, 0, 160000, LL128_CHANNEL, 4096, 32},
+                      [TT_PROTO_SIMPLE] = {6000, 0, 250000, SIMPLE_CHANNEL, 32768, 64}},
     /* Direct: LL and LL128 as a step of two-shot's; Simple: guess, since one step is not the several of two-shot. */
-    [TT_ALGO_DIRECT] = {[TT_PROTO_LL] = {1700, 100, 115000, LL_CHANNEL, 2048, 16},
-                        [TT_PROTO_LL128] = {1950, 50, 270000, LL128_CHANNEL, 4096, 64},
-                        [TT_PROTO_SIMPLE] = {4500, 100, 305000, SIMPLE_CHANNEL, 32768, 32}},
+    [TT_ALGO_DIRECT] = {[TT_PROTO_LL] = {2800, 100, 115000, LL_CHANNEL, 512, 32},
+                        [TT_PROTO_LL128] = {3000, 50, 300000, LL128_CHANNEL, 1024, 64},
+                        [TT_PROTO_SIMPLE] = {8000, 100, 305000, SIMPLE_CHANNEL, 32768, 64}},
     /* PAT, which only NCCL_ALGO chooses here: as direct. */
     [TT_ALGO_PAT] = {[TT_PROTO_LL] = {1900, 100, 100000, LL_CHANNEL, 2048, 16},
                      [TT_PROTO_LL128] = {2200, 100, 230000, LL128_CHANNEL, 4096, 32},
@@ -59,7 +58,7 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     /* Point to point: as ring. */
     [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
                                 [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},
-                                [TT_PROTO_SIMPLE] = {2500, 0, 323000, SIMPLE_CHANNEL, 65536, 32}},
+                                [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 65536, 32}},
 };
 /* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end. */
 #define NETWORK_STEP_NS 20000
