@@ -132,7 +132,8 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_prope
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
   TT_TRY(check_duplicates(comm));
-  TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, &comm->health));
+  TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, tt_signature_differences,
+                          &comm->health));
   TT_TRY(tt_connect_create(comm->env, comm->bootstrap, &comm->connect));
   tt_connect_set_check(comm->connect, check_health, comm->health);
   return ncclSuccess;

@@ -1,7 +1,7 @@
 /* Errors as the user sees them: names of result codes and the last sentence. */
 #include "api/export.h"
 #include "base/log.h"
-#include "plan/comm.h"
+#include "plan/monitor.h"
 
 TT_EXPORT(const char *, ncclGetErrorString, (ncclResult_t result))
 {
@@ -29,8 +29,10 @@ TT_EXPORT(const char *, ncclGetErrorString, (ncclResult_t result))
 
 TT_EXPORT(const char *, ncclGetLastError, (ncclComm_t comm))
 {
-  if (comm != NULL && comm->magic == TT_COMM_MAGIC && atomic_load(&comm->async_error) != ncclSuccess)
-    return comm->error_text;
+  if (comm != NULL && comm->magic == TT_COMM_MAGIC) {
+    (void)tt_monitor_settle(comm); /* a failure that ncclCommGetAsyncError has seen has its sentence a moment later */
+    if (atomic_load(&comm->async_error) != ncclSuccess) return comm->error_text;
+  }
   static _Thread_local char text[1024];
   tt_log_last_error(text, sizeof text);
   return text;

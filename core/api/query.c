@@ -2,6 +2,7 @@
 #include "api/check.h"
 #include "api/export.h"
 #include "base/check.h"
+#include "plan/monitor.h"
 #include "tutti.h"
 
 TT_EXPORT(ncclResult_t, ncclGetVersion, (int *version))
@@ -46,6 +47,6 @@ TT_EXPORT(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *a
 {
   TT_TRY(tt_api_check_handle("ncclCommGetAsyncError", comm));
   TT_TRY(tt_api_check_pointer("ncclCommGetAsyncError", "asyncError", asyncError));
-  *asyncError = (ncclResult_t)atomic_load(&comm->async_error);
+  *asyncError = tt_monitor_peek(comm);
   return ncclSuccess;
 }

@@ -29,6 +29,7 @@ struct tt_health {
   struct tt_bootstrap *bootstrap;
   int rank, nranks;
   tt_health_describe *describe;
+  tt_health_differ *differ;
   pthread_mutex_t lock; /* for what follows */
   struct tt_signature mine[HISTORY];
   uint64_t begun;              /* collectives begun: sequence numbers below it are in the history */
@@ -58,15 +59,15 @@ static void set_trouble(struct tt_health *health, ncclResult_t result, const cha
 static void compare(struct tt_health *health, int peer, const struct tt_signature *theirs)
 {
   const struct tt_signature *mine = &health->mine[theirs->sequence % HISTORY];
-  char a[300], b[300], text[TEXT_BYTES];
+  char a[300], b[300], fields[128], text[TEXT_BYTES];
   if (mine->sequence != theirs->sequence || memcmp(mine, theirs, sizeof *mine) == 0) return;
   health->describe(mine, a, sizeof a);
   health->describe(theirs, b, sizeof b);
-  snprintf(
-      text, sizeof text,
-      "ranks disagree on collective %llu of the communicator: rank %d called %s, rank %d called %s; all ranks must "
-      "call the same collectives in the same order",
-      (unsigned long long)theirs->sequence, health->rank, a, peer, b);
+  health->differ(mine, theirs, fields, sizeof fields);
+  snprintf(text, sizeof text,
+           "ranks disagree on collective %llu of the communicator, on its %s: rank %d called %s, rank %d called %s; "
+           "all ranks must call the same collectives in the same order",
+           (unsigned long long)theirs->sequence, fields, health->rank, a, peer, b);
   if (health->result == ncclSuccess) {
     /* This rank may fail and leave before it stalls long enough to tell what it is at, so it owes the others the news:
      * the peer that said what it is at has heard nothing back. */
@@ -138,7 +139,7 @@ static void on_message(void *context, int peer, uint32_t tag, const void *data, 
 }
 
 ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nranks, tt_health_describe *describe,
-                              struct tt_health **out)
+                              tt_health_differ *differ, struct tt_health **out)
 {
   struct tt_health *health;
   ncclResult_t result;
@@ -147,6 +148,7 @@ ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nran
   health->rank = rank;
   health->nranks = nranks;
   health->describe = describe;
+  health->differ = differ;
   health->first_left = -1;
   pthread_mutex_init(&health->lock, NULL);
   TT_TRY_GOTO(TT_CALLOC(&health->theirs, (size_t)nranks), result, out);

@@ -16,10 +16,12 @@ struct tt_health;
 
 /* Puts a signature into words for an error: "AllReduce of 1000 elements of type 7 ..." */
 typedef void tt_health_describe(const struct tt_signature *signature, char *text, size_t size);
+/* The fields in which two differ, for an error: "count, type" */
+typedef void tt_health_differ(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size);
 
 /* Registers its handler: call before the barrier that ends init. bootstrap outlives it. */
 ncclResult_t tt_health_create(struct tt_bootstrap *bootstrap, int rank, int nranks, tt_health_describe *describe,
-                              struct tt_health **out);
+                              tt_health_differ *differ, struct tt_health **out);
 void tt_health_destroy(struct tt_health *health); /* NULL is allowed */
 
 /* Notes a collective that this rank begins; compares it with what others said of the same sequence number. */

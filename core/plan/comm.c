@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include "base/log.h"
 
-ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result)
+bool tt_comm_note(struct ncclComm *comm, ncclResult_t result)
 {
-  if (result == ncclSuccess || result == ncclInProgress) return result;
   pthread_mutex_lock(&comm->error_lock);
   bool first = atomic_load(&comm->async_error) == ncclSuccess;
   if (first) {
@@ -14,6 +13,18 @@ ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result)
     atomic_store(&comm->async_error, result);
   }
   pthread_mutex_unlock(&comm->error_lock);
-  if (first && comm->health != NULL) tt_health_failed(comm->health, result, comm->error_text);
+  return first;
+}
+
+void tt_comm_tell(struct ncclComm *comm)
+{
+  if (comm->health != NULL)
+    tt_health_failed(comm->health, (ncclResult_t)atomic_load(&comm->async_error), comm->error_text);
+}
+
+ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result)
+{
+  if (result == ncclSuccess || result == ncclInProgress) return result;
+  if (tt_comm_note(comm, result)) tt_comm_tell(comm);
   return result;
 }

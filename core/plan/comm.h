@@ -62,7 +62,8 @@ struct ncclComm {
 
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
   struct tt_scratch *scratch;      /* of the collectives, which run one after another */
-  struct tt_monitor *monitor;      /* of a device with streams, from the first launch on; else NULL */
+  /* Of a device with streams, from the first launch on; else NULL. */
+  struct tt_monitor *_Atomic monitor;
 
   uint64_t collectives;               /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */
@@ -78,8 +79,12 @@ struct ncclComm {
   char error_text[1024];
 };
 
-/* Keeps the first failure of a communicator, with the calling thread's last error sentence, and tells the other ranks.
- * Returns `result`. */
+/* Keeps the first failure of a communicator, with the calling thread's last error sentence. Returns whether this was
+ * the first. */
+bool tt_comm_note(struct ncclComm *comm, ncclResult_t result);
+/* Tells the other ranks what was noted. May wait a little for them. */
+void tt_comm_tell(struct ncclComm *comm);
+/* Both: after a first failure the others are told. Returns `result`. */
 ncclResult_t tt_comm_fail(struct ncclComm *comm, ncclResult_t result);
 
 #endif

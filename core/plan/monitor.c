@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 #include "base/check.h"
 #include "base/thread.h"
 #include "base/timer.h"
@@ -12,6 +13,10 @@
 /* How often it looks. With the 50 ms after which a device says that it waits, a death is seen within a tenth of a
  * second, and a machine with 16 ranks still does nothing 99.9 % of the time. */
 #define LOOK_MS 20
+/* How long a device's failure waits for what other ranks know of its cause, and how long a caller for the sentence. */
+#define ACCOUNT_MS 300
+#define SETTLE_MS 1000
+#define PAUSE_USEC 1000
 
 struct tt_monitor {
   struct ncclComm *comm;
@@ -51,12 +56,27 @@ bool tt_monitor_over(void)
   return atomic_load(&exiting);
 }
 
+/* Ranks disagree, and the device knows this one's side only. Who hears what this rank has begun compares, and answers
+ * with both sides. */
+static ncclResult_t ask_others(struct ncclComm *comm)
+{
+  tt_health_stalled(comm->health);
+  for (tt_deadline end = tt_deadline_in_ms(ACCOUNT_MS); !tt_deadline_passed(end); usleep(PAUSE_USEC)) {
+    if (tt_monitor_over() || atomic_load(&comm->abort)) break;
+    TT_TRY(tt_health_check(comm->health, false));
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t look(struct tt_monitor *monitor)
 {
   struct ncclComm *comm = monitor->comm;
   struct tt_device_status status = {.size = sizeof status};
   TT_TRY(comm->device->status(comm->context->handle, &status));
-  if (status.result != ncclSuccess) return TT_FAIL(status.result, "%s", status.text);
+  if (status.result != ncclSuccess) {
+    if (status.unexplained && comm->health != NULL) TT_TRY(ask_others(comm));
+    return TT_FAIL(status.result, "%s", status.text);
+  }
   if (comm->health == NULL) return ncclSuccess;
   TT_TRY(tt_health_check(comm->health, status.stalled != 0));
   if (!status.stalled) {
@@ -67,6 +87,29 @@ static ncclResult_t look(struct tt_monitor *monitor)
   struct tt_watch_wait wait = {
       .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
   return due.stalled ? tt_watch_waits(&wait, due.report_seconds) : ncclSuccess;
+}
+
+ncclResult_t tt_monitor_peek(struct ncclComm *comm)
+{
+  struct tt_device_status status = {.size = sizeof status};
+  ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
+  if (failed != ncclSuccess || atomic_load(&comm->monitor) == NULL) return failed;
+  if (pthread_rwlock_tryrdlock(&looking) != 0) return ncclSuccess; /* only while the process exits */
+  if (!tt_monitor_over() && comm->device->status(comm->context->handle, &status) == ncclSuccess) failed = status.result;
+  pthread_rwlock_unlock(&looking);
+  return failed;
+}
+
+ncclResult_t tt_monitor_settle(struct ncclComm *comm)
+{
+  ncclResult_t result = tt_monitor_peek(comm), noted;
+  if (result == ncclSuccess) return ncclSuccess;
+  for (tt_deadline end = tt_deadline_in_ms(SETTLE_MS); !tt_deadline_passed(end); usleep(PAUSE_USEC)) {
+    noted = (ncclResult_t)atomic_load(&comm->async_error);
+    if (noted != ncclSuccess) return noted;
+    if (tt_monitor_over()) break;
+  }
+  return result;
 }
 
 /* Waits until it is time to look again. False: it is over. */
@@ -85,7 +128,8 @@ static bool pause_look(struct tt_monitor *monitor)
   return go_on;
 }
 
-/* The first failure ends the works, so nothing is left to look after. */
+/* The first failure ends the works, so nothing is left to look after. It is noted before they end, since who then finds
+ * a stream done asks for errors; the others are told after, which may take a while. */
 static void *run(void *arg)
 {
   struct tt_monitor *monitor = arg;
@@ -94,9 +138,10 @@ static void *run(void *arg)
   while (pause_look(monitor)) {
     pthread_rwlock_rdlock(&looking);
     ncclResult_t result = tt_monitor_over() ? ncclSuccess : look(monitor);
+    bool first = result != ncclSuccess && tt_comm_note(comm, result);
     if (result != ncclSuccess) comm->device->stop(comm->context->handle);
     pthread_rwlock_unlock(&looking);
-    tt_comm_fail(comm, result);
+    if (first) tt_comm_tell(comm);
     if (result != ncclSuccess) break;
   }
   return NULL;

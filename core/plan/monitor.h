@@ -11,6 +11,11 @@
 ncclResult_t tt_monitor_start(struct ncclComm *comm);
 /* Ends it, if it runs. */
 void tt_monitor_end(struct ncclComm *comm);
+/* The communicator's failure; or one that its device reports and that the thread has not looked at yet. Takes no lock
+ * and waits for nothing. */
+ncclResult_t tt_monitor_peek(struct ncclComm *comm);
+/* The same, and waits, a second at most, until the sentence is there too. */
+ncclResult_t tt_monitor_settle(struct ncclComm *comm);
 /* Whether the process exits, and so nothing is looked after any more. */
 bool tt_monitor_over(void);
 

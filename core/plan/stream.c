@@ -49,7 +49,7 @@ ncclResult_t tt_stream_drain(struct ncclComm *comm)
   while (comm->monitor != NULL) {  /* else nothing was ever launched */
     bool over = tt_monitor_over(); /* then nobody would see what ends the works */
     TT_TRY(drain(comm, over ? STOPPED_MS : DRAIN_MS, &done));
-    ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
+    ncclResult_t failed = done ? tt_monitor_settle(comm) : (ncclResult_t)atomic_load(&comm->async_error);
     if (failed != ncclSuccess) {
       TT_TRY(stop(comm));
       return failed;

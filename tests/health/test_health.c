@@ -26,11 +26,16 @@ static void describe(const struct tt_signature *signature, char *text, size_t si
   snprintf(text, size, "call of %d elements", (int)signature->count);
 }
 
+static void differ(const struct tt_signature *a, const struct tt_signature *b, char *text, size_t size)
+{
+  snprintf(text, size, "difference of %d", abs((int)a->count - (int)b->count));
+}
+
 static void *run_rank(void *arg)
 {
   struct rank *me = arg;
   ck_assert_int_eq(tt_bootstrap_create(&me->id, me->rank, RANKS, &me->abort, &me->bootstrap), ncclSuccess);
-  ck_assert_int_eq(tt_health_create(me->bootstrap, me->rank, RANKS, describe, &me->health), ncclSuccess);
+  ck_assert_int_eq(tt_health_create(me->bootstrap, me->rank, RANKS, describe, differ, &me->health), ncclSuccess);
   ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
   me->body(me);
   ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
@@ -99,6 +104,7 @@ static void one_differs(struct rank *me)
   ck_assert_int_eq(result, ncclInvalidUsage);
   expect_words("77");
   expect_words("55");
+  expect_words("difference of 22");
   expect_words("rank 3");
   tt_health_failed(me->health, result, tt_log_thread_error());
 }

@@ -117,6 +117,101 @@ START_TEST(counts_differ)
 }
 END_TEST
 
+static bool says(ncclComm_t comm, const char *words)
+{
+  return strstr(ncclGetLastError(comm), words) != NULL;
+}
+
+/* A failed work's stream is done: whoever has waited for it sees the error, and the sentence, whenever it was last
+ * looked for. */
+START_TEST(seen_at_once)
+{
+  ncclComm_t comms[2];
+  ncclResult_t result;
+  open_pair(comms, 2);
+  for (int r = 0; r < 2; r++) ok(ncclAllReduce(in[r], out[r], r == 0 ? 100 : 90, ncclFloat, ncclSum, comms[r], NULL));
+  for (int r = 0; r < 2; r++) {
+    wait_device(r);
+    ok(ncclCommGetAsyncError(comms[r], &result));
+    ck_assert_int_ne(result, ncclSuccess);
+    expect_words(comms[r], "count");
+    expect_words(comms[r], "90 ");
+    expect_words(comms[r], "100 ");
+  }
+  for (int r = 0; r < 2; r++) ok(ncclCommAbort(comms[r]));
+}
+END_TEST
+
+/* The same without a look in between: the end of the communicator reports it. */
+START_TEST(seen_at_the_end)
+{
+  ncclComm_t comms[2];
+  open_pair(comms, 2);
+  for (int r = 0; r < 2; r++) ok(ncclAllReduce(in[r], out[r], r == 0 ? 100 : 90, ncclFloat, ncclSum, comms[r], NULL));
+  for (int r = 0; r < 2; r++) wait_device(r);
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(ncclCommFinalize(comms[r]), ncclInvalidUsage);
+  for (int r = 0; r < 2; r++) ok(ncclCommDestroy(comms[r]));
+}
+END_TEST
+
+/* Devices find that ranks disagree and know no more: ranks tell each other. _i: as counts_differ. */
+START_TEST(only_a_hash)
+{
+  static const size_t second[] = {90, 90000};
+  ncclComm_t comms[3];
+  fake_hide_signatures(true);
+  open_pair(comms, 3);
+  for (int r = 0; r < 3; r++)
+    ok(ncclAllReduce(in[r], out[r], r == 1 ? second[_i] : 100, ncclFloat, ncclSum, comms[r], NULL));
+  for (int r = 0; r < 3; r++) {
+    ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
+    expect_words(comms[r], "count");
+    expect_words(comms[r], _i == 0 ? "90 " : "90000 ");
+    expect_words(comms[r], "100 ");
+    expect_words(comms[r], "rank 1");
+    wait_device(r);
+  }
+  for (int r = 0; r < 3; r++) ok(ncclCommAbort(comms[r]));
+}
+END_TEST
+
+/* What graphs repeat is not counted, so nobody can know more: the device's sentence remains. */
+START_TEST(only_a_hash_in_graphs)
+{
+  ncclComm_t comms[2];
+  struct fake_graph *graphs[2];
+  int plain = 0;
+  fake_hide_signatures(true);
+  open_pair(comms, 2);
+  for (int other = 0; other < 2; other++) /* both ranks make the same calls, but rank 1 repeats the second */
+    for (int r = 0; r < 2; r++) {
+      fake_set_device(r);
+      fake_capture_begin(NULL);
+      ok(ncclAllReduce(in[r], out[r], other ? 90 : 100, ncclFloat, ncclSum, comms[r], NULL));
+      struct fake_graph *graph = fake_capture_end(NULL);
+      if (other == r)
+        graphs[r] = graph;
+      else
+        fake_graph_destroy(graph);
+    }
+  for (int r = 0; r < 2; r++) {
+    fake_set_device(r);
+    fake_graph_replay(graphs[r], NULL);
+  }
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
+    expect_words(comms[r], "do not execute the same");
+    plain += !says(comms[r], "failed:");
+    wait_device(r);
+  }
+  ck_assert_int_ge(plain, 1); /* the other may have heard of it from this one */
+  for (int r = 0; r < 2; r++) {
+    ok(ncclCommAbort(comms[r]));
+    fake_graph_destroy(graphs[r]);
+  }
+}
+END_TEST
+
 /* The third of ten enqueued collectives differs in its kind; the others are alike. */
 START_TEST(an_earlier_one_differs)
 {
@@ -165,6 +260,10 @@ void add_failures(Suite *suite)
   tcase_add_test(tests, abort_idle);
   tcase_add_test(tests, abort_ends_finalize);
   tcase_add_loop_test(tests, counts_differ, 0, 2);
+  tcase_add_test(tests, seen_at_once);
+  tcase_add_test(tests, seen_at_the_end);
+  tcase_add_loop_test(tests, only_a_hash, 0, 2);
+  tcase_add_test(tests, only_a_hash_in_graphs);
   tcase_add_test(tests, an_earlier_one_differs);
   tcase_add_loop_test(tests, one_leaves, 0, 2);
   suite_add_tcase(suite, tests);

@@ -232,6 +232,7 @@ struct tt_device_status {
   uint32_t sending;              /* it waits for room to send, not for data */
   struct tt_signature signature; /* of that work */
   char text[512];                /* of a failure: the sentence, naming rank, peer and operation */
+  uint32_t unexplained;          /* of a failure: ranks disagree, and `text` cannot say how; others may know more */
 };
 
 /* A backend. Functions may be called from any thread unless they say otherwise; none but close, release, drain and the
@@ -287,7 +288,7 @@ struct tt_device {
   /* Waits until all works that were launched (not those that graphs repeat) are done, or timeout_ms have passed:
    * *done tells which. */
   ncclResult_t (*drain)(struct tt_device_context *context, int timeout_ms, int *done);
-  /* Cheap: reads memory that works write. */
+  /* Cheap, and takes no lock that anyone waits with: reads memory that works write. Watchdogs of users call it. */
   ncclResult_t (*status)(struct tt_device_context *context, struct tt_device_status *status);
 };
 

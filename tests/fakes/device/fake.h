@@ -30,6 +30,9 @@ struct fake_graph *fake_capture_end(void *stream);
 void fake_graph_replay(struct fake_graph *graph, void *stream);
 void fake_graph_destroy(struct fake_graph *graph);
 
+/* Works that find another signature than theirs do not say which, as where only a hash of it came. */
+void fake_hide_signatures(bool hide);
+
 /* What exists now in this process. */
 struct fake_counts {
   int contexts, memories, twins, streams, launches;

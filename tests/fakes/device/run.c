@@ -13,6 +13,13 @@
 #define PAUSE_LAST_NS 200000
 
 _Thread_local char fake_warning[512];
+static _Atomic bool hide_signatures;
+
+__attribute__((visibility("default"))) void fake_hide_signatures(bool hide)
+{
+  atomic_store(&hide_signatures, hide);
+}
+
 _Thread_local bool fake_in_stream;
 
 /* Visits every end of the launch: in `found` those of a work that come first of what it waits for. */
@@ -105,6 +112,11 @@ static void set_failure(struct tt_device_context *context, ncclResult_t result)
   if (atomic_load(&context->abort) == 0 && context->status.result == ncclSuccess) {
     context->status.result = result;
     snprintf(context->status.text, sizeof context->status.text, "%s", fake_warning);
+    if (result == ncclInvalidUsage && atomic_load(&hide_signatures)) {
+      context->status.unexplained = 1;
+      snprintf(context->status.text, sizeof context->status.text, "rank %d and another do not execute the same",
+               context->rank);
+    }
     atomic_store(&context->abort, 1);
   }
   pthread_mutex_unlock(&context->lock);
