@@ -72,7 +72,6 @@ static ncclResult_t init_state(struct tt_device_context *context)
   pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
   int error = pthread_mutex_init(&context->lock, &recursive);
   pthread_mutexattr_destroy(&recursive);
-  if (error == 0) error = pthread_mutex_init(&context->state->stall_lock, NULL);
   return error == 0 ? ncclSuccess : TT_FAIL(ncclSystemError, "rank %d: no lock can be made", context->rank);
 }
 
@@ -108,10 +107,7 @@ static void close_entered(struct tt_device_context *context)
 
 static void free_context(struct tt_device_context *context)
 {
-  if (context->state != NULL) {
-    pthread_mutex_destroy(&context->lock);
-    pthread_mutex_destroy(&context->state->stall_lock);
-  }
+  if (context->state != NULL) pthread_mutex_destroy(&context->lock);
   free(context->state);
   free(context);
 }

@@ -20,7 +20,7 @@ struct tt_cuda_conn {
 /* Why a kernel ended early. */
 enum {
   TT_CUDA_NO_ERROR = 0,
-  TT_CUDA_WRONG_SIGNATURE = 1, /* a peer is in another operation: `got` holds its signature, or the hash in LL */
+  TT_CUDA_WRONG_SIGNATURE = 1, /* a peer is in another operation: `got` holds its signature, as far as it had come */
   TT_CUDA_WRONG_BYTES = 2      /* a message of another length: `expected_bytes`, `got_bytes` */
 };
 

@@ -36,9 +36,8 @@ struct tt_cuda_context_state {
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
 
-  pthread_mutex_t stall_lock; /* of what follows */
-  uint32_t stalls;            /* as last seen */
-  uint64_t stalled_at;        /* when they were seen to grow; 0: never */
+  _Atomic uint32_t stalls;     /* as last seen */
+  _Atomic uint64_t stalled_at; /* when they were seen to grow; 0: never */
 };
 
 /* context.c: the life of a context, and its works as a whole; see tt_device. */

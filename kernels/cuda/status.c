@@ -14,6 +14,18 @@
 
 #define SAME_CALLS "All ranks must make the same calls in the same order"
 
+/* In LL and LL128 a hash tells that ranks disagree, and the header with the peer's signature comes about when the hash
+ * does: what was read may be what an earlier operation left there, or a mixture. A connection has one protocol. */
+static bool is_plausible(const struct tt_signature *mine, const struct tt_signature *got)
+{
+  static const uint8_t none[sizeof(got->reserved)];
+  char fields[8];
+  tt_signature_differences(mine, got, fields, sizeof(fields));
+  return fields[0] != '\0' && got->collective < TT_NUM_FUNCS && tt_datatype_bytes(got->datatype) != 0 &&
+         got->algorithm < TT_NUM_ALGORITHMS && got->protocol == mine->protocol && got->nchannels != 0 &&
+         memcmp(got->reserved, none, sizeof(none)) == 0;
+}
+
 static void describe_mismatch(const struct tt_device_context *context, const struct tt_cuda_mapped *page,
                               struct tt_device_status *status)
 {
@@ -21,7 +33,8 @@ static void describe_mismatch(const struct tt_device_context *context, const str
   int rank = context->rank, peer = page->error_peer;
   status->result = ncclInvalidUsage;
   tt_signature_describe(&page->mine, mine, sizeof(mine));
-  if (page->mine.protocol == TT_PROTO_LL) { /* there only a hash travels */
+  if (page->mine.protocol != TT_PROTO_SIMPLE && !is_plausible(&page->mine, &page->got)) {
+    status->unexplained = 1;
     snprintf(status->text, sizeof(status->text),
              "ranks %d and %d do not execute the same operation. Rank %d: %s. " SAME_CALLS, rank, peer, rank, mine);
     return;
@@ -81,15 +94,13 @@ static bool is_stalled(struct tt_device_context *context)
 {
   struct tt_cuda_context_state *state = context->state;
   uint64_t now = tt_timer_ns();
-  pthread_mutex_lock(&state->stall_lock);
   uint32_t stalls = __atomic_load_n(&context->mapped->stalls, __ATOMIC_ACQUIRE);
-  if (stalls != state->stalls) {
-    state->stalls = stalls;
-    state->stalled_at = now;
+  if (stalls != atomic_load(&state->stalls)) { /* several threads may see it, all at about the same time */
+    atomic_store(&state->stalled_at, now);
+    atomic_store(&state->stalls, stalls);
   }
-  bool stalled = state->stalled_at != 0 && now - state->stalled_at < STALL_LASTS_NS;
-  pthread_mutex_unlock(&state->stall_lock);
-  return stalled;
+  uint64_t at = atomic_load(&state->stalled_at);
+  return at != 0 && (at >= now || now - at < STALL_LASTS_NS);
 }
 
 ncclResult_t tt_cuda_status(struct tt_device_context *context, struct tt_device_status *out)

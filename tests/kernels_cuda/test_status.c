@@ -17,7 +17,7 @@ static const struct tt_signature all_reduce = {.sequence = 7,
 
 static void setup(void)
 {
-  state = (struct tt_cuda_context_state){.stall_lock = PTHREAD_MUTEX_INITIALIZER};
+  state = (struct tt_cuda_context_state){0};
   page = (struct tt_cuda_mapped){0};
   context = (struct tt_device_context){.rank = 3, .state = &state, .mapped = &page};
 }
@@ -72,15 +72,50 @@ START_TEST(longest)
 }
 END_TEST
 
+/* _i: the protocol. A hash was wrong, and the header was there. */
 START_TEST(hashes)
 {
   page.mine = all_reduce;
-  page.mine.protocol = TT_PROTO_LL;
-  page.got.sequence = 0x123456789abcdef; /* the hash, in no words */
+  page.mine.protocol = (uint8_t)_i;
+  page.got = page.mine;
+  page.got.count = 1 << 20;
+  page.got.nchannels = 32;
   page.error_peer = 1;
   page.error = TT_CUDA_WRONG_SIGNATURE;
   struct tt_device_status status = ask();
   ck_assert_int_eq(status.result, ncclInvalidUsage);
+  ck_assert_uint_eq(status.unexplained, 0);
+  ASSERT_HAS(status.text, "differ in count, number of channels.");
+  ASSERT_HAS(status.text, "Rank 3: AllReduce of 1000 x float32");
+  ASSERT_HAS(status.text, "Rank 1: AllReduce of 1048576 x float32");
+}
+END_TEST
+
+/* Headers that are none of the peer's operation. */
+static void leave_out(struct tt_signature *got, int what)
+{
+  if (what == 0) *got = (struct tt_signature){0};
+  if (what == 1) *got = page.mine; /* of an earlier operation */
+  if (what == 2) got->nchannels = 0;
+  if (what == 3) got->protocol = TT_PROTO_SIMPLE; /* which has connections of its own */
+  if (what == 4) got->reserved[5] = 1;
+  if (what == 5) got->datatype = 77;
+  if (what == 6) got->collective = TT_NUM_FUNCS;
+  if (what == 7) got->algorithm = TT_NUM_ALGORITHMS;
+}
+
+START_TEST(hash_alone)
+{
+  page.mine = all_reduce;
+  page.mine.protocol = TT_PROTO_LL;
+  page.got = page.mine;
+  page.got.count = 5;
+  leave_out(&page.got, _i);
+  page.error_peer = 1;
+  page.error = TT_CUDA_WRONG_SIGNATURE;
+  struct tt_device_status status = ask();
+  ck_assert_int_eq(status.result, ncclInvalidUsage);
+  ck_assert_uint_eq(status.unexplained, 1);
   ASSERT_HAS(status.text, "ranks 3 and 1 ");
   ASSERT_HAS(status.text, "Rank 3: AllReduce of 1000 x float32");
   ck_assert_ptr_eq(strstr(status.text, "Rank 1"), NULL);
@@ -145,7 +180,8 @@ void add_status(Suite *suite)
   tcase_add_test(tc, nothing);
   tcase_add_test(tc, signatures);
   tcase_add_test(tc, longest);
-  tcase_add_test(tc, hashes);
+  tcase_add_loop_test(tc, hashes, TT_PROTO_LL, TT_PROTO_SIMPLE);
+  tcase_add_loop_test(tc, hash_alone, 0, 8);
   tcase_add_test(tc, lengths);
   tcase_add_test(tc, stalls);
   tcase_add_test(tc, shorter);
