@@ -218,15 +218,6 @@ static void sweep_all(struct perf_worker *worker)
   if (reports) worker->status = perf_report_verdict(team->report);
 }
 
-/* The library may take a moment to learn that an operation failed, whose stream is done. */
-static void look_again(struct perf_worker *worker)
-{
-  struct timespec moment = {0, 60000000};
-  if (!worker->team->backend->streams) return;
-  nanosleep(&moment, NULL);
-  look_for_errors(worker);
-}
-
 void *perf_worker_run(void *arg)
 {
   struct perf_worker *worker = arg;
@@ -236,7 +227,6 @@ void *perf_worker_run(void *arg)
   make_buffers(worker);
   introduce(worker);
   sweep_all(worker);
-  look_again(worker);
   /* Nobody takes a communicator down while another still computes. */
   perf_team_barrier(team, worker->thread);
   perf_watch_arm(team->watch, o->timeout);
