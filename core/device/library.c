@@ -10,6 +10,8 @@
 
 #define MAX_LIBRARIES 16
 #define MAX_NAME 32
+/* The first version that is stable: later ones only append to it. */
+#define OLDEST_VERSION 1
 
 /* Every library that was asked for, usable or not, by what was asked. Nothing is ever taken out. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,13 +72,17 @@ static const char *missing_function(const struct tt_device *device)
 const char *tt_device_refuse(const struct tt_device *device, char *reason, size_t size)
 {
   if (device->size < sizeof(*device)) {
-    snprintf(reason, size, "its struct tt_device has %zu bytes, this library's has %zu: it was built for another one",
-             device->size, sizeof(*device));
+    snprintf(reason, size,
+             "its struct tt_device has %zu bytes, that of version %d has %zu: it was built for a draft of the device "
+             "interface; rebuild it",
+             device->size, OLDEST_VERSION, sizeof(*device));
     return reason;
   }
-  if (device->version != TT_DEVICE_VERSION) {
-    snprintf(reason, size, "it has version %u of the device interface, this library needs %d", device->version,
-             TT_DEVICE_VERSION);
+  if (device->version < OLDEST_VERSION) {
+    snprintf(
+        reason, size,
+        "it has version %u of the device interface, a draft, and this library needs version %d or later; rebuild it",
+        device->version, OLDEST_VERSION);
     return reason;
   }
   const char *missing = missing_function(device);

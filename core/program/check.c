@@ -40,7 +40,8 @@ static bool check_head(const struct checker *checker)
   const struct tt_program *program = checker->program;
   uint32_t input_blocks, output_blocks;
   if (program->size < sizeof(*program) || program->version != TT_PROGRAM_VERSION)
-    return fail(checker, "size %zu, version %u: written for another version", program->size, program->version);
+    return fail(checker, "size %zu, version %u: written for another version than %d", program->size, program->version,
+                TT_PROGRAM_VERSION);
   if (program->algorithm < 0 || program->algorithm >= TT_NUM_ALGORITHMS)
     return fail(checker, "algorithm %d is unknown", program->algorithm);
   if (program->nranks < 1 || program->rank < 0 || program->rank >= program->nranks || program->root < 0 ||

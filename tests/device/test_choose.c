@@ -116,6 +116,14 @@ START_TEST(by_name)
 }
 END_TEST
 
+/* A later library only has more. */
+START_TEST(by_a_later_library)
+{
+  begin(WITHOUT, "later");
+  ck_assert_str_eq(find(), "later");
+}
+END_TEST
+
 START_TEST(by_path)
 {
   begin("/nowhere", WITHOUT "/tutti/libtutti-device-good.so");
@@ -137,7 +145,7 @@ START_TEST(refusals)
 {
   static const char *const cases[][2] = {
       {"absent", "no such file"},          {"symbolless", "it exports no tutti_device"},
-      {"small", "built for another one"},  {"other", "version"},
+      {"small", "a draft of the device"},  {"draft", "version 0 of the device interface, a draft"},
       {"refuses", "the driver is asleep"}, {"silent", "no reason"},
       {"handless", "no function launch"},  {"text", "not a shared library"},
   };
@@ -210,11 +218,13 @@ START_TEST(whole_backends_only)
   REFUSED(device.name = "", "name");
   REFUSED(device.default_buffer[TT_PROTO_LL128] = 0, "default buffer");
   REFUSED(device.size--, "bytes");
-  REFUSED(device.version++, "version");
+  REFUSED(device.version = 0, "version 0");
   REFUSED((device.features = 0, device.progress = NULL), "progress");
   REFUSED((device.features = 0, device.finish = NULL), "finish");
   device = whole;
   device.size += 64; /* a later one, which only has more */
+  device.version++;
+  device.features |= 1u << 31;
   device.progress = NULL;
   device.finish = NULL;
   ck_assert_ptr_null(tt_device_refuse(&device, why, sizeof(why)));
@@ -249,6 +259,7 @@ void add_choose(Suite *suite)
   tcase_add_loop_test(tc, auto_with_cuda_without_devices, 0, 2);
   tcase_add_test(tc, choice_is_told_once);
   tcase_add_test(tc, by_name);
+  tcase_add_test(tc, by_a_later_library);
   tcase_add_test(tc, by_path);
   tcase_add_test(tc, raised_privileges);
   tcase_add_test(tc, refusals);

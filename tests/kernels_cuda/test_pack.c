@@ -117,8 +117,8 @@ static void read_strands(const struct tt_program *program, const struct tt_cuda_
 static void read_program(const struct tt_program *program)
 {
   struct tt_cuda_program *packed;
-  ck_assert_msg(tt_cuda_pack(program, &packed) == ncclSuccess, "%s of %d: %s",
-                tt_collective_name(program->collective), program->nranks, tt_log_thread_error());
+  ck_assert_msg(tt_cuda_pack(program, &packed) == ncclSuccess, "%s of %d: %s", tt_collective_name(program->collective),
+                program->nranks, tt_log_thread_error());
   struct reading reading = {.program = program, .packed = packed};
   read_head(program, packed);
   read_strands(program, packed);
@@ -217,8 +217,8 @@ static void make(uint32_t instructions, uint32_t operands_each)
     made.instructions[i] = (struct tt_instruction){
         .opcode = TT_OP_DATA, .repeat = 1, .first_operand = i * operands_each, .noperands = operands_each};
   for (uint32_t k = 0; k < made.program.noperands; k++)
-    made.operands[k] = (struct tt_operand){
-        .kind = k % operands_each ? TT_DST : TT_SRC, .buffer = TT_OUTPUT, .modulo = 1, .count = 1};
+    made.operands[k] =
+        (struct tt_operand){.kind = k % operands_each ? TT_DST : TT_SRC, .buffer = TT_OUTPUT, .modulo = 1, .count = 1};
 }
 
 static void accepted(void)

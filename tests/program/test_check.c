@@ -77,6 +77,7 @@ START_TEST(wrong_head)
 {
   REJECT(new_ring, "another version", m->program.size = 8);
   REJECT(new_ring, "another version", m->program.version++);
+  REJECT(new_ring, "version 0: written for another version than 1", m->program.version = 0);
   REJECT(new_ring, "algorithm 11", m->program.algorithm = TT_NUM_ALGORITHMS);
   REJECT(new_ring, "collective 11", m->program.collective = TT_NUM_FUNCS);
   REJECT(new_ring, "rank 4", m->program.rank = 4);

@@ -1,8 +1,17 @@
 /*
  * tutti/device.h: what a device backend executes, and the calls through which the core reaches it.
  *
- * Version 0: grows to the full backend ABI with the first GPU backend; every struct that crosses the boundary starts
- * with its size.
+ * Version 1. It is stable: later versions only append. They may add members at the end of structs that begin with their
+ * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
+ * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
+ * later, whichever is newer:
+ *
+ *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
+ *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
+ *   - a feature bit that one side does not know changes nothing in what it does know;
+ *   - programs are of the version of tutti/program.h that came with the older of the two: 1 with version 1.
+ *
+ * docs/devices.md says how to write a backend.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +27,7 @@
 extern "C" {
 #endif
 
-#define TT_DEVICE_VERSION 0
+#define TT_DEVICE_VERSION 1
 
 /* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its
  * own means. */

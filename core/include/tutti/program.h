@@ -55,7 +55,10 @@
  * Scaling. Inputs of a reducing collective are scaled (average, PreMulSum) when they are read from TT_INPUT;
  * TT_FLAG_FINAL marks the instruction whose result is complete, where a division may have to follow.
  *
- * Version 0: the shapes may still change.
+ * Version 1. It is stable: later versions only append members to struct tt_program, which begins with its size, and
+ * values to enums: collectives, algorithms, opcodes, kinds of operands, buffers, flags. The other structs stay as they
+ * are. Who meets a later version than it knows, or a value that it does not know, refuses the program: it may mean
+ * anything. docs/programs.md says how to write programs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -70,7 +73,7 @@
 extern "C" {
 #endif
 
-#define TT_PROGRAM_VERSION 0
+#define TT_PROGRAM_VERSION 1
 
 /* Collectives, numbered as ncclFunc_t in the plugin ABIs. */
 enum tt_collective {
