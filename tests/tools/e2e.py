@@ -416,6 +416,20 @@ class Faults(Case):
         with open(self.json) as f:
             self.assertEqual(json.load(f)["status"], "interrupted")
 
+    def test_ctrl_c_reaches_one_first(self):
+        """The others, or who waits for them all, have lost it before the signal reaches them."""
+        def send(process, children):
+            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(children[1], signal.SIGINT)
+            time.sleep(0.03)
+            for child in children[0], children[2], process.pid:
+                os.kill(child, signal.SIGINT)
+            os.kill(process.pid, signal.SIGCONT)
+        self.assertEqual(self.interrupted(send), (130, ""))
+        self.assertEqual(self.interrupted(lambda _, children: os.kill(children[1], signal.SIGINT))[0], 130)
+        with open(self.json) as f:
+            self.assertEqual(json.load(f)["status"], "interrupted")
+
     def test_terminated(self):
         status, _ = self.interrupted(lambda p, _: p.terminate())
         self.assertEqual(status, 128 + signal.SIGTERM)

@@ -44,7 +44,7 @@ static void end_all(struct family *family, int status)
   family->ending = true;
   family->status = status;
   family->kill_at = seconds_now() + GRACE_SECONDS;
-  signal_all(family, SIGTERM);
+  signal_all(family, status == 128 + SIGINT ? SIGINT : SIGTERM);
 }
 
 static void report_end(struct family *family, int p, int wait_status)
@@ -71,12 +71,17 @@ static bool killed_by_another(const struct family *family, int wait_status)
   return WTERMSIG(wait_status) != SIGKILL || seconds_now() < family->kill_at;
 }
 
-/* A verdict (PERF_EXIT_FAILED) is agreed among all processes, and each ends with it by itself. */
+/* A verdict (PERF_EXIT_FAILED) is agreed among all processes, and each ends with it by itself. Ctrl-C may end a process
+ * before it reaches this one. */
 static void note_end(struct family *family, int p, int wait_status)
 {
   int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
   if (status == PERF_EXIT_FAILED && !family->ending) {
     family->status = status;
+  } else if (status == 128 + SIGINT && !family->ending) {
+    family->pids[p] = 0;
+    family->asked = true;
+    end_all(family, status);
   } else if (status && !family->ending) {
     report_end(family, p, wait_status);
     family->pids[p] = 0;

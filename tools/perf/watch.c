@@ -59,9 +59,34 @@ void perf_watch_await_cause(struct perf_watch *watch)
   }
 }
 
+/* Ctrl-C reaches one process after the other: the first may be gone before the signal is here. */
+enum { INTERRUPT_MS = 100 };
+
+_Noreturn static void end_interrupted(struct perf_watch *watch, int number)
+{
+  char sentence[128];
+  snprintf(sentence, sizeof(sentence), "ended by signal %d (%s)", number, strsignal(number));
+  leave(watch, 128 + number, number == SIGINT ? "interrupted" : "error", sentence, SILENT);
+}
+
+/* The number of a signal that came; 0: none. Another thread may take it, and ends the process then. */
+static int take_signal(struct perf_watch *watch)
+{
+  struct signalfd_siginfo info;
+  return read(watch->signal_fd, &info, sizeof(info)) == sizeof(info) ? (int)info.ssi_signo : 0;
+}
+
+static void await_interrupt(struct perf_watch *watch)
+{
+  struct pollfd signal = {watch->signal_fd, POLLIN, 0};
+  if (watch->signal_fd > 0 && poll(&signal, 1, INTERRUPT_MS) > 0 && take_signal(watch) == SIGINT)
+    end_interrupted(watch, SIGINT);
+}
+
 void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence)
 {
   char told[1200];
+  if (state == PERF_CONTROL_GONE) await_interrupt(watch);
   if (state == PERF_CONTROL_GONE || watch->launched)
     leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE ? PRINT | TELL : TELL);
   /* The sentence goes on as it was: whoever is told adds its own process. */
@@ -73,14 +98,13 @@ void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, co
 /* A signal: Ctrl-C, or the end ordered by whoever started this process, perhaps because another process failed. */
 static void on_signal(struct perf_watch *watch)
 {
-  struct signalfd_siginfo info;
   char sentence[1024];
-  if (read(watch->signal_fd, &info, sizeof(info)) != sizeof(info)) return;
-  int number = (int)info.ssi_signo;
-  if (perf_control_lost(watch->control, sentence, sizeof(sentence)) != PERF_CONTROL_OK)
+  int number = take_signal(watch);
+  if (number == 0) return;
+  enum perf_control_state state = perf_control_lost(watch->control, sentence, sizeof(sentence));
+  if (state == PERF_CONTROL_TOLD || (state == PERF_CONTROL_GONE && number != SIGINT))
     leave(watch, PERF_EXIT_ERROR, "error", sentence, SILENT);
-  snprintf(sentence, sizeof(sentence), "ended by signal %d (%s)", number, strsignal(number));
-  leave(watch, 128 + number, number == SIGINT ? "interrupted" : "error", sentence, SILENT);
+  end_interrupted(watch, number);
 }
 
 static int poll_set(struct perf_watch *watch, struct pollfd *set)
