@@ -4,7 +4,7 @@
 #include "program/builder.h"
 #include "program_set.h"
 
-enum { N = 3 };
+enum { N = 3, MOST_STEPS = 3 };
 
 /* What a plan leaves out. */
 enum { ALL = 0, NO_BEGIN = 1, NO_MIDDLE = 2, NO_END = 4 };
@@ -76,10 +76,10 @@ static bool is_right(struct tt_program *(*emit)(int, int), int without, uint32_t
                      size_t why_size)
 {
   struct tt_program *programs[N];
-  struct tt_validate_step steps[3];
+  struct tt_validate_step steps[MOST_STEPS];
   int right = 0;
   for (int rank = 0; rank < N; rank++) programs[rank] = emit(rank, without);
-  for (int i = 0; i < nsteps; i++)
+  for (int i = 0; i < MOST_STEPS; i++)
     steps[i] = (struct tt_validate_step){
         .programs = (const struct tt_program *const *)programs, .loops = loops, .in_place = i % 2};
   for (uint64_t seed = 0; seed < 20; seed++) {
@@ -101,7 +101,7 @@ static void must_fail(struct tt_program *(*emit)(int, int), int without, uint32_
 START_TEST(gather)
 {
   char why[256];
-  for (int nsteps = 1; nsteps <= 3; nsteps++) {
+  for (int nsteps = 1; nsteps <= MOST_STEPS; nsteps++) {
     ck_assert_msg(is_right(emit_gather, ALL, 3, nsteps, why, sizeof(why)), "%s", why);
     /* After the middle nobody but the rank itself uses its copy, and the next loop begins with an exchange. */
     ck_assert_msg(is_right(emit_gather, NO_END, 3, nsteps, why, sizeof(why)), "%s", why);
@@ -115,7 +115,7 @@ END_TEST
 START_TEST(scatter)
 {
   char why[256];
-  for (int nsteps = 1; nsteps <= 3; nsteps++) {
+  for (int nsteps = 1; nsteps <= MOST_STEPS; nsteps++) {
     ck_assert_msg(is_right(emit_scatter, ALL, 3, nsteps, why, sizeof(why)), "%s", why);
     /* Only the rank itself writes its copy, and before it does again all others have read. */
     ck_assert_msg(is_right(emit_scatter, NO_BEGIN, 3, nsteps, why, sizeof(why)), "%s", why);
