@@ -1,0 +1,131 @@
+/* See fake_launch.h. */
+#include "fake_launch.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/state.h"
+
+static struct tt_cuda_context_state state;
+static struct tt_cuda_executor executor;
+struct tt_device_context fake_context = {.processors = FAKE_PROCESSORS, .state = &state, .executor = &executor};
+
+static struct {
+  const struct tt_program *program;
+  struct tt_cuda_program *packed;
+} programs[64];
+
+struct fake_launched launched;
+
+/* The address of a byte tells which kernel it is. */
+static char kernels[10][TT_NUM_PROTOCOLS][2];
+#define KERNEL(type)                                                                                                   \
+  static const void *kernel_##type(int protocol, int is_short)                                                         \
+  {                                                                                                                    \
+    return &kernels[type][protocol][is_short];                                                                         \
+  }
+/* clang-format off */
+KERNEL(0) KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7) KERNEL(8) KERNEL(9)
+/* clang-format on */
+
+tt_cuda_kernel *const tt_cuda_kernels[10] = {kernel_0, kernel_1, kernel_2, kernel_3, kernel_4,
+                                             kernel_5, kernel_6, kernel_7, kernel_8, kernel_9};
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream)
+{
+  ptrdiff_t number = (const char *)kernel - &kernels[0][0][0];
+  (void)stream;
+  ck_assert(number >= 0 && number < (ptrdiff_t)sizeof(kernels) && shared == 0);
+  launched.count++;
+  launched.is_short = (int)(number % 2);
+  launched.protocol = (int)(number / 2 % TT_NUM_PROTOCOLS);
+  launched.datatype = (int)(number / 2 / TT_NUM_PROTOCOLS);
+  launched.grid = grid;
+  launched.block = block;
+  launched.launch = *(struct tt_cuda_launch *)arguments[0];
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+  (void)stream;
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+{
+  (void)stream, (void)event, (void)flags;
+  return cudaSuccess;
+}
+
+ncclResult_t tt_cuda_check(cudaError_t error, const char *doing)
+{
+  (void)doing;
+  return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t tt_cuda_enter(const struct tt_device_context *here, struct tt_cuda_enter *enter)
+{
+  (void)here, (void)enter;
+  return ncclSuccess;
+}
+
+void tt_cuda_leave(const struct tt_cuda_enter *enter)
+{
+  (void)enter;
+}
+
+ncclResult_t tt_cuda_launched(struct tt_device_context *here, cudaStream_t stream)
+{
+  (void)here, (void)stream;
+  return ncclSuccess;
+}
+
+void tt_cuda_reclaim_blobs(struct tt_device_context *here)
+{
+  (void)here;
+}
+
+ncclResult_t tt_cuda_blob(struct tt_device_context *here, const uint32_t *words, size_t bytes, bool capturing,
+                          const uint32_t **on_device)
+{
+  (void)here, (void)words, (void)bytes, (void)capturing;
+  *on_device = NULL;
+  return ncclSuccess;
+}
+
+/* Equal programs share a packed form, as they do in the executor. */
+ncclResult_t tt_cuda_program_get(struct tt_device_context *here, const struct tt_program *program,
+                                 const struct tt_cuda_program **packed, const struct tt_cuda_program **on_device)
+{
+  struct tt_cuda_program *made = NULL;
+  size_t i = 0;
+  (void)here;
+  while (i < TT_COUNT(programs) && programs[i].program != NULL && programs[i].program != program) i++;
+  ck_assert_uint_lt(i, TT_COUNT(programs));
+  if (programs[i].program == NULL) {
+    TT_TRY(tt_cuda_pack(program, &made));
+    programs[i].program = program;
+    programs[i].packed = made;
+    for (size_t k = 0; k < i; k++)
+      if (made->bytes == programs[k].packed->bytes && memcmp(made, programs[k].packed, made->bytes) == 0)
+        programs[i].packed = programs[k].packed;
+    if (programs[i].packed != made) free(made);
+  }
+  *packed = *on_device = programs[i].packed;
+  return ncclSuccess;
+}
+
+void forget_programs(void)
+{
+  for (size_t i = 0; i < TT_COUNT(programs); i++) {
+    bool owner = programs[i].packed != NULL;
+    for (size_t k = 0; k < i; k++) owner &= programs[k].packed != programs[i].packed;
+    if (owner) free(programs[i].packed);
+  }
+  memset(programs, 0, sizeof(programs));
+}

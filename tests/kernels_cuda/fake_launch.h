@@ -1,0 +1,20 @@
+/* What launch.c and short.c call, without a device: a launch is kept, and programs are packed. */
+#ifndef TEST_KERNELS_CUDA_FAKE_LAUNCH_H
+#define TEST_KERNELS_CUDA_FAKE_LAUNCH_H
+
+#include "kernels/cuda/executor.h"
+
+enum { FAKE_PROCESSORS = 4 };
+extern struct tt_device_context fake_context;
+
+/* The last launch, and how many there were. */
+extern struct fake_launched {
+  int count, is_short, protocol, datatype;
+  dim3 grid, block;
+  struct tt_cuda_launch launch;
+} launched;
+
+/* Programs that were packed are found by their address until then. */
+void forget_programs(void);
+
+#endif

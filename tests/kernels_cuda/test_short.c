@@ -1,0 +1,221 @@
+/* Short works, which the host resolves, say what their program and their geometry say: for every algorithm that has
+ * such, on 1 to 16 ranks, in place and not. And what is too long for that is launched the usual way. */
+#include <check.h>
+#include <stdlib.h>
+#include "base/check.h"
+#include "fake_launch.h"
+#include "short_work.h"
+#include "tests/program/program_set.h"
+
+static bool runs_here(const struct operation *operation)
+{
+  return operation->algorithm == TT_ALGO_RING || operation->algorithm == TT_ALGO_TREE ||
+         operation->algorithm == TT_ALGO_ONE_SHOT || operation->algorithm == TT_ALGO_TWO_SHOT ||
+         operation->algorithm == TT_ALGO_DIRECT;
+}
+
+static int read_set(struct program_set *set, int *barriers)
+{
+  int found = 0;
+  for (int rank = 0; rank < set->n; rank++)
+    for (int way = 0; set->programs[rank] && way < 4; way++) {
+      int protocol = way % 2 ? TT_PROTO_LL128 : TT_PROTO_LL;
+      found += read_work(set->programs[rank], 1 + (rank + way) % MOST_CHANNELS, protocol, way / 2, barriers);
+    }
+  forget_programs();
+  free_set(set);
+  return found;
+}
+
+START_TEST(every_algorithm)
+{
+  int n = _i, count, found = 0;
+  const struct operation *operations = all_operations(&count);
+  for (int o = 0; o < count; o++) {
+    if (!runs_here(&operations[o])) continue;
+    struct program_set set = emit_set(&operations[o], n, has_root(&operations[o]) ? n - 1 : 0, NULL);
+    found += read_set(&set, NULL);
+  }
+  struct program_set pair = emit_pair(n, 0, n - 1);
+  found += read_set(&pair, NULL);
+  if (n == 1)
+    ck_assert_int_eq(found, 0); /* copies have no messages */
+  else
+    ck_assert_int_gt(found, 10 * n);
+}
+END_TEST
+
+/* In place a ring writes what it has read before; a one-shot of one step needs none. */
+START_TEST(barriers)
+{
+  static const struct operation ring = {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0},
+                                one_shot = {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0};
+  struct program_set set = emit_set(&ring, 2, 0, NULL);
+  int out_of_place = 0, in_place = 0;
+  ck_assert(read_work(set.programs[0], 1, TT_PROTO_LL, false, &out_of_place));
+  ck_assert(read_work(set.programs[0], 1, TT_PROTO_LL, true, &in_place));
+  ck_assert_int_gt(in_place, 0);
+  ck_assert_int_ge(in_place, out_of_place);
+  forget_programs();
+  free_set(&set);
+  set = emit_set(&one_shot, 4, 0, NULL);
+  out_of_place = 0;
+  ck_assert(read_work(set.programs[0], 1, TT_PROTO_LL, false, &out_of_place));
+  ck_assert_int_eq(out_of_place, 0);
+  forget_programs();
+  free_set(&set);
+}
+END_TEST
+
+/* A strand that reads what it wrote, an instruction or a repetition before. No emitter writes such. */
+START_TEST(reads_what_it_wrote)
+{
+  static const int32_t peers[] = {1};
+  static const struct tt_strand strand = {.ninstructions = 3};
+  static const struct tt_instruction instructions[] = {{.repeat = 2, .first_operand = 0, .noperands = 3},
+                                                       {.repeat = 1, .first_operand = 3, .noperands = 1},
+                                                       {.repeat = 1, .first_operand = 4, .noperands = 1}};
+  static const struct tt_operand operands[] = {
+      {.kind = TT_SRC, .buffer = TT_OUTPUT, .start = 0, .stride = 1, .modulo = 4, .count = 1},
+      {.kind = TT_DST, .buffer = TT_OUTPUT, .start = 1, .stride = 1, .modulo = 4, .count = 1},
+      {.kind = TT_SEND, .buffer = TT_RESULT, .start = 0, .stride = 1, .modulo = 4, .count = 1},
+      {.kind = TT_RECV, .buffer = TT_OUTPUT, .start = 3, .modulo = 4, .count = 1},
+      {.kind = TT_SEND, .buffer = TT_OUTPUT, .start = 3, .modulo = 4, .count = 1}};
+  static const struct tt_program program = {.size = sizeof(program),
+                                            .version = TT_PROGRAM_VERSION,
+                                            .nranks = 2,
+                                            .parts = 4,
+                                            .output_blocks = 1,
+                                            .npeers = 1,
+                                            .nstrands = 1,
+                                            .ninstructions = TT_COUNT(instructions),
+                                            .noperands = TT_COUNT(operands),
+                                            .peers = peers,
+                                            .strands = &strand,
+                                            .instructions = instructions,
+                                            .operands = operands};
+  int found = 0;
+  ck_assert(read_work(&program, 1, TT_PROTO_LL, false, &found));
+  ck_assert_int_ge(found, 2);
+  forget_programs();
+}
+END_TEST
+
+/* More entries than a small message has threads for. */
+START_TEST(many_entries)
+{
+  enum { OPERANDS = 63, REPEAT = 3 };
+  static const int32_t peers[] = {1};
+  static const struct tt_strand strand = {.ninstructions = 1};
+  static const struct tt_instruction instruction = {.repeat = REPEAT, .noperands = OPERANDS};
+  struct tt_operand operands[OPERANDS];
+  struct tt_program program = {.size = sizeof(program),
+                               .version = TT_PROGRAM_VERSION,
+                               .nranks = 2,
+                               .parts = 200,
+                               .output_blocks = 1,
+                               .npeers = 1,
+                               .nstrands = 1,
+                               .ninstructions = 1,
+                               .noperands = OPERANDS,
+                               .peers = peers,
+                               .strands = &strand,
+                               .instructions = &instruction,
+                               .operands = operands};
+  for (int k = 0; k < OPERANDS; k++)
+    operands[k] = (struct tt_operand){
+        .kind = TT_DST, .buffer = TT_OUTPUT, .start = k, .stride = OPERANDS, .modulo = 200, .count = 1};
+  operands[0].kind = TT_RECV;
+  operands[0].buffer = TT_RESULT;
+  ck_assert_uint_gt(REPEAT * OPERANDS, tt_cuda_threads(TT_PROTO_LL, 4 * (SHARE / 200 + 5), 1));
+  ck_assert(read_work(&program, 1, TT_PROTO_LL, false, NULL));
+  forget_programs();
+}
+END_TEST
+
+static bool is_short(void)
+{
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  uint32_t nwords = 1;
+  unsigned threads;
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &nwords, &threads), ncclSuccess);
+  return nwords > 0;
+}
+
+START_TEST(long_works)
+{
+  static const struct operation ring = {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0};
+  struct program_set set = emit_set(&ring, 2, 0, NULL);
+  struct tt_program scratch = *set.programs[0];
+  make_work(set.programs[0], 2, TT_PROTO_LL, false);
+  ck_assert(is_short());
+  made.work.protocol = TT_PROTO_SIMPLE;
+  ck_assert(!is_short());
+  made.work.protocol = TT_PROTO_LL;
+  made.channels[0].geometry.loops = made.channels[1].geometry.loops = 2;
+  ck_assert(!is_short());
+  made.channels[0].geometry.loops = made.channels[1].geometry.loops = 1;
+  ck_assert(is_short());
+  made.channels[1].program = set.programs[1]; /* each its own program */
+  ck_assert(!is_short());
+  made.channels[1].program = set.programs[0];
+  made.work.nchannels = FAKE_PROCESSORS + 1; /* a block may not come to its turn */
+  ck_assert(!is_short());
+  made.work.nchannels = 2;
+  scratch.nscratch = 1;
+  made.channels[0].program = made.channels[1].program = &scratch;
+  ck_assert(!is_short());
+  forget_programs();
+  free_set(&set);
+}
+END_TEST
+
+/* One short work is launched as such; several are not. */
+START_TEST(launches)
+{
+  static const struct operation one_shot = {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0};
+  struct program_set set = emit_set(&one_shot, 4, 0, NULL);
+  struct tt_work *works[] = {&made.work, &made.work};
+  struct tt_launch *launch = (void *)&made;
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  uint32_t nwords;
+  unsigned threads;
+  make_work(set.programs[1], 3, TT_PROTO_LL128, false);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &nwords, &threads), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert_ptr_null(launch);
+  ck_assert_int_eq(launched.count, 1);
+  ck_assert(launched.is_short && launched.protocol == TT_PROTO_LL128 && launched.datatype == ncclFloat32);
+  ck_assert_uint_eq(launched.grid.x, 3);
+  ck_assert_uint_eq(launched.block.x, threads);
+  ck_assert_uint_eq(launched.launch.nwords, nwords);
+  ck_assert_mem_eq(launched.launch.words, words, nwords * sizeof(*words));
+  ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.count, 2);
+  ck_assert(!launched.is_short);
+  made.work.protocol = TT_PROTO_SIMPLE;
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert(!launched.is_short && launched.protocol == TT_PROTO_SIMPLE);
+  forget_programs();
+  free_set(&set);
+}
+END_TEST
+
+int main(void)
+{
+  Suite *suite = suite_create("kernels_cuda_short");
+  TCase *tc = tcase_create("short");
+  tcase_set_timeout(tc, 120);
+  tcase_add_loop_test(tc, every_algorithm, 1, MOST_RANKS + 1);
+  tcase_add_test(tc, barriers);
+  tcase_add_test(tc, reads_what_it_wrote);
+  tcase_add_test(tc, many_entries);
+  tcase_add_test(tc, long_works);
+  tcase_add_test(tc, launches);
+  suite_add_tcase(suite, tc);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
