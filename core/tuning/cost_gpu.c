@@ -36,7 +36,7 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     /* Two-shot. LL128: measured, 7.4 us for 128 KiB, 8.3 for 512 KiB, 16.6 for 2 MiB, 60 for 8 MiB. LL: measured to be
      * 0.5 us faster up to 128 KiB. Simple: measured, 22.5 us for 128 B, 64 for 8 MiB, 671 for 128 MiB. */
     [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {2300, 50, 190000, LL_CHANNEL, 512, 64},
-                          [TT_PROTO_LL128] = {2500, 50, 300000, LL128_CHANNEL, 1024, 64},
+                          [TT_PROTO_LL128] = {2500, 50, 280000, LL128_CHANNEL, 1024, 64},
                           [TT_PROTO_SIMPLE] = {10500, 100, 300000, SIMPLE_CHANNEL, 32768, 64}},
     /* Ring. Simple: measured, 38 us for 128 B, 173 for 32 MiB, 602 for 128 MiB, 2321 for 512 MiB. LL: 17.7 us for 32 B,
      * LL128: 19 for 32 B, 20 for 512 KiB, 75 for 8 MiB. */

@@ -1,5 +1,6 @@
 /* The kernels: one for each data type (TT_CUDA_DATATYPE) and protocol. Collectives that only move data use those of
  * ncclUint8. */
+#include <stddef.h>
 #include <type_traits>
 #include "kernels/cuda/lean.cuh"
 #include "kernels/cuda/simple.cuh"
@@ -10,6 +11,11 @@ typedef typename tt_datatype<TT_CUDA_DATATYPE>::type element;
  * that the other end can go on meanwhile. */
 enum { LL_TOGETHER = TT_SLOTS / 2, SIMPLE_TOGETHER = TT_BATCH };
 
+static_assert(offsetof(tt_cuda_conn, head) == 8 && offsetof(tt_cuda_conn, tail) == 16 &&
+                  offsetof(tt_cuda_conn, step) == 24 && offsetof(tt_cuda_conn, seen) == 32 &&
+                  offsetof(tt_cuda_conn, slot_bytes) == 40 && offsetof(tt_cuda_conn, peer) == 44,
+              "an end is loaded in vectors");
+static_assert(sizeof(tt_cuda_conn) % 16 == 0, "and lies at their multiples");
 static_assert(sizeof(tt_cuda_work) % 16 == 0 && sizeof(tt_cuda_channel) % 16 == 0,
               "works and channels are copied by words and lie at multiples of four");
 
@@ -258,19 +264,14 @@ static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launc
                                                      tt_entry *to, short_end *end_of)
 {
   const tt_cuda_short_entry from = ((const tt_cuda_short_entry *)(launch.words + 4 * entries))[threadIdx.x];
-  uint64_t start = 0, seen = 0;
   tt_cuda_conn *conn = NULL;
+  tt_vector places = {}, counters = {}, rest = {}; /* of the connection's end, loaded at once */
   tt_entry e;
-  e.slot = NULL;
   if (from.flags & TT_CUDA_SHORT_MESSAGE) {
     conn = launch.conns + ((const uint32_t *)(channel + 1))[from.conn];
-    start = conn->step;
-    seen = conn->seen;
-    e.slot = conn->slots;
-    tt_end &end = block.ends[from.conn];
-    end.head = conn->head;
-    end.slot_bytes = conn->slot_bytes;
-    end.peer = conn->peer;
+    places = tt_load_volatile(&conn->slots);
+    counters = tt_load_volatile(&conn->tail);
+    rest = tt_load_volatile(&conn->seen);
   }
   bool slow = false, output = from.flags & TT_CUDA_SHORT_OUTPUT;
   uint64_t at = channel->lo + from.part * channel->length;
@@ -284,19 +285,26 @@ static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launc
   if (from.flags & TT_CUDA_SHORT_LOCAL)
     e.local = (output ? work->buffers[TT_OUTPUT] : work->buffers[TT_INPUT]) +
               (from.row * (output ? work->strides[TT_OUTPUT] : work->strides[TT_INPUT]) + at) * work->element_bytes;
-  e.step = start + from.uses_before;
-  e.flag = conn != NULL ? tt_flag_of(e.step) : 0;
+  e.step = counters.high + from.uses_before;
+  e.flag = 0;
+  e.slot = e.local;
   if (conn != NULL) {
-    e.slot += (uint32_t)(e.step % TT_SLOTS) * conn->slot_bytes + TT_SLOT_HEADER;
-    if (from.flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? conn->head : NULL, e.step + 1};
+    uint64_t *head = (uint64_t *)places.high, seen = rest.low;
+    uint32_t slot_bytes = (uint32_t)rest.high;
+    tt_end &end = block.ends[from.conn];
+    end.head = head;
+    end.slot_bytes = slot_bytes;
+    end.peer = (int32_t)(rest.high >> 32);
+    e.flag = tt_flag_of(e.step);
+    e.slot = (tt_byte *)places.low + (uint32_t)(e.step % TT_SLOTS) * slot_bytes + TT_SLOT_HEADER;
+    if (from.flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? head : NULL, e.step + 1};
     if (tt_is_send(e.role) && seen + TT_SLOTS <= e.step) {
-      seen = tt_load_relaxed(conn->head);
+      seen = tt_load_relaxed(head);
       conn->seen = seen;
       if (seen + TT_SLOTS <= e.step) e.flags |= TT_ENTRY_NO_CREDIT, slow = true;
     }
     if (PROTOCOL == TT_PROTO_LL && (e.step & tt_ll::CLEAN_MASK) == tt_ll::CLEAN_MASK) slow = true;
   }
-  if (conn == NULL) e.slot = e.local;
   *to = e;
   return slow || (e.flags & TT_ENTRY_SCALED) != 0 || ((uintptr_t)e.local | e.bytes) % 8 != 0;
 }

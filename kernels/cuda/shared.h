@@ -14,7 +14,7 @@ struct tt_cuda_conn {
   uint32_t slot_bytes;
   int32_t peer;
   int32_t protocol;
-  uint32_t reserved;
+  uint32_t reserved[3]; /* ends lie at multiples of 64 bytes */
 };
 
 /* Why a kernel ended early. */
