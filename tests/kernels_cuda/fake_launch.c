@@ -25,10 +25,19 @@ static char kernels[10][TT_NUM_PROTOCOLS][2];
   static const void *kernel_##type(int protocol, int is_short)                                                         \
   {                                                                                                                    \
     return &kernels[type][protocol][is_short];                                                                         \
-  }
-/* clang-format off */
-KERNEL(0) KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7) KERNEL(8) KERNEL(9)
-/* clang-format on */
+  }                                                                                                                    \
+  _Static_assert(type <= ncclBfloat16, "a data type")
+
+KERNEL(0);
+KERNEL(1);
+KERNEL(2);
+KERNEL(3);
+KERNEL(4);
+KERNEL(5);
+KERNEL(6);
+KERNEL(7);
+KERNEL(8);
+KERNEL(9);
 
 tt_cuda_kernel *const tt_cuda_kernels[10] = {kernel_0, kernel_1, kernel_2, kernel_3, kernel_4,
                                              kernel_5, kernel_6, kernel_7, kernel_8, kernel_9};
