@@ -143,10 +143,11 @@ struct tt_cuda_short_entry {
   uint16_t part, row;  /* of its chunk */
 };
 
-/* Followed by 2 * npeers indices of ends. Elements. */
+/* Followed by 2 * npeers indices of ends. In bytes. */
 struct tt_cuda_short_channel {
-  uint64_t lo, hi;
-  uint32_t length; /* of a part */
+  unsigned char *input, *output; /* where the channel's share of the first block begins */
+  uint64_t share;
+  uint32_t part; /* of which one begins behind the other; the last may be shorter */
   uint32_t reserved;
 };
 

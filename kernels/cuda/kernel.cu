@@ -274,17 +274,18 @@ static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launc
     rest = tt_load_volatile(&conn->seen);
   }
   bool slow = false, output = from.flags & TT_CUDA_SHORT_OUTPUT;
-  uint64_t at = channel->lo + from.part * channel->length;
-  if (at > channel->hi) at = channel->hi;
-  uint64_t left = channel->hi - at;
-  e.bytes = (left < channel->length ? (uint32_t)left : channel->length) * work->element_bytes;
+  uint64_t at = (uint64_t)from.part * channel->part, share = channel->share;
+  if (at > share) at = share;
+  uint64_t left = share - at;
+  e.bytes = left < channel->part ? (uint32_t)left : channel->part;
   e.role = from.role;
   e.flags = from.flags & (TT_ENTRY_FIRST | TT_ENTRY_SCALED);
   e.conn = from.conn;
   e.local = NULL;
-  if (from.flags & TT_CUDA_SHORT_LOCAL)
-    e.local = (output ? work->buffers[TT_OUTPUT] : work->buffers[TT_INPUT]) +
-              (from.row * (output ? work->strides[TT_OUTPUT] : work->strides[TT_INPUT]) + at) * work->element_bytes;
+  if (from.flags & TT_CUDA_SHORT_LOCAL) {
+    e.local = (output ? channel->output : channel->input) + at;
+    if (from.row != 0) e.local += from.row * work->strides[output ? TT_OUTPUT : TT_INPUT] * work->element_bytes;
+  }
   e.step = counters.high + from.uses_before;
   e.flag = 0;
   e.slot = e.local;

@@ -169,9 +169,11 @@ static bool put_channel(struct writer *w, uint32_t c)
   struct tt_cuda_short_channel *to = put(w, sizeof(*to));
   uint32_t *ends = put(w, 2 * npeers * sizeof(*ends));
   if (w->too_long) return false;
-  to->lo = channel->geometry.lo;
-  to->hi = channel->geometry.hi;
-  to->length = (uint32_t)channel->geometry.last_chunk;
+  size_t element = tt_datatype_bytes(w->work->reduction.datatype);
+  to->input = (unsigned char *)w->work->input + channel->geometry.lo * element;
+  to->output = (unsigned char *)w->work->output + channel->geometry.lo * element;
+  to->share = (channel->geometry.hi - channel->geometry.lo) * element;
+  to->part = (uint32_t)(channel->geometry.last_chunk * element);
   for (uint32_t p = 0; p < npeers; p++) {
     ends[p] = channel->send[p] != NULL ? tt_cuda_conn_index(channel->send[p]) : UINT32_MAX;
     ends[npeers + p] = channel->recv[p] != NULL ? tt_cuda_conn_index(channel->recv[p]) : UINT32_MAX;
