@@ -67,6 +67,11 @@ bool shares_memory(const struct operation *operation)
   return operation->algorithm == TT_ALGO_NVLS || operation->algorithm == TT_ALGO_NVLS_TREE;
 }
 
+bool is_dense(const struct operation *operation)
+{
+  return operation->algorithm == TT_ALGO_COLLNET_DIRECT && operation->variant == NODES_ONE;
+}
+
 bool has_nodes(const struct operation *operation)
 {
   return operation->algorithm == TT_ALGO_COLLNET_DIRECT || operation->algorithm == TT_ALGO_COLLNET_CHAIN;

@@ -28,6 +28,8 @@ enum node_shape {
 
 /* Whether the algorithm uses memory that ranks share. */
 bool shares_memory(const struct operation *operation);
+/* Whether all ranks exchange messages with all others and with a network besides, which takes longest to run. */
+bool is_dense(const struct operation *operation);
 /* Whether the algorithm has a look at the nodes. */
 bool has_nodes(const struct operation *operation);
 /* The node of a rank in the operation's shape. */

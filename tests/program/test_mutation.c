@@ -281,7 +281,7 @@ static bool is_worth_it(const struct operation *operation, int n)
   if (operation->algorithm == TT_ALGO_NVLS) return n <= 4;
   if (operation->algorithm == TT_ALGO_NVLS_TREE)
     return n == 1 || n == 2 || n == 4 || n == 6 || (n == 8 && operation->variant == 2);
-  return n != 6;
+  return n != 6 && (n <= 8 || !is_dense(operation));
 }
 
 /* Sizes at which every kind of instruction occurs, and a shuffled ring at every other. */

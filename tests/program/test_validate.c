@@ -19,11 +19,13 @@ static void prove_all_ways(const struct operation *operation, const struct progr
   }
 }
 
-/* With shared memory each rank hears of each, and what they know grows with both: larger ones are run in two ways. */
+/* With shared memory each rank hears of each, and what they know grows with both: larger ones are run in two ways, and
+ * so are those with messages between all. */
 static void prove_some_ways(const struct operation *operation, const struct program_set *set)
 {
+  uint32_t least = least_slots(operation, set->n);
   for (int in_place = 0; in_place < 2; in_place++) {
-    struct way way = {.loops = 2, .slots = in_place ? 8 : 1, .in_place = in_place, .seed = (uint64_t)set->n};
+    struct way way = {.loops = 2, .slots = in_place ? 8 : least, .in_place = in_place, .seed = (uint64_t)set->n};
     must_prove(operation, set, &way);
   }
 }
@@ -41,7 +43,7 @@ static void prove_sizes(const struct operation *operation, bool shuffled)
     int32_t *ring = shuffled ? shuffled_ring(n, (uint64_t)n) : NULL;
     for (int root = 0; root < (has_root(operation) ? n : 1); root = next_root(n, root)) {
       struct program_set set = emit_set(operation, n, root, ring);
-      if (n > SMALL && shares_memory(operation))
+      if (n > SMALL && (shares_memory(operation) || is_dense(operation)))
         prove_some_ways(operation, &set);
       else
         prove_all_ways(operation, &set, n <= SMALL ? 3 : 1);
