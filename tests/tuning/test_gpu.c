@@ -142,7 +142,7 @@ START_TEST(channels_have_limits)
   ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 8).nchannels, 2);
   input = gpus();
   input.device_channels = 0; /* no opinion */
-  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 32);
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 64);
 }
 END_TEST
 
