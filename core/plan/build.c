@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "plan/kept.h"
 #include "plan/scratch.h"
 #include "plan/stream.h"
 
@@ -51,6 +52,7 @@ static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *pla
 void tt_plan_end(struct ncclComm *comm)
 {
   tt_stream_end(comm);
+  tt_kept_free(comm);
   tt_scratch_free(comm);
 }
 

@@ -1,8 +1,10 @@
 /* From a collective's task to its work: choice, programs, geometry, scaling. */
 #include "plan/plan.h"
 
+#include <stdlib.h>
 #include "base/check.h"
 #include "plan/geometry.h"
+#include "plan/kept.h"
 #include "plan/shared.h"
 #include "program/emit.h"
 #include "program/signature.h"
@@ -81,6 +83,15 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
   size_t bytes = task->count * element * blocks;
 
+  struct tt_work *kept = tt_kept_take(comm, task);
+  if (kept != NULL) {
+    kept->signature.sequence = comm->collectives++;
+    if (tt_plan_append(plan, kept)) return ncclSuccess;
+    free(kept);
+    comm->collectives--;
+    return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
+  }
+
   struct tt_choice choice;
   TT_TRY(choose(comm, task, bytes, &choice));
   const struct tt_program *programs[TT_MAX_CHANNELS];
@@ -111,8 +122,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
         .element_bytes = element,
         .parts = programs[c]->parts,
         .nchannels = choice.nchannels,
-        .capacity = tt_shared_chunk(comm, programs[c],
-                                    tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]))),
+        .capacity =
+            tt_shared_chunk(comm, programs[c], tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]))),
         .smallest = choice.smallest_chunk,
     };
     tt_geometry_cut(&cut, c, geometry);

@@ -54,6 +54,7 @@ struct ncclComm {
   struct tt_health *health;
   struct tt_tuning *tuning;
   struct tt_programs *programs;
+  struct tt_kept *kept; /* plan/kept.h; NULL: nothing yet */
   int nnodes;
   int local_ranks;   /* on this rank's host, itself included */
   int32_t *node;     /* of each rank, from 0 */

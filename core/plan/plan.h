@@ -14,7 +14,8 @@ struct tt_plan {
   struct ncclComm *comm;
   struct tt_work **works;
   int nworks, capacity;
-  void *stream; /* of all its tasks; NULL for the host device */
+  bool launched; /* on a stream: the works may be kept */
+  void *stream;  /* of all its tasks; NULL for the host device */
 };
 
 /* Appends a task to the communicator's open group. */
@@ -36,6 +37,8 @@ void tt_plan_end(struct ncclComm *comm);
 
 /* works.c: makes a work with channels and room for their connections, and appends it to the plan. */
 struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels);
+/* Appends a work; false for lack of memory. */
+bool tt_plan_append(struct tt_plan *plan, struct tt_work *work);
 /* Channels for a copy within the rank. */
 int tt_plan_copy_channels(const struct ncclComm *comm, size_t bytes);
 /* The slots of a connection, in bytes, for a protocol. */

@@ -80,7 +80,9 @@ static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry
 ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
                              const struct tt_program **out)
 {
-  int tree = algorithm == TT_ALGO_TREE || algorithm == TT_ALGO_NVLS_TREE ? channel & 1 : algorithm == TT_ALGO_COLLNET_CHAIN ? channel : 0;
+  int tree = algorithm == TT_ALGO_TREE || algorithm == TT_ALGO_NVLS_TREE ? channel & 1
+             : algorithm == TT_ALGO_COLLNET_CHAIN                        ? channel
+                                                                         : 0;
   unsigned bucket =
       ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)tree) % BUCKETS;
   struct entry *entry = programs->buckets[bucket];

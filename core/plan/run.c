@@ -130,6 +130,7 @@ ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
   ncclResult_t first = ncclSuccess;
   for (int p = 0; p < streams; p++) { /* all of them: the others count on those of this group that can run */
     ncclResult_t result = tt_comm_fail(plans[p].comm, tt_stream_launch(&plans[p]));
+    plans[p].launched = result == ncclSuccess;
     if (first == ncclSuccess) first = result;
   }
   if (streams == nplans) return first;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "plan/kept.h"
 #include "proxy/reduce.h"
 #include "device/context.h"
 #include "plan/scratch.h"
@@ -31,15 +32,21 @@ int tt_plan_copy_channels(const struct ncclComm *comm, size_t bytes)
   return (int)TT_MIN(bytes / COPY_CHANNEL_BYTES + 1, (size_t)most);
 }
 
-struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels)
+bool tt_plan_append(struct tt_plan *plan, struct tt_work *work)
 {
   if (plan->nworks == plan->capacity) {
     int capacity = plan->capacity ? 2 * plan->capacity : 8;
     struct tt_work **works = realloc(plan->works, (size_t)capacity * sizeof *works);
-    if (works == NULL) return NULL;
+    if (works == NULL) return false;
     plan->works = works;
     plan->capacity = capacity;
   }
+  plan->works[plan->nworks++] = work;
+  return true;
+}
+
+struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels)
+{
   size_t npeers = 0, nscratch = 0;
   for (int c = 0; c < nchannels; c++) {
     npeers += programs[c]->npeers;
@@ -62,8 +69,9 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
   work->abort = &plan->comm->abort;
   work->rank = plan->comm->rank;
   if (plan->comm->context != NULL) work->context = plan->comm->context->handle;
-  plan->works[plan->nworks++] = work;
-  return work;
+  if (tt_plan_append(plan, work)) return work;
+  free(work);
+  return NULL;
 }
 
 /* Visits every send and receive of a channel's program: how often each is executed in one loop. */
@@ -142,9 +150,9 @@ static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *wo
     if (connector != NULL && connector->proxied != NULL)
       TT_TRY_GOTO(tt_proxy_expect(connector->proxied, work->protocol, context.steps[end]), result, out);
     if (connector != NULL && connector->reduced != NULL)
-      TT_TRY_GOTO(tt_proxy_reduce_expect(connector->reduced, context.steps[end], work->reduction.datatype,
-                                         work->reduction.op),
-                  result, out);
+      TT_TRY_GOTO(
+          tt_proxy_reduce_expect(connector->reduced, context.steps[end], work->reduction.datatype, work->reduction.op),
+          result, out);
   }
 out:
   free(context.connectors);
@@ -186,17 +194,33 @@ static ncclResult_t bind_scratch(struct tt_plan *plan)
   return ncclSuccess;
 }
 
+/* A kept work has its connections. */
+static bool is_bound(const struct tt_work *work)
+{
+  const struct tt_work_channel *channel = &work->channels[0];
+  for (uint32_t p = 0; p < channel->program->npeers; p++)
+    if (channel->send[p] != NULL || channel->recv[p] != NULL) return true;
+  return false;
+}
+
 ncclResult_t tt_plan_bind(struct tt_plan *plan)
 {
   TT_TRY(bind_scratch(plan));
-  for (int w = 0; w < plan->nworks; w++)
+  for (int w = 0; w < plan->nworks; w++) {
+    if (is_bound(plan->works[w])) continue;
     for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan->comm, plan->works[w], (int)c));
+  }
   return ncclSuccess;
 }
 
 void tt_plan_free(struct tt_plan *plan)
 {
-  for (int w = 0; w < plan->nworks; w++) free(plan->works[w]);
+  for (int w = 0; w < plan->nworks; w++) {
+    if (plan->launched)
+      tt_kept_give(plan->comm, plan->works[w]);
+    else
+      free(plan->works[w]);
+  }
   free(plan->works);
   memset(plan, 0, sizeof *plan);
 }

@@ -186,20 +186,18 @@ static bool put_channel(struct writer *w, uint32_t c)
 static ncclResult_t common_program(struct tt_device_context *context, const struct tt_work *work,
                                    const struct tt_cuda_program **out)
 {
+  const struct tt_cuda_program *common = NULL, *packed, *on_device;
   *out = NULL;
   if (work->protocol == TT_PROTO_SIMPLE || work->nchannels > (unsigned)context->processors) return ncclSuccess;
   for (uint32_t c = 0; c < work->nchannels; c++) {
     const struct tt_work_channel *channel = &work->channels[c];
-    const struct tt_cuda_program *packed, *on_device;
     if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || channel->program->npeers == 0)
       return ncclSuccess;
     TT_TRY(tt_cuda_program_get(context, channel->program, &packed, &on_device));
-    if (c > 0 && packed != *out) {
-      *out = NULL;
-      return ncclSuccess;
-    }
-    *out = packed;
+    if (c > 0 && packed != common) return ncclSuccess;
+    common = packed;
   }
+  *out = common;
   return ncclSuccess;
 }
 

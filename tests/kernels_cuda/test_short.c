@@ -154,7 +154,9 @@ START_TEST(long_works)
   made.work.protocol = TT_PROTO_LL;
   made.channels[0].geometry.loops = made.channels[1].geometry.loops = 2;
   ck_assert(!is_short());
-  made.channels[0].geometry.loops = made.channels[1].geometry.loops = 1;
+  made.channels[0].geometry.loops = 1;
+  ck_assert(!is_short());
+  made.channels[1].geometry.loops = 1;
   ck_assert(is_short());
   made.channels[1].program = set.programs[1]; /* each its own program */
   ck_assert(!is_short());

@@ -97,6 +97,36 @@ START_TEST(collectives)
 }
 END_TEST
 
+/* Calls that differ in nothing but their buffers: in one group, and again and again. */
+START_TEST(alike)
+{
+  enum { N = 3, TIMES = 4 };
+  ncclComm_t comms[N];
+  void *none[N] = {NULL};
+  struct operation operations[2][N];
+  open_comms(comms, N);
+  for (int c = 0; c < 2; c++)
+    for (int r = 0; r < N; r++) {
+      operations[c][r] = (struct operation){.kind = ALL_REDUCE, .n = N, .rank = r, .count = 5000};
+      operation_open(&operations[c][r]);
+    }
+  for (uint32_t time = 0; time < TIMES; time++) {
+    for (int c = 0; c < 2; c++)
+      for (int r = 0; r < N; r++) operation_fill(&operations[c][r], 2 * time + (uint32_t)c);
+    ok(ncclGroupStart());
+    call_all(operations[0], N, comms, none);
+    call_all(operations[1], N, comms, none);
+    ok(ncclGroupEnd());
+    wait_streams(none, N);
+    for (int c = 0; c < 2; c++)
+      for (int r = 0; r < N; r++) operation_check(&operations[c][r]);
+  }
+  for (int c = 0; c < 2; c++)
+    for (int r = 0; r < N; r++) operation_close(&operations[c][r]);
+  close_comms(comms, N);
+}
+END_TEST
+
 /* One thread makes all communicators in a group, choosing a device before each; the work is done by others. */
 START_TEST(chosen_devices)
 {
@@ -383,6 +413,7 @@ void add_streams(Suite *suite)
   TCase *tests = tcase_create("streams");
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, collectives, 0, 5 * MOST_RANKS);
+  tcase_add_test(tests, alike);
   tcase_add_test(tests, chosen_devices);
   tcase_add_test(tests, returns_when_enqueued);
   tcase_add_test(tests, two_streams);

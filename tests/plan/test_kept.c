@@ -1,0 +1,124 @@
+/* Works that are kept: found by what their signature says, pointed at new buffers, and replaced when there are many. */
+#include <check.h>
+#include <stdlib.h>
+#include "base/param.h"
+#include "plan/kept.h"
+
+static const struct tt_device streams = {.size = sizeof streams, .features = TT_DEVICE_STREAMS};
+static const struct tt_device host = {.size = sizeof host};
+static struct ncclComm comm;
+
+static struct tt_work *new_work(const struct tt_program *program, const struct tt_task *task)
+{
+  struct tt_work *work = calloc(1, sizeof *work + sizeof *work->channels);
+  work->channels = (struct tt_work_channel *)(work + 1);
+  work->channels[0].program = program;
+  work->nchannels = 1;
+  work->signature = (struct tt_signature){.collective = (uint8_t)task->collective,
+                                          .count = task->count,
+                                          .datatype = (uint8_t)task->datatype,
+                                          .op = (uint8_t)task->op,
+                                          .root = task->root};
+  return work;
+}
+
+static const struct tt_task sum = {
+    .collective = TT_FUNC_ALL_REDUCE, .count = 100, .datatype = ncclFloat32, .op = ncclSum};
+
+START_TEST(found)
+{
+  struct tt_program program = {0};
+  char in, out;
+  struct tt_work *work = new_work(&program, &sum);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
+  tt_kept_give(&comm, work);
+  struct tt_task other[4] = {sum, sum, sum, sum};
+  other[0].count = 101;
+  other[1].datatype = ncclFloat16;
+  other[2].op = ncclMax;
+  other[3].root = 1;
+  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i]));
+  struct tt_task same = sum;
+  same.input = &in;
+  same.output = &out;
+  ck_assert_ptr_eq(tt_kept_take(&comm, &same), work);
+  ck_assert_ptr_eq(work->input, &in);
+  ck_assert_ptr_eq(work->output, &out);
+  ck_assert_ptr_null(tt_kept_take(&comm, &same)); /* it is in use */
+  tt_kept_give(&comm, work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* The operation of what does not reduce is not part of it. */
+START_TEST(moves_have_no_operation)
+{
+  struct tt_program program = {0};
+  struct tt_task gather = {.collective = TT_FUNC_ALL_GATHER, .count = 7, .datatype = ncclInt8, .op = ncclSum};
+  tt_kept_give(&comm, new_work(&program, &gather));
+  gather.op = ncclMax;
+  struct tt_work *work = tt_kept_take(&comm, &gather);
+  ck_assert_ptr_nonnull(work);
+  tt_kept_give(&comm, work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+START_TEST(not_kept)
+{
+  struct tt_program program = {0}, scratch = {.nscratch = 1}, shared = {.shared_blocks = 1};
+  struct tt_task message = {.collective = TT_FUNC_SEND_RECV, .count = 1};
+  tt_kept_give(&comm, new_work(&scratch, &sum));
+  tt_kept_give(&comm, new_work(&shared, &sum));
+  tt_kept_give(&comm, new_work(&program, &message));
+  comm.device = &host;
+  tt_kept_give(&comm, new_work(&program, &sum));
+  comm.device = &streams;
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
+  ck_assert_ptr_null(tt_kept_take(&comm, &message));
+}
+END_TEST
+
+/* Many different calls: the last ones are kept, and nothing leaks (as the sanitizers see). */
+START_TEST(replaced)
+{
+  struct tt_program program = {0};
+  struct tt_task task = sum;
+  for (task.count = 1; task.count <= 100; task.count++) tt_kept_give(&comm, new_work(&program, &task));
+  int found = 0;
+  for (task.count = 1; task.count <= 100; task.count++) {
+    struct tt_work *work = tt_kept_take(&comm, &task);
+    if (work == NULL) {
+      ck_assert_int_eq(found, 0); /* the oldest are gone, not any */
+      continue;
+    }
+    found++;
+    free(work);
+  }
+  ck_assert_int_eq(found, 64);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+static void setup(void)
+{
+  comm = (struct ncclComm){.device = &streams};
+}
+
+int main(void)
+{
+  Suite *suite = suite_create("kept works");
+  TCase *tests = tcase_create("kept");
+  tcase_set_timeout(tests, 0);
+  tcase_add_checked_fixture(tests, setup, NULL);
+  tcase_add_test(tests, found);
+  tcase_add_test(tests, moves_have_no_operation);
+  tcase_add_test(tests, not_kept);
+  tcase_add_test(tests, replaced);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
