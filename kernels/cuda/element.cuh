@@ -260,4 +260,7 @@ TT_DATATYPE(8, double);
 TT_DATATYPE(9, __nv_bfloat16);
 #undef TT_DATATYPE
 
+/* What this compilation is for. */
+typedef typename tt_datatype<TT_CUDA_DATATYPE>::type element;
+
 #endif
