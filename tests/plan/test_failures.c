@@ -98,7 +98,7 @@ START_TEST(abort_idle)
 }
 END_TEST
 
-/* _i: the second rank's count. 90 takes the same way, so the data meets; 90000 another, so that it never does. */
+/* _i: the second rank's count. 90 takes the same way, so the data meets; 90000 may take another. */
 START_TEST(counts_differ)
 {
   static const size_t second[] = {90, 90000};
@@ -212,6 +212,33 @@ START_TEST(only_a_hash_in_graphs)
 }
 END_TEST
 
+/* The protocol follows the count, and each has connections of its own: no message of one rank is ever looked at by the
+ * other, so both stall, and find out when they tell each other. */
+START_TEST(nothing_meets)
+{
+  enum { LARGE = 1 << 21 };
+  ncclComm_t comms[2];
+  float *large = calloc(LARGE, sizeof *large);
+  ck_assert_ptr_nonnull(large);
+  open_pair(comms, 2);
+  uint64_t before = now_ms();
+  ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
+  ok(ncclAllReduce(large, large, LARGE, ncclFloat, ncclSum, comms[1], NULL));
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
+    expect_words(comms[r], "ranks disagree on collective 1 of the communicator, on its count");
+    expect_words(comms[r], "AllReduce of 100 ");
+    expect_words(comms[r], "AllReduce of 2097152 ");
+    expect_words(comms[r], "/LL");
+    expect_words(comms[r], "/SIMPLE");
+    wait_device(r);
+  }
+  ck_assert_uint_ge(now_ms() - before, 900); /* else a message was looked at, and this tests something else */
+  for (int r = 0; r < 2; r++) ok(ncclCommAbort(comms[r]));
+  free(large);
+}
+END_TEST
+
 /* The third of ten enqueued collectives differs in its kind; the others are alike. */
 START_TEST(an_earlier_one_differs)
 {
@@ -264,6 +291,7 @@ void add_failures(Suite *suite)
   tcase_add_test(tests, seen_at_the_end);
   tcase_add_loop_test(tests, only_a_hash, 0, 2);
   tcase_add_test(tests, only_a_hash_in_graphs);
+  tcase_add_test(tests, nothing_meets);
   tcase_add_test(tests, an_earlier_one_differs);
   tcase_add_loop_test(tests, one_leaves, 0, 2);
   suite_add_tcase(suite, tests);
