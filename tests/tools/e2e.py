@@ -217,11 +217,12 @@ class Perf(Case):
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "api", "symbols.txt")) as f:
             known = {"nccl" + word for line in f for word in line.split()}
         needed = {line.split()[-1] for line in run(tool, "-D", "--undefined-only", PERF).stdout.splitlines()}
+        sanitized = any(name.startswith(("__asan_", "__tsan_")) for name in needed)
         needed = {name for name in needed if "nccl" in name or "tutti" in name}
         self.assertIn("ncclAllReduce", needed)
         self.assertEqual(needed - known, set())
         library = "/usr/local/cuda/lib64/libnccl.so.2"
-        if os.path.exists(library):
+        if os.path.exists(library) and not sanitized:  # the sanitizer's runtime wants to be the first library
             done = run(PERF, "--help", env=environment(LD_PRELOAD=library, LD_BIND_NOW=1))
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
