@@ -170,11 +170,26 @@ bool perf_backend_host_only(enum perf_device_choice choice)
   return choice == PERF_DEVICE_HOST;
 }
 
+/* A value of TUTTI_DEVICE that names neither device is taken for GPUs: says so in front of why there are none. */
+static void explain_environment(enum perf_device_choice choice, char *why, size_t size)
+{
+  const char *text = getenv("TUTTI_DEVICE");
+  enum perf_device_choice known;
+  char reason[256];
+  if (choice != PERF_DEVICE_AUTO || !text || perf_device_parse(text, &known)) return;
+  snprintf(reason, sizeof(reason), "%s", why);
+  snprintf(why, size, "TUTTI_DEVICE is \"%s\"; this tool knows the memory of host and cuda, and took it for GPUs: %s",
+           text, reason);
+}
+
 const struct perf_backend *perf_backend_select(enum perf_device_choice choice, char *why, size_t size)
 {
   enum perf_device_choice wanted = choice == PERF_DEVICE_AUTO ? environment_choice() : choice;
   const struct perf_backend *backend = wanted == PERF_DEVICE_HOST ? NULL : perf_backend_cuda(why, size);
-  if (!backend && wanted == PERF_DEVICE_CUDA) return NULL;
+  if (!backend && wanted == PERF_DEVICE_CUDA) {
+    explain_environment(choice, why, size);
+    return NULL;
+  }
   if (!backend) backend = &perf_backend_host;
   /* A value that already means this one may be a path, and is left alone. */
   if (environment_choice() == PERF_DEVICE_AUTO || (choice != PERF_DEVICE_AUTO && environment_choice() != choice))

@@ -8,7 +8,7 @@ void perf_options_help(const struct perf_options *o, FILE *out)
   else
     fprintf(out, "usage: %s COLLECTIVE [flags]\n", o->program);
   fputs("Measures a collective and checks every element of its results.\n\n"
-        "COLLECTIVE: all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv\n"
+        "COLLECTIVE: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv\n"
         "The same program under the name all_reduce_perf, all_gather_perf, ... runs that collective.\n\n"
         "Ranks (processes x threads x communicators a thread)\n",
         out);
