@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "program/emit.h"
 
-/* As many different calls as a model's training step has, at most. */
+/* Different calls that are kept. A guess at what a training step makes; who makes more has the oldest planned anew. */
 #define KEPT 64
 
 struct tt_kept {
@@ -13,7 +13,7 @@ struct tt_kept {
   int next; /* to be replaced */
 };
 
-/* Works whose memory may change hands, and calls whose choice is to be logged, are planned each time. */
+/* Works whose memory may change hands are planned each time. */
 static bool can_keep(const struct ncclComm *comm, const struct tt_work *work)
 {
   if (!(comm->device->features & TT_DEVICE_STREAMS) || work->signature.collective == TT_FUNC_SEND_RECV) return false;
@@ -33,7 +33,7 @@ static bool is_like(const struct tt_work *work, const struct tt_task *task)
 struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task)
 {
   struct tt_kept *kept = comm->kept;
-  if (kept == NULL || tt_log_enabled(TT_LOG_INFO, TT_TUNING)) return NULL;
+  if (kept == NULL || tt_log_enabled(TT_LOG_INFO, TT_TUNING)) return NULL; /* each choice is to be logged */
   for (int k = 0; k < KEPT; k++) {
     struct tt_work *work = kept->works[k];
     if (work == NULL || !is_like(work, task)) continue;

@@ -9,7 +9,7 @@
 /* Limits of what a kernel keeps in shared memory; launch.c refuses programs beyond them. */
 enum {
   TT_CUDA_MAX_THREADS = 512,    /* of a block */
-  TT_CUDA_MAX_STRANDS = 15,     /* a named barrier each; barrier 0 is the block's */
+  TT_CUDA_MAX_STRANDS = 15,     /* named barriers, of which a strand takes two; barrier 0 is the block's */
   TT_CUDA_MAX_CONNS = 64,       /* ends of connections of one channel */
   TT_CUDA_MAX_SEMAPHORES = 16,  /* of one channel */
   TT_CUDA_ENTRIES = 384,        /* operands resolved at once, of all strands */
@@ -35,7 +35,7 @@ enum { TT_ENTRY_FIRST = 1, TT_ENTRY_SCALED = 2, TT_ENTRY_NO_CREDIT = 4 };
 
 struct tt_cuda_operand {
   uint8_t role;
-  uint8_t buffer;         /* index into tt_cuda_buffers; of IN_RECV and OUT_SEND unused */
+  uint8_t buffer;         /* index into a work's buffers; of IN_RECV and OUT_SEND unused */
   uint16_t conn;          /* of the channel: sends by peer, then receives by peer */
   uint32_t start, stride; /* chunk = (start + repetition * stride) % modulo; both below modulo */
   uint32_t modulo;
