@@ -161,7 +161,13 @@ struct tt_cuda_launch {
   uint32_t words[TT_CUDA_PARAM_WORDS]; /* items, then works and channels, each at a multiple of four words */
 };
 
-/* kernel.cu, compiled for each data type; by protocol. As cudaLaunchKernel takes it. */
-typedef const void *tt_cuda_kernel(int protocol, int is_short);
+/* kernel.cu, compiled for each data type; by protocol and what it takes. As cudaLaunchKernel takes it. */
+enum tt_cuda_form {
+  TT_CUDA_FORM_ANY,   /* any works */
+  TT_CUDA_FORM_SHORT, /* one short work */
+  TT_CUDA_FORM_DEEP,  /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
+  TT_CUDA_FORMS
+};
+typedef const void *tt_cuda_kernel(int protocol, int form);
 
 #endif

@@ -23,9 +23,10 @@ tt_cuda_kernel *const tt_cuda_kernels[10] = {
 static ncclResult_t load_kernels(void)
 {
   for (size_t type = 0; type < TT_COUNT(tt_cuda_kernels); type++)
-    for (int k = 0; k < 2 * TT_NUM_PROTOCOLS; k++) {
+    for (int k = 0; k < TT_CUDA_FORMS * TT_NUM_PROTOCOLS; k++) {
       struct cudaFuncAttributes attributes;
-      TT_CUDA_TRY(cudaFuncGetAttributes(&attributes, tt_cuda_kernels[type](k / 2, k % 2)), "loading a kernel");
+      const void *kernel = tt_cuda_kernels[type](k / TT_CUDA_FORMS, k % TT_CUDA_FORMS);
+      TT_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
     }
   return ncclSuccess;
 }

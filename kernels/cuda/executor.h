@@ -31,10 +31,15 @@ ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct
                                  const struct tt_cuda_program **packed, const struct tt_cuda_program **on_device);
 /* launch.c: what a work's channels share. */
 void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *header);
-/* short.c: writes a short work (descriptor.h) and says how many threads its blocks need; *words 0: it is none, and goes
- * the usual way. */
+/* What a short work takes; no words: it is none, and goes the usual way. */
+struct tt_cuda_short_shape {
+  uint32_t nwords;
+  unsigned threads; /* of each block */
+  enum tt_cuda_form form;
+};
+/* short.c: writes a short work (descriptor.h). */
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
-                               uint32_t *nwords, unsigned *threads);
+                               struct tt_cuda_short_shape *shape);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */
 unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands);
 /* Before a launch: device memory of earlier ones that are done may be used again. */

@@ -1,6 +1,5 @@
-/* The kernels: two for each data type (TT_CUDA_DATATYPE) and protocol, one for any works, one for short ones (LL and
- * LL128). Collectives that only move data use those of ncclUint8. */
-#include <type_traits>
+/* The kernels of a data type (TT_CUDA_DATATYPE): one a protocol for any works, and for short ones one for LL and two
+ * for LL128 (enum tt_cuda_form). Collectives that only move data use those of ncclUint8. */
 #include "kernels/cuda/short.cuh"
 
 template <int PROTOCOL>
@@ -29,11 +28,11 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   }
 }
 
-template <int PROTOCOL>
+/* P: the protocol; U: its way in a hurry (lean.cuh). */
+template <int PROTOCOL, typename P, typename U>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_short(const __grid_constant__ tt_cuda_launch launch)
 {
-  typedef typename std::conditional<PROTOCOL == TT_PROTO_LL128, tt_ll128, tt_ll>::type protocol;
   const tt_cuda_short *list = (const tt_cuda_short *)launch.words;
   const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + TT_CUDA_SHORT_WORK);
   const tt_cuda_short_channel *channel =
@@ -59,8 +58,7 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
   const tt_cuda_short_step *steps = (const tt_cuda_short_step *)(work + 1);
   if (!slow) {
-    run_lean<typename std::conditional<PROTOCOL == TT_PROTO_LL128, tt_lean_ll128, tt_lean_ll>::type>(
-        steps, list->nsteps, rule);
+    run_lean<U>(steps, list->nsteps, rule);
   } else {
     tt_group group;
     group.strands = list->nstrands;
@@ -69,7 +67,7 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     group.thread = threadIdx.x - group.index * group.threads;
     uint32_t first = list->first_step[group.index];
     if (group.index < group.strands)
-      run_short_strand<protocol>(group, steps + first, list->first_step[group.index + 1] - first, rule);
+      run_short_strand<P>(group, steps + first, list->first_step[group.index + 1] - first, rule);
   }
   if (__syncthreads_or(tt_aborted())) return;
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);
@@ -77,10 +75,13 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
 
 #define TT_CUDA_PASTE(a, b) a##b
 #define TT_CUDA_NAME(number) TT_CUDA_PASTE(tt_cuda_kernel_, number)
-extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int is_short)
+extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int form)
 {
   if (protocol == TT_PROTO_SIMPLE) return (const void *)tt_run_programs<TT_PROTO_SIMPLE>;
-  if (protocol == TT_PROTO_LL128)
-    return is_short ? (const void *)tt_run_short<TT_PROTO_LL128> : (const void *)tt_run_programs<TT_PROTO_LL128>;
-  return is_short ? (const void *)tt_run_short<TT_PROTO_LL> : (const void *)tt_run_programs<TT_PROTO_LL>;
+  if (protocol == TT_PROTO_LL)
+    return form == TT_CUDA_FORM_ANY ? (const void *)tt_run_programs<TT_PROTO_LL>
+                                    : (const void *)tt_run_short<TT_PROTO_LL, tt_ll, tt_lean_ll>;
+  if (form == TT_CUDA_FORM_DEEP) return (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<true>>;
+  return form == TT_CUDA_FORM_ANY ? (const void *)tt_run_programs<TT_PROTO_LL128>
+                                  : (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<false>>;
 }

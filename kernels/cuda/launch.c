@@ -205,15 +205,15 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
                                  bool *launched)
 {
   struct tt_cuda_launch launch = begin_launch(context);
-  unsigned threads;
-  TT_TRY(tt_cuda_put_short(context, work, launch.words, &launch.nwords, &threads));
+  struct tt_cuda_short_shape shape;
+  TT_TRY(tt_cuda_put_short(context, work, launch.words, &shape));
+  launch.nwords = shape.nwords;
   *launched = launch.nwords > 0;
   if (!*launched) return ncclSuccess;
   void *arguments[] = {&launch};
-  dim3 grid = {work->nchannels, 1, 1}, block = {threads, 1, 1};
-  TT_CUDA_TRY(
-      cudaLaunchKernel(tt_cuda_kernels[work->reduction.datatype](work->protocol, 1), grid, block, arguments, 0, stream),
-      "launching a kernel");
+  dim3 grid = {work->nchannels, 1, 1}, block = {shape.threads, 1, 1};
+  const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape.form);
+  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
   return ncclSuccess;
 }
 
@@ -230,8 +230,9 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, bool ca
   void *arguments[] = {&launch};
   dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1},
        block = {tt_cuda_threads(b->protocol, b->most_bytes, b->strands), 1, 1};
-  TT_CUDA_TRY(cudaLaunchKernel(tt_cuda_kernels[b->datatype](b->protocol, 0), grid, block, arguments, 0, stream),
-              "launching a kernel");
+  TT_CUDA_TRY(
+      cudaLaunchKernel(tt_cuda_kernels[b->datatype](b->protocol, TT_CUDA_FORM_ANY), grid, block, arguments, 0, stream),
+      "launching a kernel");
   return ncclSuccess;
 }
 

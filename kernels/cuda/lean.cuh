@@ -41,11 +41,16 @@ struct tt_spot {
 
 enum { TT_FOUR = 4 };
 #define TT_EACH(k) _Pragma("unroll") for (uint32_t k = 0; k < TT_FOUR; k++)
+#define TT_UNITS(i) _Pragma("unroll") for (uint32_t i = 0; i < COUNT; i++)
 
-/* LL: a thread's unit is a word, in a line of 16 bytes. */
+/* LL: a thread's unit is a word, in a line of 16 bytes.
+ *
+ * What both units say: MOVES units are moved at a time, so that their loads are under way together, and REDUCES
+ * reduced; if KEEPS, spots are kept in registers from one use to the next, which is faster until registers run out. */
 struct tt_lean_ll {
   typedef uint4 raw;
-  static constexpr int WORDS = 1;
+  static constexpr int WORDS = 1, MOVES = 1, REDUCES = 1;
+  static constexpr bool KEEPS = true;
   uint32_t first, apart; /* units of this thread */
   __device__ __forceinline__ tt_lean_ll(int thread, int threads) : first(thread), apart(threads)
   {
@@ -59,9 +64,10 @@ struct tt_lean_ll {
   {
     return covers(u, bytes);
   }
-  __device__ __forceinline__ void load_local(const tt_byte *at, uint32_t u, uint32_t, uint64_t (&x)[1]) const
+  __device__ __forceinline__ uint4 fetch_local(const tt_byte *at, uint32_t u, uint32_t) const
   {
-    x[0] = tt_load_global(at + 8 * u);
+    uint64_t x = tt_load_global(at + 8 * u);
+    return make_uint4((uint32_t)x, 0, (uint32_t)(x >> 32), 0);
   }
   __device__ __forceinline__ void store_local(tt_byte *at, uint32_t u, uint32_t, const uint64_t (&x)[1]) const
   {
@@ -71,10 +77,13 @@ struct tt_lean_ll {
   {
     return tt_load_line(s.at + 16 + 16 * u);
   }
-  __device__ __forceinline__ bool take(const tt_spot &s, const uint4 &v, uint64_t (&x)[1]) const
+  __device__ __forceinline__ bool is_there(const tt_spot &s, const uint4 &v) const
   {
-    x[0] = v.x | (uint64_t)v.z << 32;
     return v.y == s.flag && v.w == s.flag;
+  }
+  static __device__ __forceinline__ uint64_t word(const uint4 &v, int)
+  {
+    return v.x | (uint64_t)v.z << 32;
   }
   __device__ __forceinline__ void store_line(const tt_spot &s, uint32_t u, const uint64_t (&x)[1]) const
   {
@@ -86,10 +95,12 @@ struct tt_lean_ll {
   }
 };
 
-/* LL128: an octet's unit is a line, of which a thread has two words. */
-struct tt_lean_ll128 {
+/* LL128: an octet's unit is a line, of which a thread has two words. DEEP: chunks have more lines than a block has
+ * octets (TT_CUDA_FORM_DEEP). */
+template <bool DEEP> struct tt_lean_ll128 {
   typedef tt_vector raw;
-  static constexpr int WORDS = 2;
+  static constexpr int WORDS = 2, MOVES = DEEP ? 4 : 2, REDUCES = DEEP ? 2 : 1;
+  static constexpr bool KEEPS = !DEEP;
   uint32_t first, apart, part;
   __device__ __forceinline__ tt_lean_ll128(int thread, int threads)
       : first(thread / 8), apart(threads / 8), part(thread % 8)
@@ -103,11 +114,11 @@ struct tt_lean_ll128 {
   {
     return covers(u - u % 4, bytes);
   }
-  __device__ __forceinline__ void load_local(const tt_byte *at, uint32_t u, uint32_t bytes, uint64_t (&x)[2]) const
+  __device__ __forceinline__ tt_vector fetch_local(const tt_byte *at, uint32_t u, uint32_t bytes) const
   {
     uint32_t place = tt_ll128::DATA * u + 16 * part;
-    x[0] = place < bytes ? tt_load_global(at + place) : 0;
-    x[1] = part < 7 && place + 8 < bytes ? tt_load_global(at + place + 8) : 0;
+    return {place < bytes ? tt_load_global(at + place) : 0,
+            part < 7 && place + 8 < bytes ? tt_load_global(at + place + 8) : 0};
   }
   __device__ __forceinline__ void store_local(tt_byte *at, uint32_t u, uint32_t bytes, const uint64_t (&x)[2]) const
   {
@@ -119,11 +130,13 @@ struct tt_lean_ll128 {
   {
     return tt_load_volatile(s.at + tt_ll128::LINE * (1 + u) + 16 * part);
   }
-  __device__ __forceinline__ bool take(const tt_spot &s, const tt_vector &v, uint64_t (&x)[2]) const
+  __device__ __forceinline__ bool is_there(const tt_spot &s, const tt_vector &v) const
   {
-    x[0] = v.low;
-    x[1] = v.high;
     return part < 7 || v.high == s.flag128;
+  }
+  static __device__ __forceinline__ uint64_t word(const tt_vector &v, int i)
+  {
+    return i == 0 ? v.low : v.high;
   }
   __device__ __forceinline__ void store_line(const tt_spot &s, uint32_t u, const uint64_t (&x)[2]) const
   {
@@ -135,24 +148,54 @@ struct tt_lean_ll128 {
   }
 };
 
-/* Loads unit u of the messages among n spots until all are there. */
+/* Loads unit u of inputs [first, first + n) until all are there. */
 template <typename U>
-static __device__ __forceinline__ bool tt_lean_load(const U unit, const tt_spot (&s)[TT_FOUR], uint32_t n, uint32_t u,
-                                                    uint64_t (&x)[TT_FOUR][U::WORDS])
+static __device__ __forceinline__ bool tt_lean_load_one(const U unit, uint32_t first, uint32_t n, uint32_t u,
+                                                        typename U::raw (&x)[TT_FOUR])
+{
+  tt_spot s[TT_FOUR];
+  TT_EACH(k) if (k < n) s[k] = tt_spot(first + k);
+  TT_EACH(k)
+  if (k < n && s[k].is(TT_CUDA_IN_LOCAL) && unit.covers(u, s[k].bytes)) x[k] = unit.fetch_local(s[k].at, u, s[k].bytes);
+  tt_wait wait;
+#pragma unroll 1
+  for (;;) {
+    int late = -1;
+    TT_EACH(k)
+    if (k < n && !s[k].is(TT_CUDA_IN_LOCAL) && unit.covers(u, s[k].bytes)) x[k] = unit.fetch(s[k], u);
+    TT_EACH(k)
+    if (k < n && !s[k].is(TT_CUDA_IN_LOCAL) && unit.covers(u, s[k].bytes) && !unit.is_there(s[k], x[k]))
+      late = s[k].conn();
+    if (!U::anyone(late >= 0)) return true;
+    if (U::anyone(!wait.goes_on(late >= 0 ? block.ends[late].peer : -1, false))) return false;
+  }
+}
+
+/* The same for COUNT units, `unit.apart` apart from u on. */
+template <int COUNT, typename U>
+static __device__ __forceinline__ bool tt_lean_load_some(const U unit, uint32_t first, uint32_t n, uint32_t u,
+                                                         typename U::raw (&x)[COUNT][TT_FOUR])
 {
   tt_wait wait;
 #pragma unroll 1
   for (;;) {
-    typename U::raw v[TT_FOUR];
     int late = -1;
-    TT_EACH(k) if (k < n && !s[k].is(TT_CUDA_IN_LOCAL) && unit.covers(u, s[k].bytes)) v[k] = unit.fetch(s[k], u);
     TT_EACH(k)
     {
-      if (k >= n || !unit.covers(u, s[k].bytes)) continue;
-      if (s[k].is(TT_CUDA_IN_LOCAL))
-        unit.load_local(s[k].at, u, s[k].bytes, x[k]);
-      else if (!unit.take(s[k], v[k], x[k]))
-        late = s[k].conn();
+      if (k >= n) continue;
+      const tt_spot s(first + k);
+      TT_UNITS(i)
+      if (unit.covers(u + i * unit.apart, s.bytes))
+        x[i][k] = s.is(TT_CUDA_IN_LOCAL) ? unit.fetch_local(s.at, u + i * unit.apart, s.bytes)
+                                         : unit.fetch(s, u + i * unit.apart);
+    }
+    TT_EACH(k)
+    {
+      if (k >= n) continue;
+      const tt_spot s(first + k);
+      TT_UNITS(i)
+      if (!s.is(TT_CUDA_IN_LOCAL) && unit.covers(u + i * unit.apart, s.bytes) && !unit.is_there(s, x[i][k]))
+        late = s.conn();
     }
     if (!U::anyone(late >= 0)) return true;
     if (U::anyone(!wait.goes_on(late >= 0 ? block.ends[late].peer : -1, false))) return false;
@@ -164,32 +207,55 @@ struct tt_warps {
   uint32_t mine, count;
 };
 
-/* One chunk to another place: from local memory or a message, to a message or local memory. */
+/* COUNT units, `unit.apart` apart from u on, of one chunk to another place: from local memory or a message, to a
+ * message or local memory. All are loaded before the first is stored. */
+template <int COUNT, typename U>
+static __device__ __forceinline__ bool tt_lean_move_units(const U unit, uint32_t u, const tt_spot &from,
+                                                          const tt_byte *local_from, const tt_spot &to,
+                                                          tt_byte *local_to)
+{
+  typename U::raw x[COUNT];
+  if (local_from != NULL) {
+    TT_UNITS(i)
+    if (unit.covers(u + i * unit.apart, to.bytes)) x[i] = unit.fetch_local(local_from, u + i * unit.apart, to.bytes);
+  } else {
+    tt_wait wait;
+#pragma unroll 1
+    for (;;) {
+      bool here = true;
+      TT_UNITS(i)
+      if (unit.covers(u + i * unit.apart, to.bytes)) x[i] = unit.fetch(from, u + i * unit.apart);
+      TT_UNITS(i)
+      if (unit.covers(u + i * unit.apart, to.bytes)) here &= unit.is_there(from, x[i]);
+      if (!U::anyone(!here)) break;
+      if (U::anyone(!wait.goes_on(block.ends[from.conn()].peer, false))) return false;
+    }
+  }
+  TT_UNITS(i)
+  {
+    if (!unit.covers(u + i * unit.apart, to.bytes)) continue;
+    uint64_t words[U::WORDS];
+    _Pragma("unroll") for (int w = 0; w < U::WORDS; w++) words[w] = U::word(x[i], w);
+    if (local_to != NULL)
+      unit.store_local(local_to, u + i * unit.apart, to.bytes, words);
+    else
+      unit.store_line(to, u + i * unit.apart, words);
+  }
+  return true;
+}
+
+/* A whole chunk. */
 template <typename U>
 static __device__ __forceinline__ void tt_lean_move(const U unit, const tt_spot &from, const tt_byte *local_from,
                                                     const tt_spot &to, tt_byte *local_to)
 {
+  uint32_t u = unit.first;
 #pragma unroll 1
-  for (uint32_t u = unit.first; unit.any(u, to.bytes); u += unit.apart) {
-    uint64_t x[U::WORDS];
-    if (local_from != NULL) {
-      if (unit.covers(u, to.bytes)) unit.load_local(local_from, u, to.bytes, x);
-    } else {
-      tt_wait wait;
+  for (; U::MOVES > 1 && unit.any(u + unit.apart, to.bytes); u += U::MOVES * unit.apart)
+    if (!tt_lean_move_units<U::MOVES>(unit, u, from, local_from, to, local_to)) return;
 #pragma unroll 1
-      for (;;) {
-        bool here = true;
-        if (unit.covers(u, to.bytes)) here = unit.take(from, unit.fetch(from, u), x);
-        if (!U::anyone(!here)) break;
-        if (U::anyone(!wait.goes_on(block.ends[from.conn()].peer, false))) return;
-      }
-    }
-    if (!unit.covers(u, to.bytes)) continue;
-    if (local_to != NULL)
-      unit.store_local(local_to, u, to.bytes, x);
-    else
-      unit.store_line(to, u, x);
-  }
+  for (; unit.any(u, to.bytes); u += unit.apart)
+    if (!tt_lean_move_units<1>(unit, u, from, local_from, to, local_to)) return;
 }
 
 /* n moves, shared out among the warps: to entries [first, first + n), from themselves, or from entry `input` if that is
@@ -217,23 +283,58 @@ static __device__ __forceinline__ void tt_lean_moves(tt_warps warps, uint32_t fi
   }
 }
 
-template <typename U>
+template <int COUNT, typename U>
 static __device__ __forceinline__ void tt_lean_put(const U unit, uint32_t first, uint32_t n, uint32_t u,
-                                                   const uint64_t (&x)[U::WORDS])
+                                                   const uint64_t (&x)[COUNT][U::WORDS])
 {
 #pragma unroll 1
   for (uint32_t base = 0; base < n; base += TT_FOUR) {
-    tt_spot s[TT_FOUR];
-    TT_EACH(k) if (base + k < n) s[k] = tt_spot(first + base + k);
+    tt_spot kept[TT_FOUR];
+    if (U::KEEPS) TT_EACH(k) if (base + k < n) kept[k] = tt_spot(first + base + k);
     TT_EACH(k)
     {
-      if (base + k >= n || !unit.covers(u, s[k].bytes)) continue;
-      if (s[k].is(TT_CUDA_OUT_LOCAL))
-        unit.store_local(s[k].at, u, s[k].bytes, x);
-      else
-        unit.store_line(s[k], u, x);
+      if (base + k >= n) continue;
+      const tt_spot s = U::KEEPS ? kept[k] : tt_spot(first + base + k);
+      TT_UNITS(i)
+      {
+        if (!unit.covers(u + i * unit.apart, s.bytes)) continue;
+        if (s.is(TT_CUDA_OUT_LOCAL))
+          unit.store_local(s.at, u + i * unit.apart, s.bytes, x[i]);
+        else
+          unit.store_line(s, u + i * unit.apart, x[i]);
+      }
     }
   }
+}
+
+/* COUNT units, `unit.apart` apart from u on, of a reduction. */
+template <int COUNT, typename U, typename T>
+static __device__ __forceinline__ bool tt_lean_reduce_units(const U unit, uint32_t u, uint32_t first, uint32_t ninputs,
+                                                            uint32_t noutputs, const tt_reduce_rule &rule)
+{
+  tt_word<T> sum[COUNT][U::WORDS];
+#pragma unroll 1
+  for (uint32_t base = 0; base < ninputs; base += TT_FOUR) {
+    typename U::raw x[COUNT][TT_FOUR] = {};
+    if constexpr (U::KEEPS) {
+      static_assert(COUNT == 1, "registers");
+      if (!tt_lean_load_one(unit, first + base, ninputs - base, u, x[0])) return false;
+    } else {
+      if (!tt_lean_load_some<COUNT>(unit, first + base, ninputs - base, u, x)) return false;
+    }
+    TT_UNITS(i)
+    TT_EACH(k)
+    {
+      if (base + k >= ninputs) continue;
+      uint64_t words[U::WORDS];
+      _Pragma("unroll") for (int w = 0; w < U::WORDS; w++) words[w] = U::word(x[i][k], w);
+      tt_take_all<T, U::WORDS>(sum[i], words, base + k == 0, false, rule);
+    }
+  }
+  uint64_t result[COUNT][U::WORDS];
+  TT_UNITS(i) _Pragma("unroll") for (int w = 0; w < U::WORDS; w++) result[i][w] = sum[i][w].store(rule, false);
+  tt_lean_put<COUNT>(unit, first + ninputs, noutputs, u, result);
+  return true;
 }
 
 /* The reduction of at least two: inputs [first, first + ninputs), outputs behind them. */
@@ -241,22 +342,13 @@ template <typename U, typename T>
 static __device__ __forceinline__ void tt_lean_reduce(const U unit, uint32_t first, uint32_t ninputs, uint32_t noutputs,
                                                       const tt_reduce_rule &rule)
 {
-  uint32_t bytes = block.entries[first].bytes;
+  uint32_t bytes = block.entries[first].bytes, u = unit.first;
 #pragma unroll 1
-  for (uint32_t u = unit.first; unit.any(u, bytes); u += unit.apart) {
-    tt_word<T> sum[U::WORDS];
+  for (; U::REDUCES > 1 && unit.any(u + unit.apart, bytes); u += U::REDUCES * unit.apart)
+    if (!tt_lean_reduce_units<U::REDUCES, U, T>(unit, u, first, ninputs, noutputs, rule)) return;
 #pragma unroll 1
-    for (uint32_t base = 0; base < ninputs; base += TT_FOUR) {
-      uint64_t x[TT_FOUR][U::WORDS] = {};
-      tt_spot s[TT_FOUR];
-      TT_EACH(k) if (base + k < ninputs) s[k] = tt_spot(first + base + k);
-      if (!tt_lean_load(unit, s, ninputs - base, u, x)) return;
-      TT_EACH(k) if (base + k < ninputs) tt_take_all<T, U::WORDS>(sum, x[k], base + k == 0, false, rule);
-    }
-    uint64_t result[U::WORDS];
-    _Pragma("unroll") for (int i = 0; i < U::WORDS; i++) result[i] = sum[i].store(rule, false);
-    tt_lean_put(unit, first + ninputs, noutputs, u, result);
-  }
+  for (; unit.any(u, bytes); u += unit.apart)
+    if (!tt_lean_reduce_units<1, U, T>(unit, u, first, ninputs, noutputs, rule)) return;
 }
 
 /* Moves are shared out operand by operand, a reduction word by word: so what one step wrote may be read by other

@@ -201,14 +201,20 @@ static ncclResult_t common_program(struct tt_device_context *context, const stru
   return ncclSuccess;
 }
 
+/* See TT_CUDA_FORM_DEEP. */
+static bool is_deep(int protocol, uint64_t bytes, unsigned threads)
+{
+  return protocol == TT_PROTO_LL128 && (bytes + 119) / 120 > (threads - 32) / 8;
+}
+
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
-                               uint32_t *nwords, unsigned *threads)
+                               struct tt_cuda_short_shape *shape)
 {
   struct writer w = {.work = work, .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
   const struct tt_cuda_program *packed;
   uint64_t length = 0;
-  *nwords = 0;
+  *shape = (struct tt_cuda_short_shape){0};
   TT_TRY(common_program(context, work, &packed));
   if (packed == NULL) return ncclSuccess;
   memset(words, 0, STEPS_WORD * sizeof(*words));
@@ -222,8 +228,10 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
   }
   uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
   unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
-  *threads = TT_MAX(tt_cuda_threads(work->protocol, bytes, list->nstrands), (list->nentries + step - 1) / step * step);
-  list->strand_threads = (uint16_t)(*threads / list->nstrands);
-  *nwords = w.at;
+  unsigned threads =
+      TT_MAX(tt_cuda_threads(work->protocol, bytes, list->nstrands), (list->nentries + step - 1) / step * step);
+  list->strand_threads = (uint16_t)(threads / list->nstrands);
+  *shape = (struct tt_cuda_short_shape){
+      w.at, threads, is_deep(work->protocol, bytes, threads) ? TT_CUDA_FORM_DEEP : TT_CUDA_FORM_SHORT};
   return ncclSuccess;
 }

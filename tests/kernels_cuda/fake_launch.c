@@ -20,11 +20,11 @@ static struct {
 struct fake_launched launched;
 
 /* The address of a byte tells which kernel it is. */
-static char kernels[10][TT_NUM_PROTOCOLS][2];
+static char kernels[10][TT_NUM_PROTOCOLS][TT_CUDA_FORMS];
 #define KERNEL(type)                                                                                                   \
-  static const void *kernel_##type(int protocol, int is_short)                                                         \
+  static const void *kernel_##type(int protocol, int form)                                                             \
   {                                                                                                                    \
-    return &kernels[type][protocol][is_short];                                                                         \
+    return &kernels[type][protocol][form];                                                                             \
   }                                                                                                                    \
   _Static_assert(type <= ncclBfloat16, "a data type")
 
@@ -49,9 +49,9 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
   (void)stream;
   ck_assert(number >= 0 && number < (ptrdiff_t)sizeof(kernels) && shared == 0);
   launched.count++;
-  launched.is_short = (int)(number % 2);
-  launched.protocol = (int)(number / 2 % TT_NUM_PROTOCOLS);
-  launched.datatype = (int)(number / 2 / TT_NUM_PROTOCOLS);
+  launched.form = (int)(number % TT_CUDA_FORMS);
+  launched.protocol = (int)(number / TT_CUDA_FORMS % TT_NUM_PROTOCOLS);
+  launched.datatype = (int)(number / TT_CUDA_FORMS / TT_NUM_PROTOCOLS);
   launched.grid = grid;
   launched.block = block;
   launched.launch = *(struct tt_cuda_launch *)arguments[0];

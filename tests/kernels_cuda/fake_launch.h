@@ -9,7 +9,7 @@ extern struct tt_device_context fake_context;
 
 /* The last launch, and how many there were. */
 extern struct fake_launched {
-  int count, is_short, protocol, datatype;
+  int count, form, protocol, datatype;
   dim3 grid, block;
   struct tt_cuda_launch launch;
 } launched;

@@ -250,11 +250,12 @@ static bool should_be_short(const struct tt_program *program, int nchannels)
 bool read_work(const struct tt_program *program, int nchannels, int protocol, bool in_place, int *barriers)
 {
   static uint32_t words[TT_CUDA_PARAM_WORDS];
-  uint32_t nwords = 1;
-  unsigned threads = 0;
+  struct tt_cuda_short_shape shape;
   make_work(program, nchannels, protocol, in_place);
   memset(words, 0xa5, sizeof(words));
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &nwords, &threads), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
+  uint32_t nwords = shape.nwords;
+  unsigned threads = shape.threads;
   ck_assert_int_eq(nwords > 0, should_be_short(program, nchannels));
   if (nwords == 0) return false;
   struct reading *reading = calloc(1, sizeof(*reading));

@@ -136,10 +136,9 @@ END_TEST
 static bool is_short(void)
 {
   static uint32_t words[TT_CUDA_PARAM_WORDS];
-  uint32_t nwords = 1;
-  unsigned threads;
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &nwords, &threads), ncclSuccess);
-  return nwords > 0;
+  struct tt_cuda_short_shape shape;
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
+  return shape.nwords > 0;
 }
 
 START_TEST(long_works)
@@ -172,6 +171,34 @@ START_TEST(long_works)
 }
 END_TEST
 
+/* The form that takes chunks of `length` elements of four bytes. */
+static int form_of(int protocol, size_t length)
+{
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  made.work.protocol = protocol;
+  made.channels[0].geometry.chunk = made.channels[0].geometry.last_chunk = length;
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  return launched.form;
+}
+
+/* In LL128 it matters whether a block has an octet for each line. */
+START_TEST(deep_chunks)
+{
+  static const struct operation one_shot = {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0};
+  enum { OCTETS = (TT_CUDA_MAX_THREADS - 32) / 8, LINE = 120 / 4 };
+  struct program_set set = emit_set(&one_shot, 4, 0, NULL);
+  make_work(set.programs[0], 1, TT_PROTO_LL128, false);
+  ck_assert_int_eq(form_of(TT_PROTO_LL128, 1), TT_CUDA_FORM_SHORT);
+  ck_assert_int_eq(form_of(TT_PROTO_LL128, OCTETS * LINE), TT_CUDA_FORM_SHORT);
+  ck_assert_int_eq(form_of(TT_PROTO_LL128, OCTETS * LINE + 1), TT_CUDA_FORM_DEEP);
+  ck_assert_uint_eq(launched.block.x, TT_CUDA_MAX_THREADS);
+  ck_assert_int_eq(form_of(TT_PROTO_LL, OCTETS * LINE + 1), TT_CUDA_FORM_SHORT);
+  forget_programs();
+  free_set(&set);
+}
+END_TEST
+
 /* One short work is launched as such; several are not. */
 START_TEST(launches)
 {
@@ -180,24 +207,24 @@ START_TEST(launches)
   struct tt_work *works[] = {&made.work, &made.work};
   struct tt_launch *launch = (void *)&made;
   static uint32_t words[TT_CUDA_PARAM_WORDS];
-  uint32_t nwords;
-  unsigned threads;
+  struct tt_cuda_short_shape shape;
   make_work(set.programs[1], 3, TT_PROTO_LL128, false);
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &nwords, &threads), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
   ck_assert_ptr_null(launch);
   ck_assert_int_eq(launched.count, 1);
-  ck_assert(launched.is_short && launched.protocol == TT_PROTO_LL128 && launched.datatype == ncclFloat32);
+  ck_assert(launched.form == TT_CUDA_FORM_SHORT && launched.protocol == TT_PROTO_LL128 &&
+            launched.datatype == ncclFloat32);
   ck_assert_uint_eq(launched.grid.x, 3);
-  ck_assert_uint_eq(launched.block.x, threads);
-  ck_assert_uint_eq(launched.launch.nwords, nwords);
-  ck_assert_mem_eq(launched.launch.words, words, nwords * sizeof(*words));
+  ck_assert_uint_eq(launched.block.x, shape.threads);
+  ck_assert_uint_eq(launched.launch.nwords, shape.nwords);
+  ck_assert_mem_eq(launched.launch.words, words, shape.nwords * sizeof(*words));
   ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
   ck_assert_int_eq(launched.count, 2);
-  ck_assert(!launched.is_short);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_ANY);
   made.work.protocol = TT_PROTO_SIMPLE;
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
-  ck_assert(!launched.is_short && launched.protocol == TT_PROTO_SIMPLE);
+  ck_assert(launched.form == TT_CUDA_FORM_ANY && launched.protocol == TT_PROTO_SIMPLE);
   forget_programs();
   free_set(&set);
 }
@@ -213,6 +240,7 @@ int main(void)
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);
   tcase_add_test(tc, long_works);
+  tcase_add_test(tc, deep_chunks);
   tcase_add_test(tc, launches);
   suite_add_tcase(suite, tc);
   SRunner *runner = srunner_create(suite);
