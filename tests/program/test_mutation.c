@@ -33,7 +33,12 @@ static bool survives(const struct trial *trial, struct mutant *mutant, char *why
 /* Judges the mutant and frees it. `allowed`: a rule other than same_meaning makes it right. */
 static void judge(struct trial *trial, struct mutant *mutant, bool allowed, const char *what, uint32_t at, int64_t to)
 {
+  static unsigned judged;
   char why[256] = "";
+  if (judged++ % ONE_OF_MANY != 0) {
+    mutant_free(mutant);
+    return;
+  }
   /* Of the all-reduces only one-shot reduces a chunk on more ranks than one. */
   bool order_matters = trial->operation->algorithm == TT_ALGO_ONE_SHOT;
   bool equivalent = allowed || same_meaning(trial->original, &mutant->program, order_matters);
@@ -299,7 +304,7 @@ START_TEST(every_mutant)
     free_set(&set);
     free(ring);
   }
-  ck_assert_uint_gt(rejected, 500);
+  ck_assert_uint_gt(rejected, 500 / ONE_OF_MANY);
   ck_assert_uint_gt(equivalent, 0);
 }
 END_TEST
@@ -313,7 +318,7 @@ START_TEST(every_mutant_of_pairs)
     mutate_set(&operation, &sets[i], &rejected, &equivalent);
     free_set(&sets[i]);
   }
-  ck_assert_uint_gt(rejected, 50);
+  ck_assert_uint_gt(rejected, 50 / ONE_OF_MANY);
 }
 END_TEST
 
