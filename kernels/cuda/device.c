@@ -6,8 +6,10 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/state.h"
 
-/* Eight slots each, with their headers. LL and LL128 are for small messages. A step of Simple costs about 0.65 us on
+/* Eight slots each, with their headers. LL and LL128 are for small messages; a slot of LL128 holds 16 KiB in lines of
+ * 120 bytes, and line 0, so that messages of a power of two fill whole slots. A step of Simple costs about 0.65 us on
  * an H100 whatever its size, so slots are large (docs/performance.md). */
+#define LL128_LINES ((16384 + 119) / 120 + 1)
 #define SLOTS(payload) (TT_SLOTS * ((payload) + TT_SLOT_HEADER))
 
 static ncclResult_t count(int *devices)
@@ -59,8 +61,9 @@ const struct tt_device *tt_cuda_device(void)
       .size = sizeof(struct tt_device),
       .name = "cuda",
       .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE,
-      .default_buffer =
-          {[TT_PROTO_LL] = SLOTS(16384), [TT_PROTO_LL128] = SLOTS(16384), [TT_PROTO_SIMPLE] = SLOTS(524288)},
+      .default_buffer = {[TT_PROTO_LL] = SLOTS(16384),
+                         [TT_PROTO_LL128] = SLOTS(LL128_LINES * 128),
+                         [TT_PROTO_SIMPLE] = SLOTS(524288)},
       .count = count,
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
