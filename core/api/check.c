@@ -12,18 +12,8 @@ ncclResult_t tt_api_check_pointer(const char *function, const char *argument, co
   return ncclSuccess;
 }
 
-ncclResult_t tt_api_check_handle(const char *function, const struct ncclComm *comm)
-{
-  TT_TRY(tt_api_check_pointer(function, "comm", comm));
-  if (comm->magic != TT_COMM_MAGIC)
-    return TT_FAIL(ncclInvalidArgument, "%s: argument comm (%p) is not a communicator, or was destroyed", function,
-                   (const void *)comm);
-  return ncclSuccess;
-}
-
 ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm)
 {
-  TT_TRY(tt_api_check_handle(function, comm));
   if (comm->finalized)
     return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow",
                    function);

@@ -6,12 +6,10 @@
 #include "nccl.h"
 #include "plan/comm.h"
 
-/* A usable communicator: ours, not finalized, without an earlier failure. */
+/* A usable communicator: not finalized, without an earlier failure. The caller holds it (api/handle.h). */
 ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm);
-/* Ours, whatever its state. */
-ncclResult_t tt_api_check_handle(const char *function, const struct ncclComm *comm);
 ncclResult_t tt_api_check_pointer(const char *function, const char *argument, const void *pointer);
-/* Everything about a call that moves data. */
+/* Everything about a call that moves data. The caller holds the communicator. */
 ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,
                                cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 #include "api/check.h"
 #include "api/export.h"
 #include "api/group.h"
+#include "api/handle.h"
 #include "base/check.h"
 #include "plan/plan.h"
 #include "program/emit.h"
@@ -37,7 +38,12 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
 static ncclResult_t call(const char *function, struct ncclComm *comm, const struct tt_task *task, cudaStream_t stream)
 {
   tt_group_start();
-  ncclResult_t result = tt_group_note(enqueue(function, comm, task, stream));
+  ncclResult_t result = tt_handle_hold(function, comm);
+  if (result == ncclSuccess) {
+    result = enqueue(function, comm, task, stream);
+    tt_handle_let_go(comm); /* its group holds it from here on */
+  }
+  tt_group_note(result);
   ncclResult_t ended = tt_group_end();
   return result != ncclSuccess ? result : ended;
 }

@@ -230,8 +230,13 @@ static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm *
   comm->device_index = create->device;
   comm->id_hash = tt_bootstrap_id_hash(&create->id);
   comm->tasks_end = &comm->tasks;
+  comm->config = create->config;
   if (create->config.commName != NULL && (comm->name = strdup(create->config.commName)) == NULL)
     return TT_FAIL(ncclSystemError, "no memory for a communicator");
+  if (create->config.netName != NULL && (comm->net_name = strdup(create->config.netName)) == NULL)
+    return TT_FAIL(ncclSystemError, "no memory for a communicator");
+  comm->config.commName = comm->name;
+  comm->config.netName = comm->net_name;
   TT_TRY(TT_CALLOC(&comm->order, (size_t)comm->nranks));
   TT_TRY(TT_CALLOC(&comm->node, (size_t)comm->nranks));
   TT_TRY(TT_CALLOC(&comm->sends, (size_t)comm->nranks));
@@ -278,7 +283,6 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
   }
-  comm->magic = TT_COMM_MAGIC;
   log_init(comm, &properties, "COMPLETE");
   TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
           (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
@@ -293,7 +297,6 @@ out:
 void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
-  comm->magic = 0;
   tt_plan_end(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
   tt_connect_destroy(comm->connect);
@@ -313,5 +316,6 @@ void tt_comm_destroy(struct ncclComm *comm)
   free(comm->sends);
   free(comm->recvs);
   free(comm->name);
+  free(comm->net_name);
   free(comm);
 }

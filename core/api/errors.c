@@ -1,5 +1,6 @@
 /* Errors as the user sees them: names of result codes and the last sentence. */
 #include "api/export.h"
+#include "api/handle.h"
 #include "base/log.h"
 #include "plan/monitor.h"
 
@@ -29,9 +30,11 @@ TT_EXPORT(const char *, ncclGetErrorString, (ncclResult_t result))
 
 TT_EXPORT(const char *, ncclGetLastError, (ncclComm_t comm))
 {
-  if (comm != NULL && comm->magic == TT_COMM_MAGIC) {
+  if (tt_handle_try_hold(comm)) {
     (void)tt_monitor_settle(comm); /* a failure that ncclCommGetAsyncError has seen has its sentence a moment later */
-    if (atomic_load(&comm->async_error) != ncclSuccess) return comm->error_text;
+    bool failed = atomic_load(&comm->async_error) != ncclSuccess;
+    tt_handle_let_go(comm);
+    if (failed) return comm->error_text;
   }
   static _Thread_local char text[1024];
   tt_log_last_error(text, sizeof text);

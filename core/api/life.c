@@ -7,6 +7,7 @@
 #include "api/create.h"
 #include "api/export.h"
 #include "api/group.h"
+#include "api/handle.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "plan/stream.h"
@@ -28,7 +29,9 @@ struct create_job {
 static ncclResult_t run_create(struct tt_job *job)
 {
   struct create_job *create = (struct create_job *)job;
-  return tt_comm_create(&create->create, create->out);
+  TT_TRY(tt_comm_create(&create->create, create->out));
+  tt_handle_add(*create->out);
+  return ncclSuccess;
 }
 
 static void drop_create(struct tt_job *job)
@@ -154,32 +157,27 @@ TT_EXPORT(ncclResult_t, ncclCommInitAll, (ncclComm_t * comm, int ndev, const int
   if (result == ncclSuccess) result = ended;
   if (result != ncclSuccess && comm != NULL) {
     for (int i = 0; i < ndev; i++) {
-      tt_comm_destroy(comm[i]);
+      if (comm[i] != NULL && tt_handle_take("ncclCommInitAll", comm[i], false) == ncclSuccess) tt_comm_destroy(comm[i]);
       comm[i] = NULL;
     }
   }
   return result;
 }
 
+static ncclResult_t finalize(struct ncclComm *comm)
+{
+  if (atomic_exchange(&comm->finalized, 1))
+    return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
+  return tt_stream_drain(comm);
+}
+
 TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(tt_api_check_handle("ncclCommFinalize", comm));
-  if (comm->finalized) return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
-  comm->finalized = 1;
-  bool mine = atomic_exchange(&comm->in_group, 1) == 0; /* so that an abort waits until this thread has left */
-  ncclResult_t result = tt_stream_drain(comm);
-  if (mine) atomic_store(&comm->in_group, 0);
+  TT_TRY(tt_handle_hold("ncclCommFinalize", comm));
+  ncclResult_t result = finalize(comm);
+  tt_handle_let_go(comm);
   return result;
-}
-
-/* A communicator that still has calls in this thread's open group is in use. */
-static ncclResult_t check_idle(const char *function, const struct ncclComm *comm)
-{
-  TT_TRY(tt_api_check_handle(function, comm));
-  if (tt_group_has(comm))
-    return TT_FAIL(ncclInvalidUsage, "%s: the communicator has calls in an open group; end the group first", function);
-  return ncclSuccess;
 }
 
 static void end_comm(struct ncclComm *comm, const char *how)
@@ -189,35 +187,35 @@ static void end_comm(struct ncclComm *comm, const char *how)
   tt_comm_destroy(comm);
 }
 
+/* A thread that waits inside an operation sees the abort word within one sleep of its wait, and leaves. Only one that
+ * opened a group and does not end it, or that finalizes, may stay longer. */
+#define LEAVE_MS 10000
+
+/* Takes the handle, so that no other call finds it, and waits for those that have. */
+static ncclResult_t take(const char *function, struct ncclComm *comm, bool idle)
+{
+  if (tt_group_has(comm))
+    return TT_FAIL(ncclInvalidUsage, "%s: the communicator has calls in an open group; end the group first", function);
+  TT_TRY(tt_handle_take(function, comm, idle));
+  if (!idle) atomic_store(&comm->abort, 1);
+  if (tt_handle_wait(comm, LEAVE_MS)) return ncclSuccess;
+  return TT_FAIL(ncclSystemError, "%s: a thread did not leave its call within %d s; the communicator's memory stays",
+                 function, LEAVE_MS / 1000);
+}
+
 TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(check_idle("ncclCommDestroy", comm));
-  if (atomic_load(&comm->in_group))
-    return TT_FAIL(ncclInvalidUsage, "ncclCommDestroy: another thread is using the communicator; ncclCommAbort ends "
-                                     "what it does");
+  TT_TRY(take("ncclCommDestroy", comm, true));
   tt_stream_drain(comm); /* a failure is the communicator's, which ends in any case */
   end_comm(comm, "Destroy");
   return ncclSuccess;
 }
 
-/* A thread that waits inside an operation sees the abort word within one sleep of its wait, and leaves. */
-#define ABORT_WAIT_MS 10000
-
 TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(check_idle("ncclCommAbort", comm));
-  atomic_store(&comm->abort, 1);
-  tt_deadline deadline = tt_deadline_in_ms(ABORT_WAIT_MS);
-  while (atomic_load(&comm->in_group)) {
-    if (tt_deadline_passed(deadline))
-      return TT_FAIL(ncclSystemError,
-                     "ncclCommAbort: a thread did not leave its operation within %d s; the "
-                     "communicator's memory stays",
-                     ABORT_WAIT_MS / 1000);
-    usleep(100);
-  }
+  TT_TRY(take("ncclCommAbort", comm, false));
   tt_stream_abort(comm);
   end_comm(comm, "Abort");
   return ncclSuccess;

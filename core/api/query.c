@@ -1,6 +1,7 @@
 /* Questions to a communicator, and versions. */
 #include "api/check.h"
 #include "api/export.h"
+#include "api/handle.h"
 #include "base/check.h"
 #include "plan/monitor.h"
 #include "tutti.h"
@@ -21,32 +22,36 @@ __attribute__((visibility("default"))) ncclResult_t tuttiGetVersion(int *version
 
 TT_EXPORT(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count))
 {
-  TT_TRY(tt_api_check_handle("ncclCommCount", comm));
   TT_TRY(tt_api_check_pointer("ncclCommCount", "count", count));
+  TT_TRY(tt_handle_hold("ncclCommCount", comm));
   *count = comm->nranks;
+  tt_handle_let_go(comm);
   return ncclSuccess;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device))
 {
-  TT_TRY(tt_api_check_handle("ncclCommCuDevice", comm));
   TT_TRY(tt_api_check_pointer("ncclCommCuDevice", "device", device));
+  TT_TRY(tt_handle_hold("ncclCommCuDevice", comm));
   *device = comm->device_index;
+  tt_handle_let_go(comm);
   return ncclSuccess;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank))
 {
-  TT_TRY(tt_api_check_handle("ncclCommUserRank", comm));
   TT_TRY(tt_api_check_pointer("ncclCommUserRank", "rank", rank));
+  TT_TRY(tt_handle_hold("ncclCommUserRank", comm));
   *rank = comm->rank;
+  tt_handle_let_go(comm);
   return ncclSuccess;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError))
 {
-  TT_TRY(tt_api_check_handle("ncclCommGetAsyncError", comm));
   TT_TRY(tt_api_check_pointer("ncclCommGetAsyncError", "asyncError", asyncError));
+  TT_TRY(tt_handle_hold("ncclCommGetAsyncError", comm));
   *asyncError = tt_monitor_peek(comm);
+  tt_handle_let_go(comm);
   return ncclSuccess;
 }

@@ -20,8 +20,6 @@ struct tt_monitor;       /* plan/monitor.h */
 struct tt_scratch;       /* plan/scratch.h */
 struct tt_shared_memory; /* plan/shared.h */
 
-#define TT_COMM_MAGIC 0x7475747469636f6dull /* "tutticom": a handle that does not start with it is none of ours */
-
 /* One call of the user, waiting for the end of its group. */
 struct tt_task {
   struct tt_task *next;
@@ -36,10 +34,13 @@ struct tt_task {
 };
 
 struct ncclComm {
-  uint64_t magic;
+  struct ncclComm *handle_next; /* api/handle.c */
+  _Atomic int holders;          /* calls that found the handle and have not let go */
   int rank, nranks, device_index;
-  uint64_t id_hash; /* names the communicator in logs */
-  char *name;       /* config.commName, or NULL */
+  uint64_t id_hash;    /* names the communicator in logs */
+  char *name;          /* config.commName, or NULL */
+  char *net_name;      /* config.netName, or NULL */
+  ncclConfig_t config; /* as it was read, for children that have none; names are this communicator's own */
 
   const struct tt_device *device;
   struct tt_context *context; /* device/context.h; NULL for a device without contexts */
@@ -73,7 +74,10 @@ struct ncclComm {
   struct ncclComm *group_next; /* list of the group's communicators */
   _Atomic int in_group;        /* on the list of an open or running group; who made it so clears it as the last thing */
 
-  int finalized;
+  _Atomic int finalized;
+  /* Calls that make children, in the order in which they were made: each waits for its turn. */
+  uint64_t children_called;
+  _Atomic uint64_t children_made;
   _Atomic uint32_t abort;  /* non-zero ends every wait */
   _Atomic int async_error; /* first failure, or ncclSuccess */
   pthread_mutex_t error_lock;

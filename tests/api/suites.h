@@ -8,5 +8,6 @@ Suite *config_suite(void);
 Suite *calls_suite(void);
 Suite *groups_suite(void);
 Suite *blocks_suite(void);
+Suite *handles_suite(void);
 
 #endif

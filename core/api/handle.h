@@ -1,0 +1,30 @@
+/* Live handles: which communicators this process has given out, and who uses them right now.
+ *
+ * A handle is looked up and never dereferenced before it is found, so a freed, foreign or wild one is an error like any
+ * other. Who found it holds it until it lets go; who ends a communicator first takes its handle, after which nobody
+ * finds it any more, and then waits for those that hold it. So ending one thread's communicator from another thread is
+ * safe at any moment.
+ *
+ * Threads: any. Look-ups take one of several locks, which nobody keeps while waiting for anything. */
+#ifndef TT_API_HANDLE_H
+#define TT_API_HANDLE_H
+
+#include <stdbool.h>
+#include "nccl.h"
+#include "plan/comm.h"
+
+/* Makes the handle known. Once, when the communicator is made. */
+void tt_handle_add(struct ncclComm *comm);
+/* Finds and holds; ncclInvalidArgument naming `function` and the handle where it is NULL or not known. */
+ncclResult_t tt_handle_hold(const char *function, const struct ncclComm *comm);
+/* The same without a word: whether it was found. */
+bool tt_handle_try_hold(const struct ncclComm *comm);
+void tt_handle_let_go(const struct ncclComm *comm);
+/* Finds and takes: who succeeds is the one to end the communicator. `idle`: not if a thread has calls of it in a group,
+ * which is ncclInvalidUsage. */
+ncclResult_t tt_handle_take(const char *function, const struct ncclComm *comm, bool idle);
+/* Waits until no thread holds a handle that was taken, nor has calls of it in a group. False if `timeout_ms` was not
+ * enough: then the communicator may not be freed. */
+bool tt_handle_wait(const struct ncclComm *comm, int timeout_ms);
+
+#endif

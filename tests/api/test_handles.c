@@ -1,0 +1,164 @@
+/* Handles: wild and freed ones are named, not followed; a communicator may be ended while other threads use it. */
+#include "suites.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "nccl.h"
+
+static void is_refused(ncclResult_t got)
+{
+  ck_assert_msg(got == ncclInvalidArgument, "result %d", got);
+  ck_assert_msg(strstr(tt_log_thread_error(), "is not a communicator") != NULL, "%s", tt_log_thread_error());
+}
+
+/* Every call that takes a communicator. */
+static void all_calls_refuse(ncclComm_t comm)
+{
+  int value;
+  float data[4] = {0};
+  ncclResult_t result;
+  is_refused(ncclCommCount(comm, &value));
+  is_refused(ncclCommCuDevice(comm, &value));
+  is_refused(ncclCommUserRank(comm, &value));
+  is_refused(ncclCommGetAsyncError(comm, &result));
+  is_refused(ncclAllReduce(data, data, 1, ncclFloat, ncclSum, comm, NULL));
+  is_refused(ncclReduce(data, data, 1, ncclFloat, ncclSum, 0, comm, NULL));
+  is_refused(ncclBroadcast(data, data, 1, ncclFloat, 0, comm, NULL));
+  is_refused(ncclAllGather(data, data, 1, ncclFloat, comm, NULL));
+  is_refused(ncclReduceScatter(data, data, 1, ncclFloat, ncclSum, comm, NULL));
+  is_refused(ncclSend(data, 1, ncclFloat, 0, comm, NULL));
+  is_refused(ncclRecv(data, 1, ncclFloat, 0, comm, NULL));
+  is_refused(ncclCommFinalize(comm));
+  is_refused(ncclCommDestroy(comm));
+  is_refused(ncclCommAbort(comm));
+  ck_assert_ptr_nonnull(ncclGetLastError(comm));
+}
+
+START_TEST(wild_and_freed)
+{
+  ncclComm_t comm;
+  char bytes[sizeof(void *) * 64] = {0};
+  all_calls_refuse((ncclComm_t)0x1234);
+  all_calls_refuse((ncclComm_t)bytes);
+  ck_assert_int_eq(ncclCommInitAll(&comm, 1, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
+  all_calls_refuse(comm);
+  ck_assert_int_eq(ncclCommInitAll(&comm, 1, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclCommAbort(comm), ncclSuccess);
+  all_calls_refuse(comm);
+}
+END_TEST
+
+enum { RANKS = 2 };
+
+struct user {
+  ncclComm_t comm;
+  _Atomic int *calls;
+  pthread_t thread;
+};
+
+/* Uses the communicator until it is gone. */
+static void *use(void *arg)
+{
+  struct user *user = arg;
+  float in[100] = {0}, out[100];
+  ncclResult_t result, error;
+  do {
+    result = ncclAllReduce(in, out, 100, ncclFloat, ncclSum, user->comm, NULL);
+    atomic_fetch_add(user->calls, 1);
+  } while (result == ncclSuccess);
+  while (ncclCommGetAsyncError(user->comm, &error) == ncclSuccess) usleep(100);
+  return NULL;
+}
+
+/* Each rank is used by a thread and aborted by another, at a moment that differs each time. */
+START_TEST(abort_at_any_moment)
+{
+  for (int round = 0; round < 25; round++) {
+    ncclComm_t comms[RANKS];
+    struct user users[RANKS];
+    _Atomic int calls = 0;
+    ck_assert_int_eq(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+    for (int r = 0; r < RANKS; r++) {
+      users[r] = (struct user){.comm = comms[r], .calls = &calls};
+      ck_assert_int_eq(pthread_create(&users[r].thread, NULL, use, &users[r]), 0);
+    }
+    while (atomic_load(&calls) < round) usleep(10);
+    for (int r = 0; r < RANKS; r++) ck_assert_int_eq(ncclCommAbort(comms[r]), ncclSuccess);
+    for (int r = 0; r < RANKS; r++) pthread_join(users[r].thread, NULL);
+  }
+}
+END_TEST
+
+static void *abort_it(void *arg)
+{
+  return (void *)(intptr_t)ncclCommAbort(arg);
+}
+
+/* Of several that end a communicator at once, one does. */
+START_TEST(ended_once)
+{
+  for (int round = 0; round < 50; round++) {
+    enum { THREADS = 4 };
+    ncclComm_t comm;
+    pthread_t threads[THREADS];
+    int ended = 0;
+    ck_assert_int_eq(ncclCommInitAll(&comm, 1, NULL), ncclSuccess);
+    for (int t = 0; t < THREADS; t++) ck_assert_int_eq(pthread_create(&threads[t], NULL, abort_it, comm), 0);
+    for (int t = 0; t < THREADS; t++) {
+      void *result;
+      pthread_join(threads[t], &result);
+      ck_assert((intptr_t)result == ncclSuccess || (intptr_t)result == ncclInvalidArgument);
+      ended += (intptr_t)result == ncclSuccess;
+    }
+    ck_assert_int_eq(ended, 1);
+  }
+}
+END_TEST
+
+static void *reduce_alone(void *arg)
+{
+  float in[100] = {0}, out[100];
+  ncclAllReduce(in, out, 100, ncclFloat, ncclSum, arg, NULL);
+  return NULL;
+}
+
+/* Who destroys a communicator that a thread waits in is told so, and the handle stays good. */
+START_TEST(destroy_while_in_use)
+{
+  ncclComm_t comms[RANKS];
+  pthread_t thread;
+  ncclResult_t result = ncclSuccess;
+  ck_assert_int_eq(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+  ck_assert_int_eq(pthread_create(&thread, NULL, reduce_alone, comms[0]), 0);
+  usleep(100000); /* it waits for the other rank by then; if not, destroying it is fine and ends the test early */
+  result = ncclCommDestroy(comms[0]);
+  if (result != ncclSuccess) {
+    ck_assert_int_eq(result, ncclInvalidUsage);
+    ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "another thread is using"));
+    reduce_alone(comms[1]);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(ncclCommDestroy(comms[0]), ncclSuccess);
+  } else {
+    pthread_join(thread, NULL);
+  }
+  ck_assert_int_eq(ncclCommDestroy(comms[1]), ncclSuccess);
+}
+END_TEST
+
+Suite *handles_suite(void)
+{
+  Suite *suite = suite_create("handles");
+  TCase *tests = tcase_create("handles");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, wild_and_freed);
+  tcase_add_test(tests, abort_at_any_moment);
+  tcase_add_test(tests, ended_once);
+  tcase_add_test(tests, destroy_while_in_use);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
