@@ -14,13 +14,21 @@ ncclResult_t tt_api_check_pointer(const char *function, const char *argument, co
 
 ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm)
 {
+  if (atomic_load(&comm->revoked))
+    return TT_FAIL(ncclInvalidUsage,
+                   "%s: the communicator was revoked; split or shrink it, or make a new one, and destroy it", function);
+  return tt_api_check_parent(function, comm);
+}
+
+ncclResult_t tt_api_check_parent(const char *function, const struct ncclComm *comm)
+{
   if (comm->finalized)
     return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow",
                    function);
   int failed = atomic_load(&comm->async_error);
-  if (failed != ncclSuccess)
-    return TT_FAIL(failed, "%s: the communicator failed earlier (%s); abort it and make a new one", function,
-                   comm->error_text);
+  if (failed != ncclSuccess && !atomic_load(&comm->revoked))
+    return TT_FAIL(failed, "%s: the communicator failed earlier (%s); abort it and make a new one, or shrink it",
+                   function, comm->error_text);
   return ncclSuccess;
 }
 

@@ -8,6 +8,8 @@
 
 /* A usable communicator: not finalized, without an earlier failure. The caller holds it (api/handle.h). */
 ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm);
+/* The same for a parent of new communicators, which may have been revoked. */
+ncclResult_t tt_api_check_parent(const char *function, const struct ncclComm *comm);
 ncclResult_t tt_api_check_pointer(const char *function, const char *argument, const void *pointer);
 /* Everything about a call that moves data. The caller holds the communicator. */
 ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,

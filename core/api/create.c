@@ -252,10 +252,10 @@ static unsigned long bus_id(const char *pci)
   return (unsigned long)domain << 20 | bus << 12 | device << 4 | function;
 }
 
-static void log_init(const struct ncclComm *comm, const struct tt_device_properties *properties, const char *state)
+static void log_init(const char *function, const struct ncclComm *comm, const struct tt_device_properties *properties,
+                     const char *state)
 {
-  TT_INFO(TT_INIT,
-          "ncclCommInitRank comm %p rank %d nranks %d cudaDev %d nvmlDev -1 busId %lx commId 0x%llx%s%s - Init %s",
+  TT_INFO(TT_INIT, "%s comm %p rank %d nranks %d cudaDev %d nvmlDev -1 busId %lx commId 0x%llx%s%s - Init %s", function,
           (const void *)comm, comm->rank, comm->nranks, comm->device_index, bus_id(properties->pci),
           (unsigned long long)comm->id_hash, comm->name != NULL ? " name " : "", comm->name != NULL ? comm->name : "",
           state);
@@ -273,7 +273,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
   if (device == ncclSuccess) device = open_device(comm, &properties);
-  log_init(comm, &properties, "START");
+  log_init(create->function, comm, &properties, "START");
   if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create, device, &properties), result, out);
   TT_TRY_GOTO(device, result, out);
   TT_TRY_GOTO(place(comm, &max_local), result, out);
@@ -283,7 +283,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
   }
-  log_init(comm, &properties, "COMPLETE");
+  log_init(create->function, comm, &properties, "COMPLETE");
   TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
           (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
           comm->net != NULL ? tt_net_name(comm->net) : "none");

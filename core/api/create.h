@@ -6,6 +6,7 @@
 #include "plan/comm.h"
 
 struct tt_create {
+  const char *function; /* that makes it, for logs */
   ncclUniqueId id;
   int rank, nranks;
   int device;          /* -1: the device that the calling thread has chosen, if its kind knows of that; else the rank's

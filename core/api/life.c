@@ -95,7 +95,7 @@ static ncclResult_t start_create(const char *function, ncclComm_t *comm, struct 
 static ncclResult_t init_rank(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank,
                               const ncclConfig_t *config)
 {
-  struct tt_create create = {.id = *id, .rank = rank, .nranks = nranks, .device = -1};
+  struct tt_create create = {.function = function, .id = *id, .rank = rank, .nranks = nranks, .device = -1};
   tt_group_start();
   ncclResult_t result = tt_group_note(start_create(function, comm, &create, config));
   ncclResult_t ended = tt_group_end();
@@ -133,7 +133,7 @@ static ncclResult_t check_devices(int ndev, const int *devlist)
 
 static ncclResult_t start_create_all(ncclComm_t *comms, int ndev, const int *devlist)
 {
-  struct tt_create create = {.nranks = ndev};
+  struct tt_create create = {.function = "ncclCommInitAll", .nranks = ndev};
   TT_TRY(tt_api_check_pointer("ncclCommInitAll", "comm", comms));
   if (ndev < 1) return TT_FAIL(ncclInvalidArgument, "ncclCommInitAll: ndev is %d; allowed are 1 and more", ndev);
   for (int i = 0; i < ndev; i++) comms[i] = NULL;
@@ -166,6 +166,8 @@ TT_EXPORT(ncclResult_t, ncclCommInitAll, (ncclComm_t * comm, int ndev, const int
 
 static ncclResult_t finalize(struct ncclComm *comm)
 {
+  if (atomic_load(&comm->revoked))
+    return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was revoked; destroy it");
   if (atomic_exchange(&comm->finalized, 1))
     return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
   return tt_stream_drain(comm);
@@ -176,6 +178,28 @@ TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
   if (comm == NULL) return ncclSuccess;
   TT_TRY(tt_handle_hold("ncclCommFinalize", comm));
   ncclResult_t result = finalize(comm);
+  tt_handle_let_go(comm);
+  return result;
+}
+
+/* What runs on this rank ends with an error, as does what the other ranks wait for in vain. */
+static ncclResult_t revoke_comm(struct ncclComm *comm, int flags)
+{
+  if (flags != 0) return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: revokeFlags is %d; only 0 is allowed", flags);
+  if (atomic_load(&comm->finalized))
+    return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator was finalized; destroy it");
+  if (atomic_exchange(&comm->revoked, 1))
+    return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator was revoked before");
+  tt_comm_fail(comm, TT_FAIL(ncclInvalidUsage, "rank %d revoked the communicator (ncclCommRevoke)", comm->rank));
+  tt_stream_abort(comm);
+  return ncclSuccess;
+}
+
+TT_EXPORT(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags))
+{
+  if (comm == NULL) return ncclSuccess;
+  TT_TRY(tt_handle_hold("ncclCommRevoke", comm));
+  ncclResult_t result = revoke_comm(comm, revokeFlags);
   tt_handle_let_go(comm);
   return result;
 }

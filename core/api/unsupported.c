@@ -15,10 +15,6 @@
 
 TT_UNSUPPORTED(ncclCommInitRankScalable,
                (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config))
-TT_UNSUPPORTED(ncclCommRevoke, (ncclComm_t comm, int revokeFlags))
-TT_UNSUPPORTED(ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
-TT_UNSUPPORTED(ncclCommShrink, (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
-                                ncclConfig_t *config, int shrinkFlags))
 TT_UNSUPPORTED(ncclMemAlloc, (void **ptr, size_t size))
 TT_UNSUPPORTED(ncclMemFree, (void *ptr))
 TT_UNSUPPORTED(ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle))

@@ -74,7 +74,7 @@ struct ncclComm {
   struct ncclComm *group_next; /* list of the group's communicators */
   _Atomic int in_group;        /* on the list of an open or running group; who made it so clears it as the last thing */
 
-  _Atomic int finalized;
+  _Atomic int finalized, revoked;
   /* Calls that make children, in the order in which they were made: each waits for its turn. */
   uint64_t children_called;
   _Atomic uint64_t children_made;

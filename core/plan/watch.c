@@ -50,8 +50,13 @@ void tt_watch_begin(const struct tt_plan *plans, int nplans)
 
 ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle)
 {
-  for (int p = 0; p < nplans; p++)
-    if (has_work(&plans[p])) TT_TRY(tt_health_check(plans[p].comm->health, idle));
+  for (int p = 0; p < nplans; p++) {
+    if (!has_work(&plans[p])) continue;
+    if (atomic_load(&plans[p].comm->revoked))
+      return TT_FAIL(ncclInvalidUsage, "rank %d: the communicator was revoked while an operation ran",
+                     plans[p].comm->rank);
+    TT_TRY(tt_health_check(plans[p].comm->health, idle));
+  }
   return ncclSuccess;
 }
 

@@ -9,5 +9,6 @@ Suite *calls_suite(void);
 Suite *groups_suite(void);
 Suite *blocks_suite(void);
 Suite *handles_suite(void);
+Suite *children_suite(void);
 
 #endif

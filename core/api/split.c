@@ -1,0 +1,332 @@
+/* Children of a communicator: Split and Shrink. A child is a communicator like any other, with a bootstrap, connections
+ * and memory of its own; the parent only introduces its ranks to each other: the first of them makes a unique id and
+ * hands it out over the parent's bootstrap. So a parent that failed can still have children, as long as those that take
+ * part can reach each other. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/check.h"
+#include "api/config.h"
+#include "api/create.h"
+#include "api/export.h"
+#include "api/group.h"
+#include "api/handle.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/param.h"
+#include "plan/stream.h"
+
+#define TAG_ID (TT_TAG_USER + 0x2000u)
+#define TAG_SHRINK (TT_TAG_USER + 0x2001u)
+#define TURN_USEC 100
+
+struct child_job {
+  struct tt_job job;
+  struct ncclComm *parent; /* held */
+  struct tt_create create; /* id, rank and nranks are found out */
+  ncclComm_t *out;
+  uint64_t turn;
+  bool had_turn;
+  int color, key;
+  int *excluded; /* of a shrink, ascending; NULL: a split */
+  int nexcluded;
+  int *members; /* parent's ranks, by the child's */
+};
+
+struct place {
+  int32_t color, key;
+};
+
+/* ---- Who is in it ---- */
+
+static int by_key(const void *a, const void *b, void *of)
+{
+  const struct place *places = of;
+  int left = *(const int *)a, right = *(const int *)b;
+  if (places[left].key != places[right].key) return places[left].key < places[right].key ? -1 : 1;
+  return left < right ? -1 : 1;
+}
+
+static void find_myself(struct child_job *child)
+{
+  for (int r = 0; r < child->create.nranks; r++)
+    if (child->members[r] == child->parent->rank) child->create.rank = r;
+}
+
+/* The ranks of this one's color, by key. A rank without color has none. */
+static ncclResult_t gather_members(struct child_job *child)
+{
+  struct ncclComm *parent = child->parent;
+  struct place *places;
+  TT_TRY(TT_CALLOC(&places, (size_t)parent->nranks));
+  places[parent->rank] = (struct place){child->color, child->key};
+  ncclResult_t result = ncclSuccess;
+  if (parent->nranks > 1) result = tt_bootstrap_all_gather(parent->bootstrap, places, sizeof *places);
+  for (int r = 0; result == ncclSuccess && r < parent->nranks; r++)
+    if (places[r].color == child->color) child->members[child->create.nranks++] = r;
+  qsort_r(child->members, (size_t)child->create.nranks, sizeof *child->members, by_key, places);
+  free(places);
+  find_myself(child);
+  return result;
+}
+
+static void keep_members(struct child_job *child)
+{
+  for (int r = 0, e = 0; r < child->parent->nranks; r++) {
+    if (e < child->nexcluded && child->excluded[e] == r)
+      e++;
+    else
+      child->members[child->create.nranks++] = r;
+  }
+  find_myself(child);
+}
+
+/* ---- The id ---- */
+
+static tt_deadline deadline(void)
+{
+  return tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
+}
+
+/* Survivors of a shrink say whom they leave out, since each of them might name others. */
+static ncclResult_t compare_excluded(const struct child_job *child, uint64_t mine)
+{
+  struct ncclComm *parent = child->parent;
+  for (int r = 1; r < child->create.nranks; r++) {
+    void *data;
+    size_t bytes;
+    TT_TRY(tt_bootstrap_recv(parent->bootstrap, child->members[r], TAG_SHRINK, &data, &bytes, deadline()));
+    bool same = bytes == sizeof mine && memcmp(data, &mine, sizeof mine) == 0;
+    free(data);
+    if (!same)
+      return TT_FAIL(ncclInvalidUsage,
+                     "ncclCommShrink: rank %d leaves out other ranks than rank %d does; all ranks that stay must give "
+                     "the same list",
+                     child->members[r], parent->rank);
+  }
+  return ncclSuccess;
+}
+
+/* The first rank makes the id; without one, for whatever reason, it says so by an empty message. */
+static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
+{
+  struct ncclComm *parent = child->parent;
+  ncclResult_t result = child->excluded != NULL ? compare_excluded(child, excluded) : ncclSuccess;
+  if (result == ncclSuccess) result = tt_bootstrap_unique_id(&child->create.id);
+  size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
+  for (int r = 1; r < child->create.nranks; r++) {
+    ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);
+    if (result == ncclSuccess) result = sent;
+  }
+  return result;
+}
+
+static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
+{
+  struct ncclComm *parent = child->parent;
+  int first = child->members[0];
+  void *data;
+  size_t bytes;
+  if (child->excluded != NULL)
+    TT_TRY(tt_bootstrap_send(parent->bootstrap, first, TAG_SHRINK, &excluded, sizeof excluded));
+  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, TAG_ID, &data, &bytes, deadline()));
+  if (bytes == sizeof child->create.id) memcpy(&child->create.id, data, bytes);
+  free(data);
+  if (bytes == sizeof child->create.id) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "%s: rank %d, the first of the new communicator, failed; its log says why",
+                 child->create.function, first);
+}
+
+/* ---- The job ---- */
+
+/* Calls on one parent are carried out in call order, which all ranks have in common. */
+static ncclResult_t wait_turn(struct child_job *child)
+{
+  struct ncclComm *parent = child->parent;
+  while (atomic_load(&parent->children_made) != child->turn) {
+    if (atomic_load(&parent->abort))
+      return TT_FAIL(ncclInternalError, "%s: the parent was aborted", child->create.function);
+    usleep(TURN_USEC);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t introduce(struct child_job *child)
+{
+  TT_TRY(wait_turn(child));
+  if (child->excluded != NULL)
+    keep_members(child);
+  else
+    TT_TRY(gather_members(child));
+  if (child->excluded == NULL && child->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  if (child->create.nranks == 1) return ncclSuccess;
+  uint64_t excluded =
+      child->excluded == NULL ? 0 : tt_hash(child->excluded, (size_t)child->nexcluded * sizeof *child->excluded);
+  return child->create.rank == 0 ? give_id(child, excluded) : take_id(child, excluded);
+}
+
+static void end_turn(struct child_job *child)
+{
+  if (!child->had_turn) atomic_fetch_add(&child->parent->children_made, 1);
+  child->had_turn = true;
+}
+
+static ncclResult_t run_child(struct tt_job *job)
+{
+  struct child_job *child = (struct child_job *)job;
+  struct ncclComm *parent = child->parent;
+  tt_log_set_device(parent->device_index);
+  TT_INFO(TT_INIT, "%s comm %p rank %d nranks %d splitCount %" PRIu64 " color %d key %d excluded %d",
+          child->create.function, (void *)parent, parent->rank, parent->nranks, child->turn + 1, child->color,
+          child->key, child->nexcluded);
+  ncclResult_t result = introduce(child);
+  end_turn(child);
+  if (result != ncclSuccess) return result;
+  if (child->excluded == NULL && child->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  TT_TRY(tt_comm_create(&child->create, child->out));
+  tt_handle_add(*child->out);
+  return ncclSuccess;
+}
+
+static void drop_child(struct tt_job *job)
+{
+  struct child_job *child = (struct child_job *)job;
+  end_turn(child);
+  tt_handle_let_go(child->parent);
+  free(child->excluded);
+  free(child->members);
+  free(child);
+}
+
+/* ---- Calls ---- */
+
+/* A job for a child of a held parent, which it holds from then on. */
+static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncclComm_t *out,
+                              const ncclConfig_t *config, struct child_job **made)
+{
+  struct child_job *child;
+  ncclConfig_t read = parent->config;
+  if (config != NULL)
+    TT_TRY(tt_config_read(config, &read));
+  else
+    read.commName = NULL; /* a name is one communicator's */
+  TT_TRY(TT_CALLOC(&child, 1));
+  ncclResult_t result = TT_CALLOC(&child->members, (size_t)parent->nranks);
+  if (result != ncclSuccess) {
+    free(child);
+    return result;
+  }
+  child->job = (struct tt_job){.run = run_child, .drop = drop_child};
+  child->parent = parent;
+  child->out = out;
+  child->create = (struct tt_create){
+      .function = function, .device = parent->context != NULL ? parent->device_index : -1, .config = read};
+  *made = child;
+  return ncclSuccess;
+}
+
+static void start_child(struct child_job *child)
+{
+  child->turn = child->parent->children_called++;
+  tt_group_add_job(&child->job);
+}
+
+static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
+{
+  struct child_job *child;
+  TT_TRY(tt_api_check_parent("ncclCommSplit", parent));
+  TT_TRY(new_child("ncclCommSplit", parent, out, config, &child));
+  child->color = color;
+  child->key = key;
+  start_child(child);
+  return ncclSuccess;
+}
+
+static int ascending(const void *a, const void *b)
+{
+  int left = *(const int *)a, right = *(const int *)b;
+  return (left > right) - (left < right);
+}
+
+/* A sorted copy of the list, checked. */
+static ncclResult_t read_excluded(const struct ncclComm *parent, const int *list, int count, int **out)
+{
+  int *copy;
+  TT_TRY(tt_api_check_pointer("ncclCommShrink", "excludeRanksList", list));
+  if (count < 1 || count >= parent->nranks)
+    return TT_FAIL(ncclInvalidArgument, "ncclCommShrink: excludeRanksCount is %d; with %d ranks allowed are 1 to %d",
+                   count, parent->nranks, parent->nranks - 1);
+  TT_TRY(TT_CALLOC(&copy, (size_t)count));
+  memcpy(copy, list, (size_t)count * sizeof *copy);
+  qsort(copy, (size_t)count, sizeof *copy, ascending);
+  ncclResult_t result = ncclSuccess;
+  for (int i = 0; i < count && result == ncclSuccess; i++) {
+    if (copy[i] < 0 || copy[i] >= parent->nranks)
+      result = TT_FAIL(ncclInvalidArgument, "ncclCommShrink: excludeRanksList names rank %d; there are 0 to %d",
+                       copy[i], parent->nranks - 1);
+    else if (copy[i] == parent->rank)
+      result =
+          TT_FAIL(ncclInvalidArgument,
+                  "ncclCommShrink: excludeRanksList names rank %d, the caller: only ranks that stay may call", copy[i]);
+    else if (i > 0 && copy[i] == copy[i - 1])
+      result = TT_FAIL(ncclInvalidArgument, "ncclCommShrink: excludeRanksList names rank %d twice", copy[i]);
+  }
+  if (result != ncclSuccess)
+    free(copy);
+  else
+    *out = copy;
+  return result;
+}
+
+static ncclResult_t shrink(struct ncclComm *parent, const int *list, int count, ncclComm_t *out,
+                           const ncclConfig_t *config, int flags)
+{
+  struct child_job *child;
+  int *excluded;
+  if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
+    return TT_FAIL(ncclInvalidArgument,
+                   "ncclCommShrink: shrinkFlags is %d; allowed are NCCL_SHRINK_DEFAULT (%d) and NCCL_SHRINK_ABORT (%d)",
+                   flags, NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT);
+  TT_TRY(read_excluded(parent, list, count, &excluded));
+  ncclResult_t result = new_child("ncclCommShrink", parent, out, config, &child);
+  if (result != ncclSuccess) {
+    free(excluded);
+    return result;
+  }
+  if (flags == NCCL_SHRINK_ABORT) tt_stream_abort(parent); /* the host device's operations end with their calls */
+  child->excluded = excluded;
+  child->nexcluded = count;
+  start_child(child);
+  return ncclSuccess;
+}
+
+/* Runs `made`, the outcome of a call that holds the parent, in its group. */
+static ncclResult_t end_call(struct ncclComm *parent, ncclResult_t made)
+{
+  if (made != ncclSuccess) tt_handle_let_go(parent); /* else the job does */
+  tt_group_note(made);
+  ncclResult_t ended = tt_group_end();
+  return made != ncclSuccess ? made : ended;
+}
+
+TT_EXPORT(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
+{
+  TT_TRY(tt_api_check_pointer("ncclCommSplit", "newcomm", newcomm));
+  *newcomm = NULL;
+  TT_TRY(tt_handle_hold("ncclCommSplit", comm));
+  tt_group_start();
+  return end_call(comm, split(comm, color, key, newcomm, config));
+}
+
+TT_EXPORT(ncclResult_t, ncclCommShrink,
+          (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
+           int shrinkFlags))
+{
+  TT_TRY(tt_api_check_pointer("ncclCommShrink", "newcomm", newcomm));
+  *newcomm = NULL;
+  TT_TRY(tt_handle_hold("ncclCommShrink", comm));
+  tt_group_start();
+  return end_call(comm, shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags));
+}
