@@ -48,9 +48,6 @@ static bool writes_output(const struct ncclComm *comm, const struct tt_task *tas
 
 static ncclResult_t check_reduction(const char *function, const struct ncclComm *comm, const struct tt_task *task)
 {
-  if ((int)task->op < 0 || task->op >= ncclNumOps)
-    return TT_FAIL(ncclInvalidArgument, "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4)", function,
-                   (int)task->op);
   if (task->datatype == ncclFloat8e4m3 || task->datatype == ncclFloat8e5m2)
     return TT_FAIL(ncclInvalidArgument,
                    "%s: datatype %d (fp8) cannot be reduced on the %s device; convert to half or bfloat16", function,

@@ -3,6 +3,7 @@
 #include "api/export.h"
 #include "api/group.h"
 #include "api/handle.h"
+#include "api/redop.h"
 #include "base/check.h"
 #include "plan/plan.h"
 #include "program/emit.h"
@@ -24,12 +25,13 @@ static bool is_nothing(const struct tt_task *task)
 static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const struct tt_task *task,
                             cudaStream_t stream)
 {
-  TT_TRY(tt_api_check_task(function, comm, task, stream));
+  struct tt_task on_stream = *task;
+  on_stream.stream = stream;
+  TT_TRY(tt_redop_resolve(function, comm, &on_stream));
+  TT_TRY(tt_api_check_task(function, comm, &on_stream, stream));
   tt_log_set_device(comm->device_index);
   log_call(comm, function + 4, task, stream);
   if (is_nothing(task)) return ncclSuccess;
-  struct tt_task on_stream = *task;
-  on_stream.stream = stream;
   TT_TRY(tt_plan_add_task(comm, &on_stream));
   tt_group_join(comm);
   return ncclSuccess;

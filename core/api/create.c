@@ -7,6 +7,8 @@
 #include <string.h>
 #include "api/agree.h"
 #include "api/collnet.h"
+#include "api/redop.h"
+#include "api/register.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
@@ -298,6 +300,8 @@ void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
   tt_plan_end(comm);
+  tt_redop_free(comm);
+  tt_register_free(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
   tt_connect_destroy(comm->connect);
   tt_health_destroy(comm->health);

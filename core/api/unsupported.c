@@ -15,15 +15,6 @@
 
 TT_UNSUPPORTED(ncclCommInitRankScalable,
                (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config))
-TT_UNSUPPORTED(ncclMemAlloc, (void **ptr, size_t size))
-TT_UNSUPPORTED(ncclMemFree, (void *ptr))
-TT_UNSUPPORTED(ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle))
-TT_UNSUPPORTED(ncclCommDeregister, (const ncclComm_t comm, void *handle))
-TT_UNSUPPORTED(ncclCommWindowRegister, (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags))
-TT_UNSUPPORTED(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
-TT_UNSUPPORTED(ncclRedOpCreatePreMulSum, (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype,
-                                          ncclScalarResidence_t residence, ncclComm_t comm))
-TT_UNSUPPORTED(ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 TT_UNSUPPORTED(ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo))
 
 /* The device-side API, which NCCL declares in nccl_device.h. Layouts as there. */

@@ -19,6 +19,10 @@ static void set_reduction(struct tt_reduction *reduction, const struct tt_task *
 {
   reduction->datatype = (uint8_t)task->datatype;
   reduction->op = (uint8_t)task->op;
+  if (task->scaled) {
+    reduction->scale_inputs = 1;
+    reduction->scale.bits = task->scale;
+  }
   if (task->op != ncclAvg) return;
   reduction->op = ncclSum;
   if (task->datatype == ncclFloat64) {
@@ -33,6 +37,12 @@ static void set_reduction(struct tt_reduction *reduction, const struct tt_task *
   }
 }
 
+int tt_plan_op(const struct tt_task *task)
+{
+  if (!tt_collective_reduces(task->collective)) return 0;
+  return task->scaled ? TT_OP_PREMULSUM : (int)task->op;
+}
+
 static void set_signature(struct tt_signature *signature, struct ncclComm *comm, const struct tt_task *task,
                           const struct tt_choice *choice)
 {
@@ -42,7 +52,7 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
       .root = task->root,
       .collective = (uint8_t)task->collective,
       .datatype = (uint8_t)task->datatype,
-      .op = tt_collective_reduces(task->collective) ? (uint8_t)task->op : 0,
+      .op = (uint8_t)tt_plan_op(task),
       .algorithm = (uint8_t)choice->algorithm,
       .protocol = (uint8_t)choice->protocol,
       .nchannels = (uint8_t)choice->nchannels,
@@ -61,11 +71,11 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
     return ncclSuccess;
   }
   bool unreduced = comm->collnet != NULL && tt_collective_reduces(task->collective) &&
-                   !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op);
+                   (task->scaled || !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op));
   if (unreduced) {
     TT_INFO(TT_TUNING, "%s: CollNet is out, as network %s does not reduce %s by %s",
             tt_collective_name(task->collective), tt_collnet_name(comm->collnet), tt_datatype_name(task->datatype),
-            tt_op_name(task->op));
+            tt_op_name(tt_plan_op(task)));
     TT_TRY(tt_tuning_choose_without_collnet(comm->tuning, task->collective, bytes, choice));
   } else {
     TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));

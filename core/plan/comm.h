@@ -17,6 +17,8 @@
 
 struct tt_context;
 struct tt_monitor;       /* plan/monitor.h */
+struct tt_redops;        /* api/redop.c */
+struct tt_registrations; /* api/register.c */
 struct tt_scratch;       /* plan/scratch.h */
 struct tt_shared_memory; /* plan/shared.h */
 
@@ -29,7 +31,9 @@ struct tt_task {
   size_t count; /* elements, as nccl.h defines it for the call */
   ncclDataType_t datatype;
   ncclRedOp_t op;
-  int root; /* or the peer */
+  bool scaled;    /* inputs are multiplied by `scale` first: an op of ncclRedOpCreatePreMulSum */
+  uint64_t scale; /* bits of struct tt_reduction's scale, for the type */
+  int root;       /* or the peer */
   void *stream;
 };
 
@@ -75,6 +79,8 @@ struct ncclComm {
   _Atomic int in_group;        /* on the list of an open or running group; who made it so clears it as the last thing */
 
   _Atomic int finalized, revoked;
+  struct tt_redops *redops;               /* NULL: none yet */
+  struct tt_registrations *registrations; /* NULL: none yet */
   /* Calls that make children, in the order in which they were made: each waits for its turn. */
   uint64_t children_called;
   _Atomic uint64_t children_made;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include "base/check.h"
-#include "program/emit.h"
+#include "plan/plan.h"
 
 /* Different calls that are kept. A guess at what a training step makes; who makes more has the oldest planned anew. */
 #define KEPT 64
@@ -25,9 +25,9 @@ static bool can_keep(const struct ncclComm *comm, const struct tt_work *work)
 static bool is_like(const struct tt_work *work, const struct tt_task *task)
 {
   const struct tt_signature *s = &work->signature;
-  int op = tt_collective_reduces(task->collective) ? (int)task->op : 0;
   return s->collective == task->collective && s->count == task->count && s->datatype == (int)task->datatype &&
-         s->op == op && s->root == task->root;
+         s->op == tt_plan_op(task) && (!task->scaled || work->reduction.scale.bits == task->scale) &&
+         s->root == task->root;
 }
 
 struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task)

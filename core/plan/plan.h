@@ -35,6 +35,9 @@ void tt_plan_free(struct tt_plan *plan);
 /* Frees what a communicator's operations keep. Stops what still runs. */
 void tt_plan_end(struct ncclComm *comm);
 
+/* A task's op as signatures have it; 0 where nothing is reduced. */
+int tt_plan_op(const struct tt_task *task);
+
 /* works.c: makes a work with channels and room for their connections, and appends it to the plan. */
 struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels);
 /* Appends a work; false for lack of memory. */

@@ -14,7 +14,7 @@ const char *tt_datatype_name(int type)
 
 const char *tt_op_name(int op)
 {
-  static const char *const names[] = {"sum", "prod", "max", "min", "avg"};
+  static const char *const names[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
   return op >= 0 && op < (int)TT_COUNT(names) ? names[op] : "user-defined operation";
 }
 

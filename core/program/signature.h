@@ -7,6 +7,8 @@
 
 /* "float32"; "sum". Never NULL. */
 const char *tt_datatype_name(int type);
+/* What a signature calls a sum of scaled inputs (ncclRedOpCreatePreMulSum), beside nccl.h's ops. */
+enum { TT_OP_PREMULSUM = ncclNumOps };
 const char *tt_op_name(int op);
 /* "AllReduce of 1000 x float32, sum, root 0, RING/SIMPLE, 2 channels, operation 7"; the first one has no number. */
 void tt_signature_describe(const struct tt_signature *signature, char *text, size_t size);

@@ -10,5 +10,6 @@ Suite *groups_suite(void);
 Suite *blocks_suite(void);
 Suite *handles_suite(void);
 Suite *children_suite(void);
+Suite *redop_suite(void);
 
 #endif

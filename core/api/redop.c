@@ -1,0 +1,209 @@
+/* See redop.h.
+ *
+ * An op's handle is made of its number and of the communicator's, so that one of another communicator is found out; the
+ * last bits that the enum has are left to NCCL's own. Numbers are used again only when all were. */
+#include "api/redop.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "api/check.h"
+#include "api/export.h"
+#include "api/handle.h"
+#include "base/check.h"
+#include "kernels/host/half.h"
+#include "program/signature.h"
+
+enum { NUMBER_BITS = 12, MOST = 1 << NUMBER_BITS, COMM_BITS = 31 - NUMBER_BITS };
+
+struct tt_redop {
+  bool used;
+  ncclDataType_t datatype;
+  uint64_t scale;      /* bits of struct tt_reduction's */
+  const void *pointer; /* the scalar is read from there at each call; NULL: it is in `scale` */
+};
+
+struct tt_redops {
+  pthread_mutex_t lock;
+  struct tt_redop ops[MOST];
+  int next;
+};
+
+static int handle_of(const struct ncclComm *comm, int number)
+{
+  int mark = (int)((comm->id_hash ^ (comm->id_hash >> 32) ^ (uint64_t)comm->rank) % ((1u << COMM_BITS) - 1)) + 1;
+  return mark << NUMBER_BITS | number;
+}
+
+/* The scalar as devices take it: nccl.h's types up to 32 bits as float, the others as they are. */
+static ncclResult_t read_scalar(ncclDataType_t datatype, const void *scalar, uint64_t *bits)
+{
+  struct tt_reduction reduction = {0};
+  switch (datatype) {
+  case ncclInt8:
+    reduction.scale.i64 = *(const int8_t *)scalar;
+    break;
+  case ncclUint8:
+    reduction.scale.i64 = *(const uint8_t *)scalar;
+    break;
+  case ncclInt32:
+    reduction.scale.i64 = *(const int32_t *)scalar;
+    break;
+  case ncclUint32:
+    reduction.scale.i64 = *(const uint32_t *)scalar;
+    break;
+  case ncclInt64:
+  case ncclUint64:
+    memcpy(&reduction.scale.i64, scalar, 8);
+    break;
+  case ncclFloat16:
+    reduction.scale.f32 = tt_half_to_float(*(const uint16_t *)scalar);
+    break;
+  case ncclBfloat16:
+    reduction.scale.f32 = tt_bfloat_to_float(*(const uint16_t *)scalar);
+    break;
+  case ncclFloat32:
+    reduction.scale.f32 = *(const float *)scalar;
+    break;
+  case ncclFloat64:
+    reduction.scale.f64 = *(const double *)scalar;
+    break;
+  default:
+    return TT_FAIL(ncclInvalidArgument,
+                   "ncclRedOpCreatePreMulSum: datatype is %d (%s); only types that can be reduced can be scaled",
+                   (int)datatype, tt_datatype_name(datatype));
+  }
+  *bits = reduction.scale.bits;
+  return ncclSuccess;
+}
+
+static ncclResult_t get_ops(struct ncclComm *comm, struct tt_redops **ops)
+{
+  static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+  ncclResult_t result = ncclSuccess;
+  pthread_mutex_lock(&making);
+  if (comm->redops == NULL && (result = TT_CALLOC(&comm->redops, 1)) == ncclSuccess)
+    pthread_mutex_init(&comm->redops->lock, NULL);
+  *ops = comm->redops;
+  pthread_mutex_unlock(&making);
+  return result;
+}
+
+static ncclResult_t create(struct ncclComm *comm, ncclRedOp_t *op, const struct tt_redop *made)
+{
+  struct tt_redops *ops;
+  TT_TRY(get_ops(comm, &ops));
+  pthread_mutex_lock(&ops->lock);
+  int number = ops->next, tried = 0;
+  while (ops->ops[number].used && ++tried < MOST) number = (number + 1) % MOST;
+  bool full = ops->ops[number].used;
+  if (!full) {
+    ops->ops[number] = *made;
+    ops->next = (number + 1) % MOST;
+    *op = (ncclRedOp_t)handle_of(comm, number);
+  }
+  pthread_mutex_unlock(&ops->lock);
+  if (full)
+    return TT_FAIL(ncclInvalidUsage,
+                   "ncclRedOpCreatePreMulSum: the communicator has %d operations; destroy some with "
+                   "ncclRedOpDestroy",
+                   MOST);
+  return ncclSuccess;
+}
+
+/* The op of a handle; NULL if it is none of this communicator. Locked. */
+static struct tt_redop *find(struct ncclComm *comm, ncclRedOp_t op)
+{
+  int number = (int)op & (MOST - 1);
+  if (comm->redops == NULL || handle_of(comm, number) != (int)op) return NULL;
+  return comm->redops->ops[number].used ? &comm->redops->ops[number] : NULL;
+}
+
+static ncclResult_t unknown(const char *function, ncclRedOp_t op)
+{
+  return TT_FAIL(
+      ncclInvalidArgument,
+      "%s: op is %d; allowed are ncclSum (0) to ncclAvg (4), and what ncclRedOpCreatePreMulSum made for this "
+      "communicator and was not destroyed",
+      function, (int)op);
+}
+
+ncclResult_t tt_redop_resolve(const char *function, struct ncclComm *comm, struct tt_task *task)
+{
+  if ((int)task->op < ncclNumOps) return (int)task->op >= 0 ? ncclSuccess : unknown(function, task->op);
+  struct tt_redops *ops;
+  struct tt_redop op = {0};
+  TT_TRY(get_ops(comm, &ops));
+  pthread_mutex_lock(&ops->lock);
+  struct tt_redop *found = find(comm, task->op);
+  if (found != NULL) op = *found;
+  pthread_mutex_unlock(&ops->lock);
+  if (found == NULL) return unknown(function, task->op);
+  if (op.datatype != task->datatype)
+    return TT_FAIL(ncclInvalidArgument, "%s: the op was made for %s, and is used with %s", function,
+                   tt_datatype_name(op.datatype), tt_datatype_name(task->datatype));
+  if (op.pointer != NULL) TT_TRY(read_scalar(op.datatype, op.pointer, &op.scale));
+  task->op = ncclSum;
+  task->scaled = true;
+  task->scale = op.scale;
+  return ncclSuccess;
+}
+
+void tt_redop_free(struct ncclComm *comm)
+{
+  if (comm->redops == NULL) return;
+  pthread_mutex_destroy(&comm->redops->lock);
+  free(comm->redops);
+  comm->redops = NULL;
+}
+
+static ncclResult_t create_premulsum(struct ncclComm *comm, ncclRedOp_t *op, const void *scalar,
+                                     ncclDataType_t datatype, ncclScalarResidence_t residence)
+{
+  struct tt_redop made = {.used = true, .datatype = datatype};
+  if (residence != ncclScalarHostImmediate && residence != ncclScalarDevice)
+    return TT_FAIL(ncclInvalidArgument,
+                   "ncclRedOpCreatePreMulSum: residence is %d; allowed are ncclScalarDevice (0) and "
+                   "ncclScalarHostImmediate (1)",
+                   (int)residence);
+  if (residence == ncclScalarDevice && (comm->device->features & TT_DEVICE_MEMORY))
+    return TT_FAIL(
+        ncclInvalidUsage,
+        "ncclRedOpCreatePreMulSum: scalars in memory of the %s device are not supported by this version; use "
+        "ncclScalarHostImmediate",
+        comm->device->name);
+  TT_TRY(read_scalar(datatype, scalar, &made.scale)); /* also checks the type */
+  if (residence == ncclScalarDevice) made.pointer = scalar;
+  return create(comm, op, &made);
+}
+
+TT_EXPORT(ncclResult_t, ncclRedOpCreatePreMulSum,
+          (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm))
+{
+  TT_TRY(tt_api_check_pointer("ncclRedOpCreatePreMulSum", "op", op));
+  TT_TRY(tt_api_check_pointer("ncclRedOpCreatePreMulSum", "scalar", scalar));
+  TT_TRY(tt_handle_hold("ncclRedOpCreatePreMulSum", comm));
+  ncclResult_t result = create_premulsum(comm, op, scalar, datatype, residence);
+  tt_handle_let_go(comm);
+  return result;
+}
+
+TT_EXPORT(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
+{
+  struct tt_redops *ops;
+  TT_TRY(tt_handle_hold("ncclRedOpDestroy", comm));
+  ncclResult_t result = get_ops(comm, &ops);
+  if (result == ncclSuccess) {
+    pthread_mutex_lock(&ops->lock);
+    struct tt_redop *found = find(comm, op);
+    if (found != NULL) found->used = false;
+    pthread_mutex_unlock(&ops->lock);
+    if (found == NULL)
+      result =
+          TT_FAIL(ncclInvalidArgument,
+                  "ncclRedOpDestroy: op is %d, which ncclRedOpCreatePreMulSum did not make for this communicator, or "
+                  "which was destroyed before",
+                  (int)op);
+  }
+  tt_handle_let_go(comm);
+  return result;
+}
