@@ -209,7 +209,9 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
                                 const struct tt_device_properties *properties)
 {
   const char *name = comm->device != NULL ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
-  TT_TRY(tt_bootstrap_create(&create->id, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
+  const ncclUniqueId *ids = create->ids != NULL ? create->ids : &create->id;
+  int nids = create->ids != NULL ? create->nids : 1;
+  TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
   TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
   if (device != ncclSuccess) return device;
   TT_TRY(choose_net(comm, &create->config));

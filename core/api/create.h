@@ -8,6 +8,8 @@
 struct tt_create {
   const char *function; /* that makes it, for logs */
   ncclUniqueId id;
+  const ncclUniqueId *ids; /* NULL: the one above is all */
+  int nids;
   int rank, nranks;
   int device;          /* -1: the device that the calling thread has chosen, if its kind knows of that; else the rank's
                           index among those of its host */

@@ -152,20 +152,54 @@ out:
   return result;
 }
 
-ncclResult_t tt_group_end(void)
+/* Closes one level. Whether it was the outermost. */
+static ncclResult_t close_level(const char *function, bool *outermost)
 {
+  *outermost = false;
   if (group.depth == 0)
-    return TT_FAIL(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart on this thread: call them in pairs");
-  if (--group.depth > 0) return ncclSuccess;
-  ncclResult_t result = group.error;
-  if (result == ncclSuccess) result = run_jobs(group.jobs);
-  if (result == ncclSuccess) result = run_tasks(group.comms);
+    return TT_FAIL(ncclInvalidUsage, "%s without ncclGroupStart on this thread: call them in pairs", function);
+  *outermost = --group.depth == 0;
+  return ncclSuccess;
+}
+
+static void forget_group(void)
+{
   for (struct ncclComm *comm = group.comms, *next; comm != NULL; comm = next) {
     next = comm->group_next;
     tt_plan_drop_tasks(comm);
     atomic_store(&comm->in_group, 0);
   }
   drop_jobs(group.jobs);
+}
+
+ncclResult_t tt_group_end(void)
+{
+  bool outermost;
+  TT_TRY(close_level("ncclGroupEnd", &outermost));
+  if (!outermost) return ncclSuccess;
+  ncclResult_t result = group.error;
+  if (result == ncclSuccess) result = run_jobs(group.jobs);
+  if (result == ncclSuccess) result = run_tasks(group.comms);
+  forget_group();
+  return result;
+}
+
+ncclResult_t tt_group_simulate(float *microseconds)
+{
+  bool outermost;
+  *microseconds = 0;
+  TT_TRY(close_level("ncclGroupSimulateEnd", &outermost));
+  if (!outermost) return ncclSuccess;
+  ncclResult_t result = group.error;
+  if (result == ncclSuccess && group.jobs != NULL)
+    result =
+        TT_FAIL(ncclInvalidUsage, "ncclGroupSimulateEnd: the group makes communicators; only operations have a cost");
+  for (struct ncclComm *comm = group.comms; comm != NULL && result == ncclSuccess; comm = comm->group_next) {
+    float takes;
+    result = tt_plan_estimate(comm, &takes);
+    *microseconds = TT_MAX(*microseconds, takes);
+  }
+  forget_group();
   return result;
 }
 

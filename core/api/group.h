@@ -25,6 +25,9 @@ void tt_group_join(struct ncclComm *comm);
 bool tt_group_has(const struct ncclComm *comm);
 /* Appends a job, which the group then owns. */
 void tt_group_add_job(struct tt_job *job);
+/* Closes one level; the outermost forgets the work, and says what it would have taken, which is what the slowest of its
+ * communicators takes, in microseconds. A group that makes communicators is ncclInvalidUsage. */
+ncclResult_t tt_group_simulate(float *microseconds);
 /* Closes one level; the outermost does the work. */
 ncclResult_t tt_group_end(void);
 

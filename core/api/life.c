@@ -23,6 +23,7 @@ TT_EXPORT(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId))
 struct create_job {
   struct tt_job job;
   struct tt_create create;
+  ncclUniqueId *ids; /* create.ids: a copy */
   ncclComm_t *out;
 };
 
@@ -36,6 +37,7 @@ static ncclResult_t run_create(struct tt_job *job)
 
 static void drop_create(struct tt_job *job)
 {
+  free(((struct create_job *)job)->ids);
   free(job);
 }
 
@@ -46,6 +48,14 @@ static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
   job->job = (struct tt_job){.run = run_create, .drop = drop_create};
   job->create = *create;
   job->out = out;
+  if (create->ids != NULL) {
+    size_t bytes = (size_t)create->nids * sizeof *job->ids;
+    if ((job->ids = malloc(bytes)) == NULL) {
+      free(job);
+      return TT_FAIL(ncclSystemError, "no memory for %d unique ids", create->nids);
+    }
+    job->create.ids = memcpy(job->ids, create->ids, bytes);
+  }
   tt_group_add_job(&job->job);
   return ncclSuccess;
 }
@@ -92,19 +102,37 @@ static ncclResult_t start_create(const char *function, ncclComm_t *comm, struct 
   return add_create(comm, create);
 }
 
+static ncclResult_t start_in_group(ncclComm_t *comm, struct tt_create *create, const ncclConfig_t *config)
+{
+  tt_group_start();
+  ncclResult_t result = tt_group_note(start_create(create->function, comm, create, config));
+  ncclResult_t ended = tt_group_end();
+  return result != ncclSuccess ? result : ended;
+}
+
 static ncclResult_t init_rank(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank,
                               const ncclConfig_t *config)
 {
-  struct tt_create create = {.function = function, .id = *id, .rank = rank, .nranks = nranks, .device = -1};
-  tt_group_start();
-  ncclResult_t result = tt_group_note(start_create(function, comm, &create, config));
-  ncclResult_t ended = tt_group_end();
-  return result != ncclSuccess ? result : ended;
+  struct tt_create create = {.function = function, .id = *id, .rank = rank, .nranks = nranks};
+  return start_in_group(comm, &create, config);
 }
 
 TT_EXPORT(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank))
 {
   return init_rank("ncclCommInitRank", comm, nranks, &commId, rank, NULL);
+}
+
+TT_EXPORT(ncclResult_t, ncclCommInitRankScalable,
+          (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config))
+{
+  struct tt_create create = {
+      .function = "ncclCommInitRankScalable", .rank = myrank, .nranks = nranks, .ids = commIds, .nids = nId};
+  TT_TRY(tt_api_check_pointer(create.function, "commIds", commIds));
+  if (nId < 1 || nId > nranks)
+    return TT_FAIL(ncclInvalidArgument, "ncclCommInitRankScalable: nId is %d; with nranks %d allowed are 1 to %d", nId,
+                   nranks, nranks);
+  create.id = commIds[0]; /* names the communicator */
+  return start_in_group(newcomm, &create, config);
 }
 
 TT_EXPORT(ncclResult_t, ncclCommInitRankConfig,

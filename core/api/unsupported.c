@@ -13,10 +13,6 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-TT_UNSUPPORTED(ncclCommInitRankScalable,
-               (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config))
-TT_UNSUPPORTED(ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo))
-
 /* The device-side API, which NCCL declares in nccl_device.h. Layouts as there. */
 struct ncclTeam {
   int nRanks, rank, stride;

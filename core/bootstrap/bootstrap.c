@@ -80,8 +80,8 @@ static double milliseconds(uint64_t from, uint64_t to)
   return (double)(to - from) / 1e6;
 }
 
-/* Everything that needs the other ranks. */
-static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *id)
+/* Everything that needs the other ranks. `id` is the one whose root has this rank in its share. */
+static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *ids, int nids, const struct tt_id *id)
 {
   struct tt_checkin_times times;
   if (id->fixed && b->rank == 0) TT_TRY(tt_root_add_fixed(id, b->nranks));
@@ -90,7 +90,7 @@ static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *id)
     b->id_nonce = id->nonce;
     b->holds_root = true;
   }
-  TT_TRY(tt_checkin_run(b, id, &times));
+  TT_TRY(tt_checkin_run(b, ids, nids, &times));
   TT_TRY(tt_service_start(b));
   TT_TRY(tt_gather_endpoints(b));
   uint64_t spread = tt_timer_ns();
@@ -105,28 +105,62 @@ static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *id)
   return ncclSuccess;
 }
 
-ncclResult_t tt_bootstrap_create(const ncclUniqueId *id_bytes, int rank, int nranks, const _Atomic uint32_t *abort,
+ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
                                  struct tt_bootstrap **out)
 {
-  struct tt_id id;
+  return tt_bootstrap_create_scalable(id, 1, rank, nranks, abort, out);
+}
+
+/* A fixed root (NCCL_COMM_ID) is one for all. */
+static ncclResult_t read_ids(const ncclUniqueId *bytes, int *nids, struct tt_id **out)
+{
+  struct tt_id *ids;
+  TT_TRY(TT_CALLOC(&ids, (size_t)*nids));
+  *out = ids;
+  for (int i = 0; i < *nids; i++) TT_TRY(tt_wire_get_id(&bytes[i], &ids[i]));
+  for (int i = 0; i < *nids; i++)
+    for (int k = 0; k < i; k++)
+      if (ids[i].nonce == ids[k].nonce && !ids[i].fixed)
+        return TT_FAIL(ncclInvalidArgument, "unique ids %d and %d of %d are the same: call ncclGetUniqueId for each", k,
+                       i, *nids);
+  if (ids[0].fixed) *nids = 1;
+  return ncclSuccess;
+}
+
+static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nranks, const _Atomic uint32_t *abort,
+                           struct tt_bootstrap **out)
+{
   struct tt_bootstrap *b = NULL;
-  *out = NULL;
-  TT_TRY(tt_wire_get_id(id_bytes, &id));
-  if (nranks < 1 || nranks > TT_RANKS_MAX)
-    return TT_FAIL(ncclInvalidArgument, "nranks %d is outside 1..%d", nranks, TT_RANKS_MAX);
-  if (rank < 0 || rank >= nranks) return TT_FAIL(ncclInvalidArgument, "rank %d is outside 0..%d", rank, nranks - 1);
-  if (!id.fixed) TT_TRY(tt_root_claim(id.nonce));
+  const struct tt_id *id = &ids[tt_share_of(rank, nranks, nids).root];
+  if (!id->fixed) TT_TRY(tt_root_claim(id->nonce));
   TT_TRY(make_object(rank, nranks, abort, &b));
   ncclResult_t result = ncclSuccess;
   if (nranks > 1)
-    result = join(b, &id);
-  else if (!id.fixed)
-    tt_root_drop(id.nonce);
-  if (!id.fixed) tt_root_claim_done(id.nonce);
+    result = join(b, ids, nids, id);
+  else if (!id->fixed)
+    tt_root_drop(id->nonce);
+  if (!id->fixed) tt_root_claim_done(id->nonce);
   if (result == ncclSuccess)
     *out = b;
   else
     tt_bootstrap_destroy(b);
+  return result;
+}
+
+ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *bytes, int nids, int rank, int nranks,
+                                          const _Atomic uint32_t *abort, struct tt_bootstrap **out)
+{
+  struct tt_id *ids = NULL;
+  *out = NULL;
+  if (nranks < 1 || nranks > TT_RANKS_MAX)
+    return TT_FAIL(ncclInvalidArgument, "nranks %d is outside 1..%d", nranks, TT_RANKS_MAX);
+  if (rank < 0 || rank >= nranks) return TT_FAIL(ncclInvalidArgument, "rank %d is outside 0..%d", rank, nranks - 1);
+  if (nids < 1 || nids > nranks)
+    return TT_FAIL(ncclInvalidArgument, "%d unique ids for %d ranks; allowed are 1 to the number of ranks", nids,
+                   nranks);
+  ncclResult_t result = read_ids(bytes, &nids, &ids);
+  if (result == ncclSuccess) result = create(ids, nids, rank, nranks, abort, out);
+  free(ids);
   return result;
 }
 

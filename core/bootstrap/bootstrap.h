@@ -34,6 +34,11 @@ uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
  * long as the object. */
 ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
                                  struct tt_bootstrap **out);
+/* The same with several roots, so that none has to answer all ranks: ids[0 .. nids) are in the same order on all ranks,
+ * 1 <= nids <= nranks, each from a tt_bootstrap_unique_id of its own. Each root has a share of consecutive ranks; the
+ * first nranks mod nids roots have one more than the others. */
+ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *ids, int nids, int rank, int nranks,
+                                          const _Atomic uint32_t *abort, struct tt_bootstrap **out);
 void tt_bootstrap_destroy(struct tt_bootstrap *bootstrap); /* NULL is allowed */
 
 /* data holds nranks blocks of `bytes`; the caller has filled its own. O(log n) rounds. */

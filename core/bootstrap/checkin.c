@@ -52,14 +52,15 @@ static ncclResult_t cannot_reach(const struct tt_bootstrap *b, const struct tt_i
                  hint);
 }
 
-static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, tt_deadline deadline, struct tt_link **out)
+static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, int rank, tt_deadline deadline,
+                          struct tt_link **out)
 {
   struct tt_link_patience patience = {.deadline = deadline, .refused_ms = REFUSED_MS};
   if (id->fixed)
     patience = (struct tt_link_patience){.deadline = deadline, .forever = true};
   else if (only_loopback(&id->root) && id->host != tt_host_hash())
     patience.deadline = TT_MIN(deadline, tt_deadline_in_ms(STRAY_MS));
-  TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, b->rank, &patience, out));
+  TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, rank, &patience, out));
   while ((*out)->state != TT_LINK_READY) {
     if ((*out)->state == TT_LINK_CLOSED) return cannot_reach(b, id, *out);
     TT_TRY(turn(b, *out, deadline));
@@ -118,28 +119,70 @@ static void derive(struct tt_bootstrap *b, const struct tt_id *id, const unsigne
   }
 }
 
-ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *id, struct tt_checkin_times *times)
+struct tt_share tt_share_of(int rank, int nranks, int nroots)
 {
-  struct tt_link *link = NULL;
+  int each = nranks / nroots, longer = nranks % nroots; /* so many shares have one more */
+  int in_longer = longer * (each + 1);
+  if (rank < in_longer) return (struct tt_share){rank / (each + 1), rank - rank % (each + 1), each + 1};
+  int beyond = rank - in_longer;
+  return (struct tt_share){longer + beyond / each, rank - beyond % each, each};
+}
+
+/* A check-in with one root. */
+struct visit {
+  const struct tt_id *id;
+  int rank, nranks; /* as this root counts */
+  struct tt_link *link;
   struct tt_answer answer;
+};
+
+/* A root makes a ring of those that check in with it. One of several has its share of the ranks and, last, the first
+ * rank of the next share: so the last of its own learns who comes next, and that one, by visiting both roots, who comes
+ * before. Returns the number of visits. */
+static int plan_visits(const struct tt_bootstrap *b, const struct tt_id *ids, int nids, struct visit visits[2])
+{
+  if (nids == 1) {
+    visits[0] = (struct visit){.id = ids, .rank = b->rank, .nranks = b->nranks};
+    return 1;
+  }
+  struct tt_share mine = tt_share_of(b->rank, b->nranks, nids);
+  visits[0] = (struct visit){.id = &ids[mine.root], .rank = b->rank - mine.first, .nranks = mine.count + 1};
+  if (b->rank != mine.first) return 1;
+  struct tt_share before = tt_share_of((b->rank + b->nranks - 1) % b->nranks, b->nranks, nids);
+  visits[1] = (struct visit){.id = &ids[before.root], .rank = before.count, .nranks = before.count + 1};
+  return 2;
+}
+
+static ncclResult_t check_in(struct tt_bootstrap *b, struct visit *visit, tt_deadline deadline,
+                             struct tt_checkin_times *times)
+{
   unsigned char bytes[TT_CHECKIN_BYTES];
+  TT_TRY(reach(b, visit->id, visit->rank, deadline, &visit->link));
+  times->reached = tt_timer_ns();
+  if (b->listener.count == 0) TT_TRY(open_listener(b, visit->link));
+  times->listening = tt_timer_ns();
+  struct tt_checkin checkin = {.rank = visit->rank, .nranks = visit->nranks, .endpoint = b->listener.endpoint};
+  tt_wire_put_checkin(bytes, &checkin);
+  return tt_link_send(visit->link, TT_TAG_CHECKIN, bytes, sizeof(bytes));
+}
+
+ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *ids, int nids, struct tt_checkin_times *times)
+{
+  static const unsigned char no_salt[16]; /* ids of several roots are used once, so their key needs none */
+  struct visit visits[2] = {{0}};
   ncclResult_t result = ncclSuccess;
   tt_deadline deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000 + GRACE_MS);
   times->start = tt_timer_ns();
-  TT_TRY_GOTO(reach(b, id, deadline, &link), result, out);
-  times->reached = tt_timer_ns();
-  TT_TRY_GOTO(open_listener(b, link), result, out);
-  times->listening = tt_timer_ns();
-  struct tt_checkin checkin = {.rank = b->rank, .nranks = b->nranks, .endpoint = b->listener.endpoint};
-  tt_wire_put_checkin(bytes, &checkin);
-  TT_TRY_GOTO(tt_link_send(link, TT_TAG_CHECKIN, bytes, sizeof(bytes)), result, out);
-  TT_TRY_GOTO(await_answer(b, link, deadline, &answer), result, out);
+  int nvisits = plan_visits(b, ids, nids, visits);
+  for (int v = 0; v < nvisits; v++) TT_TRY_GOTO(check_in(b, &visits[v], deadline, times), result, out);
+  for (int v = 0; v < nvisits; v++)
+    TT_TRY_GOTO(await_answer(b, visits[v].link, deadline, &visits[v].answer), result, out);
   times->answered = tt_timer_ns();
-  derive(b, id, answer.salt);
+  derive(b, ids, nids == 1 ? visits[0].answer.salt : no_salt);
   b->peers[b->rank].endpoint = b->listener.endpoint;
-  b->peers[(b->rank + b->nranks - 1) % b->nranks].endpoint = answer.previous;
-  b->peers[(b->rank + 1) % b->nranks].endpoint = answer.next;
+  b->peers[(b->rank + b->nranks - 1) % b->nranks].endpoint = visits[nvisits - 1].answer.previous;
+  b->peers[(b->rank + 1) % b->nranks].endpoint = visits[0].answer.next;
 out:
-  tt_link_free(link);
+  for (int v = 0; v < nvisits; v++) tt_link_free(visits[v].link);
   return result;
 }

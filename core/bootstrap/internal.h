@@ -88,8 +88,15 @@ struct tt_bootstrap {
 struct tt_checkin_times {
   uint64_t start, reached, listening, answered;
 };
-/* Reaches the root, opens the listener, checks in, and takes the answer: neighbours, key and nonce. */
-ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *id, struct tt_checkin_times *times);
+/* Reaches the root, or roots, opens the listener, checks in, and takes the answers: neighbours, key and nonce. */
+ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *ids, int nids, struct tt_checkin_times *times);
+
+/* The ranks of a root: `count` from `first` on. */
+struct tt_share {
+  int root, first, count;
+};
+/* The share that a rank is in. */
+struct tt_share tt_share_of(int rank, int nranks, int nroots);
 
 /* ---- service.c ---- */
 ncclResult_t tt_service_start(struct tt_bootstrap *b);

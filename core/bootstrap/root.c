@@ -139,8 +139,12 @@ static void serve_all(void)
     free_client(client);
   }
   /* Answers that an id's failure queued above may be out already. */
-  for (struct tt_root_id *id = root.ids; id; id = id->next)
-    if (tt_deadline_passed(id->deadline)) tt_root_id_expire(id, root.dropped);
+  for (struct tt_root_id *id = root.ids; id; id = id->next) {
+    if (tt_deadline_passed(id->deadline))
+      tt_root_id_expire(id, root.dropped);
+    else if (id->state == TT_ROOT_OPEN && id->nranks > 0 && tt_deadline_passed(id->warn_at))
+      tt_root_id_warn(id);
+  }
 }
 
 /* Forgets ids that need no root any more. */
@@ -164,7 +168,9 @@ static tt_deadline next_timer(void)
   for (struct tt_root_client *c = root.clients; c; c = c->next)
     next = TT_MIN(next, TT_MIN(c->link->timer, c->answered && c->link->queued == 0 ? 0 : c->until));
   for (struct tt_root_id *id = root.ids; id; id = id->next)
-    if (id->state != TT_ROOT_ANSWERED) next = TT_MIN(next, id->deadline);
+    if (id->state != TT_ROOT_ANSWERED)
+      next =
+          TT_MIN(next, id->state == TT_ROOT_OPEN && id->nranks > 0 ? TT_MIN(id->deadline, id->warn_at) : id->deadline);
   return TT_MIN(next, root.accept_after);
 }
 

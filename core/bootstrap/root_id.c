@@ -91,12 +91,20 @@ static void answer_all(struct tt_root_id *id)
   }
 }
 
+/* The first after TUTTI_INIT_WARN, then each after twice the time. */
+static void set_warning(struct tt_root_id *id)
+{
+  int64_t seconds = tt_param_int(TT_PARAM_TUTTI_INIT_WARN);
+  id->warn_at = seconds > 0 ? tt_deadline_in_ms(seconds * 1000 << TT_MIN(id->warned, 10)) : TT_DEADLINE_NEVER;
+}
+
 static bool first_checkin(struct tt_root_id *id, int nranks)
 {
   id->slots = calloc((size_t)nranks, sizeof(*id->slots));
   if (!id->slots) return false;
   id->nranks = nranks;
   id->deadline = tt_deadline_in_ms(timeout_ms());
+  set_warning(id);
   return true;
 }
 
@@ -180,6 +188,20 @@ static void list_missing(const struct tt_root_id *id, char *text, size_t size)
     at += (size_t)snprintf(text + at, size - at, last > r ? "%s%d-%d" : "%s%d", at ? ", " : "", r, last);
     r = last;
   }
+}
+
+void tt_root_id_warn(struct tt_root_id *id)
+{
+  char missing[512];
+  if (id->state == TT_ROOT_OPEN && id->nranks > 0) {
+    list_missing(id, missing, sizeof(missing));
+    TT_WARN("%d of %d ranks have come so far; missing rank%s %s. Waiting until %lld s have passed "
+            "(NCCL_BOOTSTRAP_TIMEOUT)",
+            id->came, id->nranks, id->nranks - id->came == 1 ? "" : "s", missing,
+            (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+  }
+  id->warned++;
+  set_warning(id);
 }
 
 void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped)

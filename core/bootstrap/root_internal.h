@@ -35,6 +35,8 @@ struct tt_root_id {
   int nranks, came; /* nranks is 0 until the first check-in */
   struct tt_root_slot *slots;
   tt_deadline deadline;     /* OPEN: when it fails; FAILED: until when latecomers are told why */
+  tt_deadline warn_at;      /* OPEN: when the missing ranks are named next */
+  int warned;               /* times that they were */
   int waiting;              /* clients whose link still belongs to this id */
   uint64_t dropped_before;  /* the service's counter when the id was made */
   struct tt_answer failure; /* FAILED */
@@ -47,6 +49,8 @@ void tt_root_id_free(struct tt_root_id *id);
 void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message);
 /* A checked-in client's connection ended. */
 void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client);
+/* warn_at came: names the ranks that are missing, and sets the next time. */
+void tt_root_id_warn(struct tt_root_id *id);
 /* The deadline came. */
 void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped);
 bool tt_root_id_finished(const struct tt_root_id *id);

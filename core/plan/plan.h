@@ -25,6 +25,8 @@ void tt_plan_drop_tasks(struct ncclComm *comm);
 
 /* Plans all tasks of the communicator and notes the connections that they need. Local: sends nothing. */
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan);
+/* What they would take, in microseconds, by the cost model. */
+ncclResult_t tt_plan_estimate(const struct ncclComm *comm, float *microseconds);
 /* Once the connections are up: hands each work its connections and scratch memory, and tells the proxy what will pass.
  */
 ncclResult_t tt_plan_bind(struct tt_plan *plan);

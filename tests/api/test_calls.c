@@ -140,12 +140,42 @@ START_TEST(call_arguments)
 }
 END_TEST
 
+/* In nobody's header, but exported as NCCL does. */
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *out);
+
 START_TEST(unsupported_calls_name_themselves)
 {
-  ncclComm_t comm;
-  expect(ncclCommInitAll(&comm, 1, NULL), ncclSuccess, NULL);
-  expect(ncclGroupSimulateEnd(NULL), ncclInvalidUsage, "ncclGroupSimulateEnd");
-  expect(ncclCommDestroy(comm), ncclSuccess, NULL);
+  expect(ncclDevCommCreate(NULL, NULL, NULL), ncclInvalidUsage, "ncclDevCommCreate is not supported");
+}
+END_TEST
+
+/* What a group would take grows with what is in it; nothing runs. */
+START_TEST(simulated_groups)
+{
+  enum { N = 3 };
+  ncclComm_t comms[N];
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER, wrong = {0};
+  float data[1000] = {1}, times[3];
+  expect(ncclCommInitAll(comms, N, NULL), ncclSuccess, NULL);
+  for (int calls = 1; calls <= 3; calls++) {
+    expect(ncclGroupStart(), ncclSuccess, NULL);
+    for (int r = 0; r < N; r++)
+      for (int k = 0; k < calls; k++)
+        expect(ncclAllReduce(data, data, 1000, ncclFloat, ncclSum, comms[r], NULL), ncclSuccess, NULL);
+    expect(ncclGroupSimulateEnd(&info), ncclSuccess, NULL);
+    times[calls - 1] = info.estimatedTime;
+  }
+  ck_assert(times[0] > 0 && times[1] > times[0] * 1.9f && times[2] > times[0] * 2.9f);
+  ck_assert(data[0] == 1);
+  expect(ncclGroupStart(), ncclSuccess, NULL); /* one rank alone would hang if it ran */
+  expect(ncclSend(data, 1000, ncclFloat, 1, comms[0], NULL), ncclSuccess, NULL);
+  expect(ncclGroupSimulateEnd(&info), ncclSuccess, NULL);
+  ck_assert(info.estimatedTime > 0);
+  expect(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "without ncclGroupStart");
+  expect(ncclGroupStart(), ncclSuccess, NULL);
+  expect(ncclGroupSimulateEnd(&wrong), ncclInvalidArgument, "NCCL_SIM_INFO_INITIALIZER");
+  expect(ncclGroupEnd(), ncclInvalidUsage, "without ncclGroupStart");
+  for (int r = 0; r < N; r++) expect(ncclCommDestroy(comms[r]), ncclSuccess, NULL);
 }
 END_TEST
 
@@ -161,6 +191,7 @@ Suite *calls_suite(void)
   tcase_add_test(tests, one_rank_opens_nothing);
   tcase_add_test(tests, call_arguments);
   tcase_add_test(tests, unsupported_calls_name_themselves);
+  tcase_add_test(tests, simulated_groups);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -110,6 +110,26 @@ START_TEST(split_arguments)
 }
 END_TEST
 
+/* A root of two serves two ranks, the other three. */
+START_TEST(two_roots)
+{
+  enum { RANKS_HERE = 5, ROOTS = 2 };
+  ncclComm_t comms[N] = {NULL};
+  ncclUniqueId ids[ROOTS];
+  for (int k = 0; k < ROOTS; k++) ok(ncclGetUniqueId(&ids[k]));
+  refused(ncclCommInitRankScalable(comms, 1, 0, 2, ids, NULL), ncclInvalidArgument, "nId");
+  refused(ncclCommInitRankScalable(comms, 5, 0, 0, ids, NULL), ncclInvalidArgument, "nId");
+  refused(ncclCommInitRankScalable(comms, 5, 0, 2, NULL, NULL), ncclInvalidArgument, "commIds");
+  refused(ncclCommInitRankScalable(comms, 5, 5, 2, ids, NULL), ncclInvalidArgument, "rank is 5");
+  ok(ncclGroupStart());
+  for (int r = 0; r < RANKS_HERE; r++) ok(ncclCommInitRankScalable(&comms[r], RANKS_HERE, r, ROOTS, ids, NULL));
+  memset(ids, 0, sizeof ids); /* they were copied */
+  ok(ncclGroupEnd());
+  expect_members(comms, RANKS_HERE, 31);
+  destroy_all(comms, RANKS_HERE);
+}
+END_TEST
+
 START_TEST(shrinks)
 {
   ncclComm_t parents[N], children[N] = {NULL};
@@ -238,6 +258,7 @@ Suite *children_suite(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, splits);
   tcase_add_test(tests, split_arguments);
+  tcase_add_test(tests, two_roots);
   tcase_add_test(tests, shrinks);
   tcase_add_test(tests, different_lists);
   tcase_add_test(tests, revoked);

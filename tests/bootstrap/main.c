@@ -19,6 +19,7 @@ int main(int argc, char **argv)
   SRunner *runner = srunner_create(suite_wire());
   srunner_add_suite(runner, suite_basic());
   srunner_add_suite(runner, suite_errors());
+  srunner_add_suite(runner, suite_scalable());
   srunner_add_suite(runner, suite_hostile());
   srunner_add_suite(runner, suite_processes());
   srunner_add_suite(runner, suite_net());

@@ -45,6 +45,13 @@ class Init(Failures):
     def test_a_rank_that_never_starts(self):
         self.missing(self.ranks(["init", "init", "init", None], NCCL_BOOTSTRAP_TIMEOUT=3), 3)
 
+    def test_a_late_rank_is_named_while_it_is_waited_for(self):
+        processes = self.ranks(["init", "init", "init", None], NCCL_BOOTSTRAP_TIMEOUT=5, TUTTI_INIT_WARN=1,
+                               NCCL_DEBUG="WARN")
+        self.missing(processes, 3)
+        said = re.findall(r"3 of 4 ranks have come so far; missing rank 3", processes[0].all)
+        self.assertEqual(len(said), 2, processes[0].all)  # after one second and two more
+
     def test_a_rank_that_leaves_before_init(self):
         processes = self.ranks(["init", "init", "id leave", "init"], NCCL_BOOTSTRAP_TIMEOUT=3)
         self.assertEqual(processes[2].wait().status, 0)

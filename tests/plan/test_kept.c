@@ -50,6 +50,26 @@ START_TEST(found)
 }
 END_TEST
 
+/* A sum whose inputs are scaled by another number is another call. */
+START_TEST(scaled)
+{
+  struct tt_program program = {0};
+  struct tt_task twice = sum, thrice = sum;
+  twice.scaled = thrice.scaled = true;
+  twice.scale = 2;
+  thrice.scale = 3;
+  struct tt_work *work = new_work(&program, &twice);
+  work->signature.op = (uint8_t)tt_plan_op(&twice);
+  work->reduction.scale.bits = 2;
+  tt_kept_give(&comm, work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
+  ck_assert_ptr_null(tt_kept_take(&comm, &thrice));
+  ck_assert_ptr_eq(tt_kept_take(&comm, &twice), work);
+  free(work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
 /* The operation of what does not reduce is not part of it. */
 START_TEST(moves_have_no_operation)
 {
@@ -112,6 +132,7 @@ int main(void)
   tcase_set_timeout(tests, 0);
   tcase_add_checked_fixture(tests, setup, NULL);
   tcase_add_test(tests, found);
+  tcase_add_test(tests, scaled);
   tcase_add_test(tests, moves_have_no_operation);
   tcase_add_test(tests, not_kept);
   tcase_add_test(tests, replaced);
