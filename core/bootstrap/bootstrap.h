@@ -70,7 +70,8 @@ ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *bootstrap, uint32_t t
 /* A message that may be lost without harm: queued if the peer can be reached, dropped without a word if not. */
 void tt_bootstrap_notify(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data, size_t bytes);
 
-/* Whether a rank is known to be gone without a goodbye: its number and what happened. */
+/* Whether a rank is known to be gone without a goodbye, or does not answer any more: its number and what happened. For
+ * who waits: while this is called every second or so, peers are asked whether they are there (TUTTI_PEER_TIMEOUT). */
 bool tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t why_size);
 /* Whether a rank is known to have said goodbye. Ranks that have no connection with it may not know. */
 bool tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);

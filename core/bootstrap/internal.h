@@ -16,6 +16,8 @@ enum {
   TT_TAG_CLOSE = 4,  /* the sender wants to close an idle link */
   TT_TAG_CLOSED = 5, /* its answer: the last message in the other direction */
   TT_TAG_DEAD = 6,   /* u32 rank, text: somebody's connection broke */
+  TT_TAG_ASK = 7,    /* are you there? */
+  TT_TAG_HERE = 8,   /* the answer */
   TT_TAG_EXCHANGE = 0x100,
   TT_TAG_GATHER = 0x200,
   TT_TAG_BARRIER = 0x300
@@ -24,11 +26,12 @@ enum {
 /* A service's connection to a peer. */
 struct tt_service_link {
   struct tt_link *link;
-  int peer;     /* -1: a client that has not proved who it is */
-  bool ready;   /* the handshake is over and the peer knows of the link */
-  bool closing; /* no more data will be sent here, and its end is expected */
-  bool said;    /* TT_TAG_LEAVE was sent */
-  bool gone;    /* to be freed at the end of the pass */
+  int peer;                    /* -1: a client that has not proved who it is */
+  bool ready;                  /* the handshake is over and the peer knows of the link */
+  bool closing;                /* no more data will be sent here, and its end is expected */
+  bool said;                   /* TT_TAG_LEAVE was sent */
+  bool gone;                   /* to be freed at the end of the pass */
+  uint64_t asked_ns, heard_ns; /* when TT_TAG_ASK was sent, 0: it was not; when anything came */
 };
 
 struct tt_peer {
@@ -76,6 +79,8 @@ struct tt_bootstrap {
   bool leaving;
   tt_deadline leave_by;
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
+  uint64_t waited_ns;       /* when a user's thread last waited */
+  uint64_t looked_ns;       /* when the service last looked after its peers */
   int first_dead;           /* -1: none */
   char dead_why[240];
   struct tt_handler handlers[TT_HANDLERS];
@@ -97,6 +102,14 @@ struct tt_share {
 };
 /* The share that a rank is in. */
 struct tt_share tt_share_of(int rank, int nranks, int nroots);
+
+/* ---- liveness.c: with the mutex ---- */
+/* A user's thread waits. */
+void tt_liveness_wait(struct tt_bootstrap *b);
+/* Something came on the link. */
+void tt_liveness_heard(struct tt_service_link *l);
+/* Asks peers whether they are there, and declares those dead that did not answer in time. Once a second. */
+void tt_liveness_look(struct tt_bootstrap *b);
 
 /* ---- service.c ---- */
 ncclResult_t tt_service_start(struct tt_bootstrap *b);

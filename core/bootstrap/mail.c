@@ -197,6 +197,7 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
   p->wanted++;
   while (!(*message = take(p, tag))) {
     TT_TRY_GOTO(hopeless(b, peer, scope, deadline), result, out);
+    tt_liveness_wait(b);
     if (p->links == 0 && peer != b->rank && p->endpoint.count && tt_timer_ns() - start > WATCH_MS * 1000000ull)
       TT_TRY_GOTO(tt_service_dial(b, peer), result, out);
     tick(b);
@@ -279,6 +280,7 @@ void tt_bootstrap_notify(struct tt_bootstrap *b, int peer, uint32_t tag, const v
 bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_size)
 {
   pthread_mutex_lock(&b->mutex);
+  tt_liveness_wait(b);
   bool dead = b->first_dead >= 0;
   if (dead) {
     *rank = b->first_dead;

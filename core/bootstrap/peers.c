@@ -125,6 +125,11 @@ static bool own_message(struct tt_bootstrap *b, struct tt_service_link *l, const
   case TT_TAG_DEAD:
     on_dead(b, message);
     return true;
+  case TT_TAG_ASK:
+    (void)tt_link_send(l->link, TT_TAG_HERE, NULL, 0);
+    return true;
+  case TT_TAG_HERE:
+    return true;
   default:
     return false;
   }

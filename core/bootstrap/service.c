@@ -156,6 +156,7 @@ static void serve(struct tt_bootstrap *b, struct tt_service_link *l)
     struct tt_message *message = tt_link_receive(link);
     if (!message) break;
     link->used_ns = tt_timer_ns();
+    tt_liveness_heard(l);
     tt_peer_message(b, l, message);
   }
   if (link->state == TT_LINK_CLOSED && !l->gone) {
@@ -263,6 +264,7 @@ static void *run(void *arg)
       if (set[1 + i].revents) accept_all(b, set[1 + i].fd);
     free(set);
     for (int i = 0; i < b->nlinks; i++) serve(b, b->links[i]);
+    if (!b->leaving) tt_liveness_look(b);
     free_gone(b);
     if (!b->leaving) close_idle(b);
   }

@@ -142,6 +142,33 @@ class Init(Failures):
                         "".join(p.all for p in processes))
 
 
+class Stopped(Failures):
+    """Processes that are stopped close nothing, and are found out because they do not answer."""
+
+    def stop(self, processes, rank):
+        os.kill(processes[rank].pid, signal.SIGSTOP)
+        self.blamed([p for p in processes if p is not processes[rank]], rank,
+                    rf"rank {rank} has not answered for 2 s \(TUTTI_PEER_TIMEOUT\)")
+        self.assertIsNone(processes[rank].popen.poll())
+        os.kill(processes[rank].pid, signal.SIGCONT)  # it finds out that the others went on without it
+        processes[rank].wait(BOUND)
+        self.assertEqual(processes[rank].status, 3, processes[rank].all)
+
+    def test_in_an_all_reduce(self):
+        for victim, setting in enumerate(({}, {"NCCL_SHM_DISABLE": "1"})):
+            with self.subTest(**setting):
+                processes = self.ranks(["init loop:all_reduce:1000"] * 4, TUTTI_PEER_TIMEOUT=2, **setting)
+                self.running(processes)
+                self.stop(processes, victim + 1)
+
+    def test_late_is_not_dead(self):
+        """A rank whose user does something else answers all the same."""
+        processes = self.ranks(["init all_reduce:10 all_reduce:10", "init all_reduce:10 sleep:4000 all_reduce:10"],
+                               TUTTI_PEER_TIMEOUT=1)
+        for process in processes:
+            self.assertEqual(process.wait(BOUND).status, 0, process.all)
+
+
 class Killed(Failures):
     """kill -9 in the middle of operations, by ways of moving data."""
 

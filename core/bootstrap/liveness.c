@@ -1,0 +1,59 @@
+/* Whether peers that say nothing are still there. A process that ends closes its connections, and is noticed by that;
+ * one that is stopped, or whose host or network is gone, closes nothing. So while a user's thread of this rank waits,
+ * its service asks each peer that it has a connection with, once a second, and a service that lives answers whatever
+ * its user's threads do: late is not dead.
+ *
+ * Each rank asks its own partners, about 2 log2(n) of them, and tells its partners whom it found dead: so every rank is
+ * watched by several others, and a death is known to all after a few steps. */
+#include <stdio.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "bootstrap/internal.h"
+
+#define ASK_NS 1000000000ull
+/* Who waits says so again and again; this long after the last time nobody waits any more. */
+#define WAITING_NS 2000000000ull
+/* The service looks once a second. One that did not for so long was stopped itself, and cannot blame others. */
+#define STOPPED_NS 3000000000ull
+
+void tt_liveness_wait(struct tt_bootstrap *b)
+{
+  b->waited_ns = tt_timer_ns();
+}
+
+void tt_liveness_heard(struct tt_service_link *l)
+{
+  l->heard_ns = tt_timer_ns();
+}
+
+static void declare_dead(struct tt_bootstrap *b, struct tt_service_link *l, int64_t seconds)
+{
+  char why[240];
+  snprintf(why, sizeof(why),
+           "has not answered for %lld s (TUTTI_PEER_TIMEOUT): its process is stopped, or its host or the network to it "
+           "is down",
+           (long long)seconds);
+  tt_peer_dead(b, l->peer, why, true);
+  l->gone = true; /* if it goes on one day, it finds its connections closed */
+}
+
+void tt_liveness_look(struct tt_bootstrap *b)
+{
+  int64_t seconds = tt_param_int(TT_PARAM_TUTTI_PEER_TIMEOUT);
+  uint64_t now = tt_timer_ns(), limit = (uint64_t)seconds * 1000000000u;
+  bool stopped = now - b->looked_ns > STOPPED_NS, waiting = now - b->waited_ns < WAITING_NS;
+  b->looked_ns = now;
+  for (int i = 0; i < b->nlinks; i++) {
+    struct tt_service_link *l = b->links[i];
+    if (!l->ready || l->gone || l->closing || l->said) continue;
+    if (seconds == 0 || stopped || !waiting) {
+      l->asked_ns = 0;
+      continue;
+    }
+    bool open = l->asked_ns > l->heard_ns; /* asked, and not answered yet */
+    if (open && now - l->asked_ns > limit)
+      declare_dead(b, l, seconds);
+    else if (!open && now - l->asked_ns > ASK_NS && tt_link_send(l->link, TT_TAG_ASK, NULL, 0) == ncclSuccess)
+      l->asked_ns = now;
+  }
+}
