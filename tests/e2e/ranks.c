@@ -8,6 +8,7 @@
  *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
  * names loop:...                          the same again and again, until it fails; says "running" after the first An
  * error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,11 +27,53 @@ static bool have_id;
 static ncclComm_t comm;
 static bool (*wait_for_device)(void *stream, int timeout_ms); /* NULL: a call's end is the operation's end */
 
+/* What a communicator may not leave behind: threads, descriptors, shared mappings. */
+struct traces {
+  int threads, files, mappings;
+};
+static struct traces before;
+
+static int entries(const char *path)
+{
+  int count = 0;
+  DIR *dir = opendir(path);
+  while (dir != NULL && readdir(dir) != NULL) count++;
+  if (dir != NULL) closedir(dir);
+  return count;
+}
+
+static struct traces look(void)
+{
+  struct traces now = {entries("/proc/self/task"), entries("/proc/self/fd"), 0};
+  char line[600];
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+    now.mappings += strstr(line, "memfd:") != NULL || strstr(line, "/dev/shm/") != NULL;
+  if (maps != NULL) fclose(maps);
+  return now;
+}
+
+/* Threads that were told to end may take a moment. The root of an id whose ranks did not all come stays on purpose: it
+ * tells those that are late. */
+static void look_behind(const char *step)
+{
+  struct traces now;
+  if (getenv("E2E_LOOK_BEHIND") == NULL || strcmp(step, "init") == 0) return;
+  for (int i = 0; i < 200; i++) {
+    now = look();
+    if (now.threads <= before.threads && now.files <= before.files && now.mappings <= before.mappings) return;
+    usleep(10000);
+  }
+  printf("LEFT threads %d -> %d, descriptors %d -> %d, shared mappings %d -> %d\n", before.threads, now.threads,
+         before.files, now.files, before.mappings, now.mappings);
+}
+
 _Noreturn static void fail(const char *step, const char *text)
 {
   fprintf(stderr, "rank %d: %s: %s\n", rank, step, text);
   fflush(stderr);
   if (comm != NULL) ncclCommAbort(comm);
+  look_behind(step);
   exit(FAILED);
 }
 
@@ -188,6 +231,7 @@ int main(int argc, char **argv)
   rank = atoi(argv[1]);
   nranks = atoi(argv[2]);
   id_file = argv[3];
+  before = look();
   for (int i = 4; i < argc; i++) run(argv[i]);
   printf("done\n");
   return 0;
