@@ -16,6 +16,9 @@ example=$source/examples/all_reduce.c
 # shellcheck disable=SC2046,SC2086 # flags are separate words
 cc $flags "$example" $(pkg --cflags --libs) -o "$work/linked"
 LD_LIBRARY_PATH=$lib "$work/linked"
+# shellcheck disable=SC2046,SC2086
+cc $flags "$source/examples/survivors.c" $(pkg --cflags --libs) -o "$work/survivors"
+LD_LIBRARY_PATH=$lib "$work/survivors"
 echo "pkg-config tutti: ok"
 
 compat=$(pkg --variable=compatdir)
