@@ -31,6 +31,7 @@ struct tt_service_link {
   bool closing;                /* no more data will be sent here, and its end is expected */
   bool said;                   /* TT_TAG_LEAVE was sent */
   bool gone;                   /* to be freed at the end of the pass */
+  uint64_t made_ns;            /* when it was dialled or accepted */
   uint64_t asked_ns, heard_ns; /* when TT_TAG_ASK was sent, 0: it was not; when anything came */
 };
 
@@ -81,6 +82,7 @@ struct tt_bootstrap {
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
   uint64_t waited_ns;       /* when a user's thread last waited */
   uint64_t looked_ns;       /* when the service last looked after its peers */
+  bool gave_up;             /* an exchange ended because of first_dead: whoever waits for this rank is told why */
   int first_dead;           /* -1: none */
   char dead_why[240];
   struct tt_handler handlers[TT_HANDLERS];
@@ -102,6 +104,10 @@ struct tt_share {
 };
 /* The share that a rank is in. */
 struct tt_share tt_share_of(int rank, int nranks, int nroots);
+
+/* ---- peers.c ---- */
+/* Tells a peer of the first death that is known here. */
+void tt_peer_tell_dead(struct tt_bootstrap *b, struct tt_service_link *l);
 
 /* ---- liveness.c: with the mutex ---- */
 /* A user's thread waits. */

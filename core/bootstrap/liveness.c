@@ -33,6 +33,7 @@ static void declare_dead(struct tt_bootstrap *b, struct tt_service_link *l, int6
            "has not answered for %lld s (TUTTI_PEER_TIMEOUT): its process is stopped, or its host or the network to it "
            "is down",
            (long long)seconds);
+  if (!l->ready) b->peers[l->peer].dialling = false;
   tt_peer_dead(b, l->peer, why, true);
   l->gone = true; /* if it goes on one day, it finds its connections closed */
 }
@@ -45,7 +46,12 @@ void tt_liveness_look(struct tt_bootstrap *b)
   b->looked_ns = now;
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
-    if (!l->ready || l->gone || l->closing || l->said) continue;
+    if (l->gone || l->closing || l->said || l->peer < 0) continue;
+    if (!l->ready) { /* the kernel accepts for a stopped process, too */
+      if (stopped) l->made_ns = now;
+      if (seconds > 0 && waiting && now - l->made_ns > limit) declare_dead(b, l, seconds);
+      continue;
+    }
     if (seconds == 0 || stopped || !waiting) {
       l->asked_ns = 0;
       continue;

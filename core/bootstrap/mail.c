@@ -167,10 +167,11 @@ static int dead_in(const struct tt_bootstrap *b, struct tt_mail_scope scope)
 }
 
 /* Why the wait must end without a message. */
-static ncclResult_t hopeless(const struct tt_bootstrap *b, int peer, struct tt_mail_scope scope, tt_deadline deadline)
+static ncclResult_t hopeless(struct tt_bootstrap *b, int peer, struct tt_mail_scope scope, tt_deadline deadline)
 {
   const struct tt_peer *p = &b->peers[peer];
   int dead = dead_in(b, scope);
+  if (dead >= 0 || p->dead || (p->left && p->links == 0 && b->first_dead >= 0)) b->gave_up = true;
   if (dead >= 0)
     return TT_FAIL(ncclRemoteError, "rank %d gave up an exchange among all ranks: rank %d %s", b->rank, dead,
                    dead == b->first_dead ? b->dead_why : "is gone, as another rank says");

@@ -67,7 +67,21 @@ void tt_peer_ended(struct tt_bootstrap *b, struct tt_service_link *l)
   pthread_cond_broadcast(&b->changed);
 }
 
-void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell)
+static void tell(struct tt_service_link *l, int rank, const char *why)
+{
+  unsigned char note[4 + sizeof(((struct tt_bootstrap *)0)->dead_why)];
+  size_t length = strnlen(why, sizeof(note) - 5);
+  tt_wire_put_u32(note, (uint32_t)rank);
+  memcpy(note + 4, why, length);
+  (void)tt_link_send(l->link, TT_TAG_DEAD, note, 4 + length);
+}
+
+void tt_peer_tell_dead(struct tt_bootstrap *b, struct tt_service_link *l)
+{
+  if (b->first_dead >= 0 && l->peer != b->first_dead) tell(l, b->first_dead, b->dead_why);
+}
+
+void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell_others)
 {
   if (rank == b->rank || b->peers[rank].dead || b->peers[rank].left) return;
   b->peers[rank].dead = true;
@@ -77,15 +91,10 @@ void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell)
   }
   TT_INFO(TT_INIT | TT_BOOTSTRAP, "Bootstrap: rank %d knows that rank %d %s", b->rank, rank, why);
   pthread_cond_broadcast(&b->changed);
-  if (!tell) return;
-  unsigned char note[4 + sizeof(b->dead_why)];
-  size_t length = strnlen(why, sizeof(b->dead_why) - 1);
-  tt_wire_put_u32(note, (uint32_t)rank);
-  memcpy(note + 4, why, length);
+  if (!tell_others) return;
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
-    if (l->ready && !l->gone && !l->said && l->peer != rank && b->peers[l->peer].out == l)
-      (void)tt_link_send(l->link, TT_TAG_DEAD, note, 4 + length);
+    if (l->ready && !l->gone && !l->said && l->peer != rank && b->peers[l->peer].out == l) tell(l, rank, why);
   }
 }
 

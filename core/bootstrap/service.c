@@ -60,6 +60,7 @@ static ncclResult_t add_link(struct tt_bootstrap *b, struct tt_link *link, int p
   TT_TRY(TT_CALLOC(&l, 1));
   l->link = link;
   l->peer = peer;
+  l->made_ns = tt_timer_ns();
   b->links[b->nlinks++] = l;
   if (out) *out = l;
   return ncclSuccess;
@@ -211,6 +212,7 @@ static bool leave(struct tt_bootstrap *b)
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
     if (l->peer < 0) continue;
+    if (l->ready && !l->said && b->gave_up) tt_peer_tell_dead(b, l);
     if (l->ready && !l->said && !b->peers[l->peer].waiting)
       l->said = tt_link_send(l->link, TT_TAG_LEAVE, NULL, 0) == ncclSuccess;
     if (l->ready || b->peers[l->peer].waiting) done = false;

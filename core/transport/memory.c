@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "transport/arena.h"
 #include "transport/memory_wire.h"
 
@@ -107,11 +108,18 @@ ncclResult_t tt_peer_memory_start(struct tt_peer_memory *memory, const struct tt
   return ncclSuccess;
 }
 
+/* A stopped process accepts, and then says nothing. */
+static int64_t reach_ms(void)
+{
+  int64_t seconds = tt_param_int(TT_PARAM_TUTTI_PEER_TIMEOUT);
+  return seconds > 0 ? TT_MIN(REACH_MS, seconds * 1000) : REACH_MS;
+}
+
 /* The client's side of memory_wire.h on a connected socket. *fd stays -1 if the other side is not that rank. */
 static ncclResult_t ask(struct tt_peer_memory *memory, int rank, int socket, uint64_t object, int *fd, uint64_t *bytes)
 {
   const struct tt_key *key = &memory->infos[rank].key;
-  tt_deadline deadline = tt_deadline_in_ms(REACH_MS);
+  tt_deadline deadline = tt_deadline_in_ms(reach_ms());
   struct tt_memory_hello hello = {
       .magic = TT_MEMORY_MAGIC, .version = TT_MEMORY_VERSION, .client = memory->rank, .server = rank, .object = object};
   TT_TRY(tt_random(hello.nonce, sizeof(hello.nonce)));
