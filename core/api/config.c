@@ -72,7 +72,8 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
 {
   *config = undefined;
   if (user != NULL) {
-    if (user->size < SMALLEST_CONFIG || user->size > 4096)
+    /* A size that is no multiple of the alignment is no struct's, and could end in the middle of a pointer. */
+    if (user->size < SMALLEST_CONFIG || user->size > 4096 || user->size % _Alignof(ncclConfig_t) != 0)
       return TT_FAIL(ncclInvalidArgument, "config member size is %zu: start from NCCL_CONFIG_INITIALIZER", user->size);
     memcpy(config, user, TT_MIN(user->size, sizeof *config));
     if (config->magic != CONFIG_MAGIC)

@@ -48,6 +48,40 @@ START_TEST(older_sizes)
 }
 END_TEST
 
+/* Every size, with the newest version: members that lie wholly inside are read, and nothing behind the end is (the
+ * memory ends there). A size that no struct can have is refused: it could end inside a pointer. */
+START_TEST(every_size)
+{
+  for (size_t size = 24; size <= 96; size++) {
+    ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+    unsigned char *memory = malloc(size);
+    user.size = size;
+    user.version = NCCL_VERSION(2, 30, 0);
+    user.cgaClusterSize = 2;
+    user.maxCTAs = 5;
+    user.netName = "net";
+    user.trafficClass = 7;
+    user.commName = "named";
+    user.nvlinkCentricSched = 1;
+    memset(memory, 0x5a, size);
+    memcpy(memory, &user, size < sizeof user ? size : sizeof user);
+    ncclResult_t result = tt_config_read((const ncclConfig_t *)memory, &config);
+    free(memory);
+    ck_assert_int_eq(result, size % 8 == 0 ? ncclSuccess : ncclInvalidArgument);
+    if (result != ncclSuccess) {
+      ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "size"));
+      continue;
+    }
+    ck_assert_int_eq(config.cgaClusterSize, 2);
+    ck_assert_int_eq(config.maxCTAs, size >= 32 ? 5 : 64);
+    ck_assert_pstr_eq(config.netName, size >= 40 ? "net" : NULL);
+    ck_assert_int_eq(config.trafficClass, size >= 48 ? 7 : NCCL_CONFIG_UNDEF_INT);
+    ck_assert_pstr_eq(config.commName, size >= 56 ? "named" : NULL);
+    ck_assert_int_eq(config.nvlinkCentricSched, size >= 80 ? 1 : 0);
+  }
+}
+END_TEST
+
 /* The padding behind an old struct's last member lies where a newer release has a member. */
 START_TEST(padding_is_not_a_member)
 {
@@ -111,6 +145,7 @@ Suite *config_suite(void)
   TCase *tests = tcase_create("config");
   tcase_add_test(tests, defaults_without_config);
   tcase_add_test(tests, older_sizes);
+  tcase_add_test(tests, every_size);
   tcase_add_test(tests, padding_is_not_a_member);
   tcase_add_test(tests, wrong_members_are_named);
   tcase_add_test(tests, nonblocking_is_refused_by_name);
