@@ -11,5 +11,6 @@ Suite *blocks_suite(void);
 Suite *handles_suite(void);
 Suite *children_suite(void);
 Suite *redop_suite(void);
+Suite *limits_suite(void);
 
 #endif
