@@ -10,7 +10,7 @@
 #include "api/export.h"
 #include "api/handle.h"
 #include "base/check.h"
-#include "kernels/host/half.h"
+#include "kernels/host/fp8.h"
 #include "program/signature.h"
 
 enum { NUMBER_BITS = 12, MOST = 1 << NUMBER_BITS, COMM_BITS = 31 - NUMBER_BITS };
@@ -60,6 +60,12 @@ static ncclResult_t read_scalar(ncclDataType_t datatype, const void *scalar, uin
     break;
   case ncclBfloat16:
     reduction.scale.f32 = tt_bfloat_to_float(*(const uint16_t *)scalar);
+    break;
+  case ncclFloat8e4m3:
+    reduction.scale.f32 = tt_e4m3_to_float(*(const uint8_t *)scalar);
+    break;
+  case ncclFloat8e5m2:
+    reduction.scale.f32 = tt_e5m2_to_float(*(const uint8_t *)scalar);
     break;
   case ncclFloat32:
     reduction.scale.f32 = *(const float *)scalar;

@@ -11,7 +11,7 @@ const struct tt_device *tt_host_device(void);
  * ndst >= 1 outputs. Input k is scaled first when scaled != NULL and scaled[k] != 0; `final` applies the division of
  * the finished result.
  *
- * Half precision and bfloat16 are combined in fp32 and rounded once, to nearest even. A scaled input is rounded to its
+ * Half precision, bfloat16 and fp8 are combined in fp32 and rounded once, to nearest even. A scaled input is rounded to its
  * type before it is combined, just as if it had been sent: so ranks that got it from a peer and the rank that owns it
  * compute the same bits. Integers wrap, as unsigned ones do; a result is wrapped to its type before it is divided,
  * truncating. The minimum of a and b is `b < a ? b : a`, so a NaN that comes first stays and a later one is skipped;

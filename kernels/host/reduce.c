@@ -90,7 +90,7 @@ static void reduce_native(const struct reduce_call *call, void *out)
   }
 }
 
-/* An input of a 16-bit type as fp32, scaled and rounded where it has to be. */
+/* An input of a narrow type as fp32, scaled and rounded where it has to be. */
 static void widen_input(const struct reduce_call *call, int number, float *values)
 {
   int type = call->reduction->datatype;
@@ -102,7 +102,7 @@ static void widen_input(const struct reduce_call *call, int number, float *value
   call->kernels->widen[type](values, rounded, call->count);
 }
 
-/* One block of a 16-bit type. */
+/* One block of a narrow type. */
 static void reduce_widened(const struct reduce_call *call, void *out)
 {
   _Alignas(64) float result[BLOCK], input[BLOCK];

@@ -8,11 +8,12 @@
  * ncclDataType_t; NULL where a type has no such loop. */
 struct tt_reduce_kernels {
   const char *name;
-  /* out = a op b, by ncclRedOp_t. Not for the 16-bit types, which are combined in fp32. */
+  /* out = a op b, by ncclRedOp_t. Not for the types of 16 and 8 bits that are
+   * floating-point numbers, which are combined in fp32. */
   void (*combine[ncclNumTypes][4])(void *out, const void *a, const void *b, size_t count);
   void (*scale[ncclNumTypes])(void *out, const void *in, const struct tt_reduction *reduction, size_t count);
   void (*divide[ncclNumTypes])(void *values, int64_t divisor, size_t count); /* integers only */
-  void (*widen[ncclNumTypes])(float *out, const void *in, size_t count);     /* 16-bit types only */
+  void (*widen[ncclNumTypes])(float *out, const void *in, size_t count);     /* those types only */
   void (*narrow[ncclNumTypes])(void *out, const float *in, size_t count);
 };
 

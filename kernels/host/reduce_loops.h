@@ -8,7 +8,7 @@
 #pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic", "no-trapping-math")
 #endif
 
-#include "kernels/host/half.h"
+#include "kernels/host/fp8.h"
 
 #define TT_LEVEL_PASTE(a, b) a##b
 #define TT_LEVEL_NAME(level) TT_LEVEL_PASTE(tt_reduce_kernels_, level)
@@ -108,6 +108,23 @@ static void narrow_bfloat(void *out, const float *in, size_t count)
   for (size_t i = 0; i < count; i++) o[i] = tt_float_to_bfloat(in[i]);
 }
 
+#define TT_CONVERT_FP8(type)                                                                                           \
+  static void widen_##type(float *out, const void *in, size_t count)                                                   \
+  {                                                                                                                    \
+    const any_u8 *x = in;                                                                                              \
+    TT_INDEPENDENT                                                                                                     \
+    for (size_t i = 0; i < count; i++) out[i] = tt_##type##_to_float(x[i]);                                            \
+  }                                                                                                                    \
+  static void narrow_##type(void *out, const float *in, size_t count)                                                  \
+  {                                                                                                                    \
+    any_u8 *o = out;                                                                                                   \
+    TT_INDEPENDENT                                                                                                     \
+    for (size_t i = 0; i < count; i++) o[i] = tt_float_to_##type(in[i]);                                               \
+  }
+
+TT_CONVERT_FP8(e4m3)
+TT_CONVERT_FP8(e5m2)
+
 /* For levels without instructions of their own. */
 static inline void widen_half_portable(float *out, const void *in, size_t count)
 {
@@ -152,6 +169,12 @@ const struct tt_reduce_kernels TT_LEVEL_NAME(TT_LEVEL) = {
                [ncclUint32] = divide_u32,
                [ncclInt64] = divide_i64,
                [ncclUint64] = divide_u64},
-    .widen = {[ncclFloat16] = TT_WIDEN_HALF, [ncclBfloat16] = widen_bfloat},
-    .narrow = {[ncclFloat16] = TT_NARROW_HALF, [ncclBfloat16] = narrow_bfloat},
+    .widen = {[ncclFloat16] = TT_WIDEN_HALF,
+              [ncclBfloat16] = widen_bfloat,
+              [ncclFloat8e4m3] = widen_e4m3,
+              [ncclFloat8e5m2] = widen_e5m2},
+    .narrow = {[ncclFloat16] = TT_NARROW_HALF,
+               [ncclBfloat16] = narrow_bfloat,
+               [ncclFloat8e4m3] = narrow_e4m3,
+               [ncclFloat8e5m2] = narrow_e5m2},
 };

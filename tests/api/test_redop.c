@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
-#include "kernels/host/half.h"
+#include "kernels/host/fp8.h"
 #include "nccl.h"
 
 enum { MOST = 4, COUNT = 1000 };
@@ -43,6 +43,12 @@ static void put(ncclDataType_t type, void *at, int i, double value)
   case ncclBfloat16:
     ((uint16_t *)at)[i] = tt_float_to_bfloat((float)value);
     break;
+  case ncclFloat8e4m3:
+    ((uint8_t *)at)[i] = tt_float_to_e4m3((float)value);
+    break;
+  case ncclFloat8e5m2:
+    ((uint8_t *)at)[i] = tt_float_to_e5m2((float)value);
+    break;
   case ncclFloat32:
     ((float *)at)[i] = (float)value;
     break;
@@ -51,11 +57,22 @@ static void put(ncclDataType_t type, void *at, int i, double value)
   }
 }
 
-static const ncclDataType_t types[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
-                                       ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
-static const size_t bytes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+static const ncclDataType_t types[] = {ncclInt8,    ncclUint8,    ncclInt32,      ncclUint32,
+                                       ncclInt64,   ncclUint64,   ncclFloat16,    ncclFloat32,
+                                       ncclFloat64, ncclBfloat16, ncclFloat8e4m3, ncclFloat8e5m2};
+static const size_t bytes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-/* Each rank has its own scalar; all numbers are small enough to be exact in every type. */
+/* Each rank has its own scalar; all numbers are small enough to be exact in their type. */
+static int scalar(int t, int rank)
+{
+  return bytes_of[t] > 1 || t < 2 ? rank + 2 : rank % 2 + 1;
+}
+
+static int element(int t, int rank, int i)
+{
+  return bytes_of[t] > 1 || t < 2 ? i % 5 + rank : i % 2;
+}
+
 static void scaled_sums(int n, int t, ncclScalarResidence_t residence)
 {
   ncclComm_t comms[MOST];
@@ -63,14 +80,14 @@ static void scaled_sums(int n, int t, ncclScalarResidence_t residence)
   static char in[MOST][COUNT * 8], out[MOST][COUNT * 8], wanted[COUNT * 8], scalars[MOST][8];
   ok(ncclCommInitAll(comms, n, NULL));
   for (int r = 0; r < n; r++) {
-    put(types[t], scalars[r], 0, r + 2);
-    for (int i = 0; i < COUNT; i++) put(types[t], in[r], i, i % 5 + r);
+    put(types[t], scalars[r], 0, scalar(t, r));
+    for (int i = 0; i < COUNT; i++) put(types[t], in[r], i, element(t, r, i));
     ok(ncclRedOpCreatePreMulSum(&ops[r], scalars[r], types[t], residence, comms[r]));
     if (residence == ncclScalarHostImmediate) memset(scalars[r], 0, 8); /* it was copied */
   }
   for (int i = 0; i < COUNT; i++) {
     double sum = 0;
-    for (int r = 0; r < n; r++) sum += (i % 5 + r) * (r + 2);
+    for (int r = 0; r < n; r++) sum += element(t, r, i) * scalar(t, r);
     put(types[t], wanted, i, sum);
   }
   ok(ncclGroupStart());

@@ -273,7 +273,75 @@ START_TEST(test_nan_of_min_and_max)
 }
 END_TEST
 
-/* A copy moves the bytes of any type, those that cannot be reduced too, and does nothing where it would be to itself.
+/* ---- fp8 ---- */
+
+/* What the formats' tables say. */
+static double fp8_value(int type, uint8_t code)
+{
+  bool e4m3 = type == ncclFloat8e4m3;
+  int digits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, exponent = (code & 127) >> digits,
+      fraction = code & ((1 << digits) - 1);
+  double value = ldexp(exponent == 0 ? fraction : (1 << digits) + fraction, (exponent ? exponent : 1) - bias - digits);
+  if (e4m3 && (code & 127) == 127) value = NAN;
+  if (!e4m3 && exponent == 31) value = fraction ? NAN : INFINITY;
+  return code & 128 ? -value : value;
+}
+
+/* The nearest code, found by looking at all; of two the even one; the largest finite one for what is beyond. */
+static uint8_t fp8_code(int type, double value)
+{
+  int largest = type == ncclFloat8e4m3 ? 0x7e : 0x7b, best = 0;
+  double size = fabs(value);
+  if (isnan(value)) return 0x7f;
+  for (int code = 0; code <= largest; code++) {
+    double here = fabs(fp8_value(type, (uint8_t)code) - size), before = fabs(fp8_value(type, (uint8_t)best) - size);
+    if (here < before || (here == before && code % 2 == 0)) best = code;
+  }
+  if (size > fp8_value(type, (uint8_t)largest)) best = largest;
+  return (uint8_t)(best | (signbit(value) ? 128 : 0));
+}
+
+/* Every pair of codes, with every operation, in every level. fp32 holds all sums and products of two exactly, or so
+ * close that rounding once more changes nothing. */
+START_TEST(test_fp8_all_pairs)
+{
+  int type = _i ? ncclFloat8e5m2 : ncclFloat8e4m3;
+  static uint8_t a[65536], b[65536], out[65536];
+  for (int i = 0; i < 65536; i++) a[i] = (uint8_t)(i >> 8), b[i] = (uint8_t)i;
+  for (int op = ncclSum; op <= ncclMin; op++) {
+    static uint8_t wanted[65536];
+    for (int i = 0; i < 65536; i++) {
+      double x = fp8_value(type, a[i]), y = fp8_value(type, b[i]);
+      double result = op == ncclSum ? x + y : op == ncclProd ? x * y : op == ncclMax ? (y > x ? y : x) : y < x ? y : x;
+      wanted[i] = fp8_code(type, result);
+    }
+    const struct tt_reduce_kernels *kernels;
+    for (int level = 0; (kernels = tt_reduce_kernels(level)) != NULL; level++) {
+      struct tt_reduction reduction = {.op = (uint8_t)op, .datatype = (uint8_t)type};
+      const void *src[] = {a, b};
+      void *dst[] = {out};
+      tt_reduce_with(kernels, &reduction, dst, 1, src, 2, NULL, 1, sizeof(out));
+      for (int i = 0; i < 65536; i++)
+        EXPECT(out[i] == wanted[i], "%s type %d op %d: %02x and %02x give %02x, not %02x", kernels->name, type, op,
+               a[i], b[i], out[i], wanted[i]);
+    }
+  }
+}
+END_TEST
+
+/* Of three inputs the sum is rounded once: 448 + 448 - 448 would end at 0 if the first sum were. */
+START_TEST(test_fp8_rounds_once)
+{
+  uint8_t big = 0x7e, minus = 0xfe, out;
+  struct tt_reduction reduction = {.op = ncclSum, .datatype = ncclFloat8e4m3};
+  const void *src[] = {&big, &big, &minus};
+  void *dst[] = {&out};
+  tt_host_reduce(&reduction, dst, 1, src, 3, NULL, 1, 1);
+  ck_assert_int_eq(out, big);
+}
+END_TEST
+
+/* A copy moves the bytes of any type as they are, and does nothing where it would be to itself.
  */
 START_TEST(test_copy)
 {
@@ -285,7 +353,7 @@ START_TEST(test_copy)
   tt_host_reduce(&reduction, dst, 3, src, 1, NULL, 1, sizeof(in));
   ck_assert_mem_eq(out[0], in, sizeof(in));
   ck_assert_mem_eq(out[1], in, sizeof(in));
-  ck_assert(!tt_reduce_supports(ncclFloat8e4m3) && !tt_reduce_supports(ncclFloat8e5m2) && !tt_reduce_supports(-1) &&
+  ck_assert(tt_reduce_supports(ncclFloat8e4m3) && tt_reduce_supports(ncclFloat8e5m2) && !tt_reduce_supports(-1) &&
             !tt_reduce_supports(ncclNumTypes));
   for (int i = 0; i < NTYPES; i++) ck_assert(tt_reduce_supports(types[i]));
 }
@@ -357,6 +425,8 @@ int main(void)
   tcase_add_loop_test(tcase, test_all_types, 0, NTYPES * 4);
   tcase_add_test(tcase, test_nan_of_min_and_max);
   tcase_add_test(tcase, test_copy);
+  tcase_add_loop_test(tcase, test_fp8_all_pairs, 0, 2);
+  tcase_add_test(tcase, test_fp8_rounds_once);
   tcase_add_test(tcase, test_widen_all);
   tcase_add_test(tcase, test_narrow_boundaries);
   suite_add_tcase(suite, tcase);

@@ -197,6 +197,8 @@ enum {
    * with `alloc`, and reach the peer by `export_memory` and `import_memory`. Each protocol has connections of its own.
    */
   TT_DEVICE_MEMORY = 2,
+  /* Values of ncclFloat8e4m3 and ncclFloat8e5m2 can be reduced, not only moved. */
+  TT_DEVICE_FP8 = 4,
 };
 
 struct tt_device_properties {
