@@ -32,9 +32,8 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
   tt_log_set_device(comm->device_index);
   log_call(comm, function + 4, task, stream);
   if (is_nothing(task)) return ncclSuccess;
-  TT_TRY(tt_plan_add_task(comm, &on_stream));
-  tt_group_join(comm);
-  return ncclSuccess;
+  TT_TRY(tt_group_join(comm));
+  return tt_plan_add_task(comm, &on_stream);
 }
 
 static ncclResult_t call(const char *function, struct ncclComm *comm, const struct tt_task *task, cudaStream_t stream)

@@ -1,6 +1,7 @@
 /* Reading ncclConfig_t. The user's struct may be older and shorter than ours, or newer and longer. */
 #include "api/config.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
@@ -88,4 +89,29 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
     return TT_FAIL(ncclInvalidUsage, "non-blocking communicators (config member blocking 0, or NCCL_COMM_BLOCKING=0) "
                                      "are not supported by this version: leave blocking at 1");
   return ncclSuccess;
+}
+
+static ncclResult_t own(const char **name)
+{
+  if (*name == NULL) return ncclSuccess;
+  if ((*name = strdup(*name)) != NULL) return ncclSuccess;
+  return TT_FAIL(ncclSystemError, "no memory for a communicator's configuration");
+}
+
+ncclResult_t tt_config_own_names(ncclConfig_t *config)
+{
+  const char *net = config->netName;
+  config->netName = NULL;
+  TT_TRY(own(&config->commName));
+  config->netName = net;
+  ncclResult_t result = own(&config->netName);
+  if (result != ncclSuccess) tt_config_free_names(config);
+  return result;
+}
+
+void tt_config_free_names(ncclConfig_t *config)
+{
+  free((char *)config->commName);
+  free((char *)config->netName);
+  config->commName = config->netName = NULL;
 }

@@ -9,4 +9,8 @@
  * its value and what is allowed. */
 ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config);
 
+/* Gives the config names of its own, and frees them. */
+ncclResult_t tt_config_own_names(ncclConfig_t *config);
+void tt_config_free_names(ncclConfig_t *config);
+
 #endif

@@ -2,6 +2,7 @@
 #include "api/group.h"
 
 #include <stdlib.h>
+#include "api/create.h"
 #include "api/export.h"
 #include "base/check.h"
 #include "base/thread.h"
@@ -37,13 +38,25 @@ bool tt_group_has(const struct ncclComm *comm)
   return other != NULL;
 }
 
-void tt_group_join(struct ncclComm *comm)
+ncclResult_t tt_group_join(struct ncclComm *comm)
 {
-  if (tt_group_has(comm)) return;
-  atomic_store(&comm->in_group, 1);
+  int idle = TT_COMM_IDLE;
+  if (tt_group_has(comm)) return ncclSuccess;
+  if (!atomic_compare_exchange_strong(&comm->in_group, &idle, TT_COMM_IN_GROUP))
+    return TT_FAIL(ncclInvalidUsage,
+                   "rank %d: another thread has calls of this communicator under way or in an open "
+                   "group; one thread at a time may use it",
+                   comm->rank);
   comm->group_next = NULL;
   *group.comms_end = comm;
   group.comms_end = &comm->group_next;
+  return ncclSuccess;
+}
+
+bool tt_group_leave(struct ncclComm *comm)
+{
+  int in_group = TT_COMM_IN_GROUP;
+  return !atomic_compare_exchange_strong(&comm->in_group, &in_group, TT_COMM_ABANDONED);
 }
 
 void tt_group_add_job(struct tt_job *job)
@@ -167,7 +180,7 @@ static void forget_group(void)
   for (struct ncclComm *comm = group.comms, *next; comm != NULL; comm = next) {
     next = comm->group_next;
     tt_plan_drop_tasks(comm);
-    atomic_store(&comm->in_group, 0);
+    if (atomic_exchange(&comm->in_group, TT_COMM_IDLE) == TT_COMM_ABANDONED) tt_comm_destroy(comm);
   }
   drop_jobs(group.jobs);
 }

@@ -19,8 +19,11 @@ struct tt_job {
 void tt_group_start(void);
 /* Keeps the first failure of the group, and returns it. */
 ncclResult_t tt_group_note(ncclResult_t result);
-/* Puts the communicator on the group's list. */
-void tt_group_join(struct ncclComm *comm);
+/* Puts the communicator on the group's list. ncclInvalidUsage if it is on another thread's. The caller holds it. */
+ncclResult_t tt_group_join(struct ncclComm *comm);
+/* Of a communicator whose handle was taken and that nobody holds: whether it is in no group, so that the caller frees
+ * it. Else the group that it is in frees it when it ends. */
+bool tt_group_leave(struct ncclComm *comm);
 /* Whether the communicator is on the list of this thread's open group. */
 bool tt_group_has(const struct ncclComm *comm);
 /* Appends a job, which the group then owns. */

@@ -83,8 +83,7 @@ ncclResult_t tt_handle_take(const char *function, const struct ncclComm *comm, b
 bool tt_handle_wait(const struct ncclComm *comm, int timeout_ms)
 {
   tt_deadline deadline = tt_deadline_in_ms(timeout_ms);
-  /* Who holds it puts it into its group before letting go: so both are looked at in this order. */
-  while (atomic_load(&comm->holders) != 0 || atomic_load(&comm->in_group) != 0) {
+  while (atomic_load(&comm->holders) != 0) {
     if (tt_deadline_passed(deadline)) return false;
     usleep(LOOK_USEC);
   }

@@ -23,8 +23,8 @@ void tt_handle_let_go(const struct ncclComm *comm);
 /* Finds and takes: who succeeds is the one to end the communicator. `idle`: not if a thread has calls of it in a group,
  * which is ncclInvalidUsage. */
 ncclResult_t tt_handle_take(const char *function, const struct ncclComm *comm, bool idle);
-/* Waits until no thread holds a handle that was taken, nor has calls of it in a group. False if `timeout_ms` was not
- * enough: then the communicator may not be freed. */
+/* Waits until no thread holds a handle that was taken. False if `timeout_ms` was not enough: then the communicator may
+ * not be freed. */
 bool tt_handle_wait(const struct ncclComm *comm, int timeout_ms);
 
 #endif

@@ -37,6 +37,7 @@ static ncclResult_t run_create(struct tt_job *job)
 
 static void drop_create(struct tt_job *job)
 {
+  tt_config_free_names(&((struct create_job *)job)->create.config);
   free(((struct create_job *)job)->ids);
   free(job);
 }
@@ -48,10 +49,15 @@ static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
   job->job = (struct tt_job){.run = run_create, .drop = drop_create};
   job->create = *create;
   job->out = out;
+  ncclResult_t result = tt_config_own_names(&job->create.config); /* the group may end long after the call */
+  if (result != ncclSuccess) {
+    free(job);
+    return result;
+  }
   if (create->ids != NULL) {
     size_t bytes = (size_t)create->nids * sizeof *job->ids;
     if ((job->ids = malloc(bytes)) == NULL) {
-      free(job);
+      drop_create(&job->job);
       return TT_FAIL(ncclSystemError, "no memory for %d unique ids", create->nids);
     }
     job->create.ids = memcpy(job->ids, create->ids, bytes);
@@ -239,9 +245,11 @@ static void end_comm(struct ncclComm *comm, const char *how)
   tt_comm_destroy(comm);
 }
 
-/* A thread that waits inside an operation sees the abort word within one sleep of its wait, and leaves. Only one that
- * opened a group and does not end it, or that finalizes, may stay longer. */
+/* A thread that waits inside a call sees the abort word within one sleep of its wait, and leaves. Only one that waits
+ * for a device, in ncclCommFinalize, may stay longer. */
 #define LEAVE_MS 10000
+/* So long an abort waits for the end of a running operation before it leaves the freeing to it. */
+#define RUNNING_MS 500
 
 /* Takes the handle, so that no other call finds it, and waits for those that have. */
 static ncclResult_t take(const char *function, struct ncclComm *comm, bool idle)
@@ -259,6 +267,12 @@ TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
   TT_TRY(take("ncclCommDestroy", comm, true));
+  if (atomic_load(&comm->in_group)) { /* a call that held it has begun an operation */
+    tt_handle_add(comm);
+    return TT_FAIL(ncclInvalidUsage,
+                   "ncclCommDestroy: another thread is using the communicator; ncclCommAbort ends what "
+                   "that thread does");
+  }
   tt_stream_drain(comm); /* a failure is the communicator's, which ends in any case */
   end_comm(comm, "Destroy");
   return ncclSuccess;
@@ -268,6 +282,9 @@ TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
   TT_TRY(take("ncclCommAbort", comm, false));
+  for (tt_deadline end = tt_deadline_in_ms(RUNNING_MS); atomic_load(&comm->in_group) && !tt_deadline_passed(end);)
+    usleep(100);
+  if (!tt_group_leave(comm)) return ncclSuccess; /* an open group of another thread: it frees the communicator */
   tt_stream_abort(comm);
   end_comm(comm, "Abort");
   return ncclSuccess;

@@ -145,7 +145,7 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
 static ncclResult_t wait_turn(struct child_job *child)
 {
   struct ncclComm *parent = child->parent;
-  while (atomic_load(&parent->children_made) != child->turn) {
+  while (atomic_load(&parent->children_made) < child->turn) {
     if (atomic_load(&parent->abort))
       return TT_FAIL(ncclInternalError, "%s: the parent was aborted", child->create.function);
     usleep(TURN_USEC);
@@ -195,6 +195,7 @@ static void drop_child(struct tt_job *job)
   struct child_job *child = (struct child_job *)job;
   end_turn(child);
   tt_handle_let_go(child->parent);
+  tt_config_free_names(&child->create.config);
   free(child->excluded);
   free(child->members);
   free(child);
@@ -213,7 +214,9 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
   else
     read.commName = NULL; /* a name is one communicator's */
   TT_TRY(TT_CALLOC(&child, 1));
-  ncclResult_t result = TT_CALLOC(&child->members, (size_t)parent->nranks);
+  ncclResult_t result = tt_config_own_names(&read);
+  if (result == ncclSuccess && (result = TT_CALLOC(&child->members, (size_t)parent->nranks)) != ncclSuccess)
+    tt_config_free_names(&read);
   if (result != ncclSuccess) {
     free(child);
     return result;
@@ -229,7 +232,7 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
 
 static void start_child(struct child_job *child)
 {
-  child->turn = child->parent->children_called++;
+  child->turn = atomic_fetch_add(&child->parent->children_called, 1);
   tt_group_add_job(&child->job);
 }
 

@@ -37,6 +37,8 @@ struct tt_task {
   void *stream;
 };
 
+enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_ABANDONED };
+
 struct ncclComm {
   struct ncclComm *handle_next; /* api/handle.c */
   _Atomic int holders;          /* calls that found the handle and have not let go */
@@ -76,13 +78,15 @@ struct ncclComm {
   struct tt_task *tasks, **tasks_end; /* of the open group */
   int ntasks;
   struct ncclComm *group_next; /* list of the group's communicators */
-  _Atomic int in_group;        /* on the list of an open or running group; who made it so clears it as the last thing */
+  /* TT_COMM_IN_GROUP: on the list of a thread's open or running group, which clears it as the last thing it does.
+   * TT_COMM_ABANDONED: the same, and was aborted meanwhile, so that the group frees it. */
+  _Atomic int in_group;
 
   _Atomic int finalized, revoked;
   struct tt_redops *redops;               /* NULL: none yet */
   struct tt_registrations *registrations; /* NULL: none yet */
   /* Calls that make children, in the order in which they were made: each waits for its turn. */
-  uint64_t children_called;
+  _Atomic uint64_t children_called;
   _Atomic uint64_t children_made;
   _Atomic uint32_t abort;  /* non-zero ends every wait */
   _Atomic int async_error; /* first failure, or ncclSuccess */

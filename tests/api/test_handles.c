@@ -150,6 +150,39 @@ START_TEST(destroy_while_in_use)
 }
 END_TEST
 
+/* A thread that opened a group and does not end it holds nobody up: its group ends the communicator. */
+static void *open_group(void *arg)
+{
+  struct user *user = arg;
+  float data[4] = {0};
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  ck_assert_int_eq(ncclAllReduce(data, data, 4, ncclFloat, ncclSum, user->comm, NULL), ncclSuccess);
+  atomic_store(user->calls, 1);
+  while (atomic_load(user->calls) == 1) usleep(1000);
+  ck_assert_int_ne(ncclGroupEnd(), ncclSuccess);
+  return NULL;
+}
+
+START_TEST(abort_of_an_open_group)
+{
+  ncclComm_t comms[RANKS];
+  _Atomic int state = 0;
+  float data[4] = {0};
+  ck_assert_int_eq(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+  struct user user = {.comm = comms[0], .calls = &state};
+  ck_assert_int_eq(pthread_create(&user.thread, NULL, open_group, &user), 0);
+  while (atomic_load(&state) == 0) usleep(1000);
+  ck_assert_int_eq(ncclAllReduce(data, data, 4, ncclFloat, ncclSum, comms[0], NULL), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "another thread"));
+  ck_assert_int_eq(ncclCommDestroy(comms[0]), ncclInvalidUsage);
+  ck_assert_int_eq(ncclCommAbort(comms[0]), ncclSuccess);
+  is_refused(ncclCommAbort(comms[0]));
+  atomic_store(&state, 2);
+  pthread_join(user.thread, NULL);
+  ck_assert_int_eq(ncclCommAbort(comms[1]), ncclSuccess);
+}
+END_TEST
+
 Suite *handles_suite(void)
 {
   Suite *suite = suite_create("handles");
@@ -157,6 +190,7 @@ Suite *handles_suite(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, wild_and_freed);
   tcase_add_test(tests, abort_at_any_moment);
+  tcase_add_test(tests, abort_of_an_open_group);
   tcase_add_test(tests, ended_once);
   tcase_add_test(tests, destroy_while_in_use);
   suite_add_tcase(suite, tests);
