@@ -36,6 +36,7 @@ struct tt_service_link {
 };
 
 struct tt_peer {
+  bool told;                   /* of the death because of which this rank gave up */
   struct tt_endpoint endpoint; /* count 0: not known yet */
   struct tt_service_link *out; /* the link used for sending; stays the same while it lives, which keeps the order */
   struct tt_message *waiting, *waiting_tail; /* to be sent when there is a link */

@@ -204,6 +204,18 @@ static void close_idle(struct tt_bootstrap *b)
   b->peers[idlest->peer].out = NULL;
 }
 
+/* Whether a partner that will come, since it needs this rank, has not heard yet of the death because of which this rank
+ * gave up. It would blame this one. */
+static bool has_partner_to_tell(const struct tt_bootstrap *b)
+{
+  if (!b->gave_up || b->first_dead < 0) return false;
+  for (int r = 0; r < b->nranks; r++) {
+    const struct tt_peer *p = &b->peers[r];
+    if (r != b->rank && !p->dead && !p->left && !p->told && tt_service_log_step(b, r)) return true;
+  }
+  return false;
+}
+
 /* Says goodbye where everything is sent; true when nothing is left to wait for. */
 static bool leave(struct tt_bootstrap *b)
 {
@@ -212,12 +224,16 @@ static bool leave(struct tt_bootstrap *b)
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
     if (l->peer < 0) continue;
-    if (l->ready && !l->said && b->gave_up) tt_peer_tell_dead(b, l);
+    if (l->ready && !l->said && b->gave_up) {
+      tt_peer_tell_dead(b, l);
+      b->peers[l->peer].told = true;
+    }
     if (l->ready && !l->said && !b->peers[l->peer].waiting)
       l->said = tt_link_send(l->link, TT_TAG_LEAVE, NULL, 0) == ncclSuccess;
     if (l->ready || b->peers[l->peer].waiting) done = false;
     if (l->link->out || b->peers[l->peer].waiting) sent = false;
   }
+  done = done && !has_partner_to_tell(b);
   return done || (aborted && sent) || tt_deadline_passed(b->leave_by);
 }
 
