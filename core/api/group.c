@@ -145,6 +145,7 @@ out:
 static ncclResult_t run_tasks(struct ncclComm *comms)
 {
   int ncomms = 0, nplans = 0;
+  bool ran = false;
   struct tt_plan *plans = NULL;
   ncclResult_t result = ncclSuccess;
   for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
@@ -154,13 +155,14 @@ static ncclResult_t run_tasks(struct ncclComm *comms)
     TT_TRY_GOTO(tt_plan_build(comm, &plans[nplans++]), result, out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
   for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
+  ran = true;
   result = tt_plan_run(plans, nplans);
 out:
   /* Nothing of the group runs, and the other ranks wait for all of it. A mistake in usage may be put right and tried
    * again; after anything else this rank cannot be counted on. */
   if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
     for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) tt_comm_fail(comm, result);
-  for (int p = 0; p < nplans; p++) tt_plan_free(&plans[p]);
+  for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
   free(plans);
   return result;
 }

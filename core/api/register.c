@@ -1,21 +1,26 @@
-/* Registration of buffers and windows: ncclCommRegister, ncclCommWindowRegister and their ends.
+/* Registration of buffers and windows: ncclCommRegister, ncclCommWindowRegister, their ends, and ncclWinGetUserPtr.
  *
  * Registrations are checked, kept and counted; the transports of this version copy through their own buffers whether a
  * buffer is registered or not, so nothing becomes faster by it. A program written for NCCL runs unchanged, and its
  * mistakes (a handle that is not one, a buffer that was never deregistered) are found. */
 #include "api/register.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include "api/check.h"
 #include "api/export.h"
 #include "api/handle.h"
 #include "base/check.h"
 
-/* A handle is its entry's number, which is never used again, so that an old one is not taken for another's. */
+enum kind { BUFFER, WINDOW };
+
+/* A handle is its entry's number, which no other entry of the process has or had, so that neither an old handle nor one
+ * of another communicator is taken for it. */
 struct entry {
   struct entry *next;
   uintptr_t number;
-  const void *buffer;
+  enum kind kind;
+  void *buffer;
   size_t bytes;
   int uses; /* the same buffer may be registered several times */
 };
@@ -23,8 +28,9 @@ struct entry {
 struct tt_registrations {
   pthread_mutex_t lock;
   struct entry *first;
-  uintptr_t last_number;
 };
+
+static _Atomic uintptr_t last_number;
 
 static ncclResult_t get(struct ncclComm *comm, struct tt_registrations **out)
 {
@@ -38,16 +44,21 @@ static ncclResult_t get(struct ncclComm *comm, struct tt_registrations **out)
   return result;
 }
 
-static ncclResult_t add(struct ncclComm *comm, const void *buffer, size_t bytes, void **handle)
+static ncclResult_t add(struct ncclComm *comm, enum kind kind, void *buffer, size_t bytes, void **handle)
 {
   struct tt_registrations *all;
   ncclResult_t result = ncclSuccess;
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
   struct entry *entry = all->first;
-  while (entry != NULL && (entry->buffer != buffer || entry->bytes != bytes)) entry = entry->next;
+  while (entry != NULL && (entry->kind != kind || entry->buffer != buffer || entry->bytes != bytes))
+    entry = entry->next;
   if (entry == NULL && (result = TT_CALLOC(&entry, 1)) == ncclSuccess) {
-    *entry = (struct entry){.next = all->first, .number = ++all->last_number, .buffer = buffer, .bytes = bytes};
+    *entry = (struct entry){.next = all->first,
+                            .number = atomic_fetch_add(&last_number, 1) + 1,
+                            .kind = kind,
+                            .buffer = buffer,
+                            .bytes = bytes};
     all->first = entry;
   }
   if (result == ncclSuccess) {
@@ -58,22 +69,44 @@ static ncclResult_t add(struct ncclComm *comm, const void *buffer, size_t bytes,
   return result;
 }
 
-static ncclResult_t drop(const char *function, struct ncclComm *comm, const void *handle)
+/* Where the list points to a handle's entry, or to its end. Locked. */
+static struct entry **find(struct tt_registrations *all, enum kind kind, const void *handle)
+{
+  struct entry **place = &all->first;
+  while (*place != NULL && ((*place)->kind != kind || (*place)->number != (uintptr_t)handle)) place = &(*place)->next;
+  return place;
+}
+
+static ncclResult_t unknown(const char *function, enum kind kind, const void *handle)
+{
+  return TT_FAIL(ncclInvalidUsage, "%s: %s %p is not registered with this communicator, or not any more", function,
+                 kind == WINDOW ? "window" : "handle", handle);
+}
+
+static ncclResult_t drop(const char *function, struct ncclComm *comm, enum kind kind, const void *handle)
 {
   struct tt_registrations *all;
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
-  struct entry **place = &all->first;
-  while (*place != NULL && (*place)->number != (uintptr_t)handle) place = &(*place)->next;
+  struct entry **place = find(all, kind, handle);
   struct entry *entry = *place;
   if (entry != NULL && --entry->uses == 0) {
     *place = entry->next;
     free(entry);
   }
   pthread_mutex_unlock(&all->lock);
-  if (entry != NULL) return ncclSuccess;
-  return TT_FAIL(ncclInvalidUsage, "%s: handle %p is not registered with this communicator, or not any more", function,
-                 handle);
+  return entry != NULL ? ncclSuccess : unknown(function, kind, handle);
+}
+
+static ncclResult_t get_buffer(struct ncclComm *comm, const void *window, void **buffer)
+{
+  struct tt_registrations *all;
+  TT_TRY(get(comm, &all));
+  pthread_mutex_lock(&all->lock);
+  const struct entry *entry = *find(all, WINDOW, window);
+  if (entry != NULL) *buffer = entry->buffer;
+  pthread_mutex_unlock(&all->lock);
+  return entry != NULL ? ncclSuccess : unknown("ncclWinGetUserPtr", WINDOW, window);
 }
 
 void tt_register_free(struct ncclComm *comm)
@@ -106,7 +139,7 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
   TT_TRY(tt_api_check_pointer("ncclCommRegister", "handle", handle));
   TT_TRY(check_buffer("ncclCommRegister", buff, size));
   TT_TRY(tt_handle_hold("ncclCommRegister", comm));
-  ncclResult_t result = add(comm, buff, size, handle);
+  ncclResult_t result = add(comm, BUFFER, buff, size, handle);
   tt_handle_let_go(comm);
   return result;
 }
@@ -114,7 +147,7 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
 TT_EXPORT(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle))
 {
   TT_TRY(tt_handle_hold("ncclCommDeregister", comm));
-  ncclResult_t result = handle != NULL ? drop("ncclCommDeregister", comm, handle) : ncclSuccess;
+  ncclResult_t result = handle != NULL ? drop("ncclCommDeregister", comm, BUFFER, handle) : ncclSuccess;
   tt_handle_let_go(comm);
   return result;
 }
@@ -122,7 +155,7 @@ TT_EXPORT(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle
 static ncclResult_t add_window(struct ncclComm *comm, void *buffer, size_t bytes, ncclWindow_t *window)
 {
   void *handle;
-  TT_TRY(add(comm, buffer, bytes, &handle));
+  TT_TRY(add(comm, WINDOW, buffer, bytes, &handle));
   *window = handle;
   return ncclSuccess;
 }
@@ -148,7 +181,18 @@ TT_EXPORT(ncclResult_t, ncclCommWindowRegister,
 TT_EXPORT(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
 {
   TT_TRY(tt_handle_hold("ncclCommWindowDeregister", comm));
-  ncclResult_t result = win != NULL ? drop("ncclCommWindowDeregister", comm, win) : ncclSuccess;
+  ncclResult_t result = win != NULL ? drop("ncclCommWindowDeregister", comm, WINDOW, win) : ncclSuccess;
+  tt_handle_let_go(comm);
+  return result;
+}
+
+/* Of NCCL 2.29 and later, and in none of this version's headers. */
+TT_EXPORT(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr))
+{
+  TT_TRY(tt_api_check_pointer("ncclWinGetUserPtr", "win", win));
+  TT_TRY(tt_api_check_pointer("ncclWinGetUserPtr", "outUserPtr", outUserPtr));
+  TT_TRY(tt_handle_hold("ncclWinGetUserPtr", comm));
+  ncclResult_t result = get_buffer(comm, win, outUserPtr);
   tt_handle_let_go(comm);
   return result;
 }

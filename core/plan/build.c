@@ -36,7 +36,6 @@ void tt_plan_drop_tasks(struct ncclComm *comm)
   comm->ntasks = 0;
 }
 
-/* A group that cannot be planned leaves no gap in the sequence numbers, so that the communicator stays usable. */
 static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *plan)
 {
   for (int w = 0; w < plan->nworks; w++) {
@@ -47,6 +46,12 @@ static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *pla
     else if (program->npeers > 0)
       (program->collective == TT_FUNC_SEND ? comm->sends : comm->recvs)[program->peers[0]]--;
   }
+}
+
+void tt_plan_take_back(struct tt_plan *plan)
+{
+  take_back_sequences(plan->comm, plan);
+  tt_plan_free(plan);
 }
 
 void tt_plan_end(struct ncclComm *comm)
@@ -76,9 +81,6 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
 out:
   free(messages);
-  if (result != ncclSuccess) {
-    take_back_sequences(comm, plan);
-    tt_plan_free(plan);
-  }
+  if (result != ncclSuccess) tt_plan_take_back(plan);
   return result;
 }

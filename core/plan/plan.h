@@ -34,6 +34,9 @@ ncclResult_t tt_plan_bind(struct tt_plan *plan);
  * thread. The first failure is kept in its communicator. May change the plans' order. */
 ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans);
 void tt_plan_free(struct tt_plan *plan);
+/* Frees a plan that was not run. Its works leave no gap in the sequence numbers, so that the communicator stays usable.
+ */
+void tt_plan_take_back(struct tt_plan *plan);
 /* Frees what a communicator's operations keep. Stops what still runs. */
 void tt_plan_end(struct ncclComm *comm);
 

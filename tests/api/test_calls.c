@@ -142,10 +142,16 @@ END_TEST
 
 /* In nobody's header, but exported as NCCL does. */
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *out);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
 START_TEST(unsupported_calls_name_themselves)
 {
   expect(ncclDevCommCreate(NULL, NULL, NULL), ncclInvalidUsage, "ncclDevCommCreate is not supported");
+  expect(ncclCommResume(NULL), ncclInvalidUsage, "ncclCommResume is not supported");
+  expect(ncclGroupStart(), ncclSuccess, NULL);
+  expect(ncclSignal(0, 0, 0, 0, NULL, NULL), ncclInvalidUsage, "use ncclSend and ncclRecv");
+  expect(ncclGroupEnd(), ncclInvalidUsage, NULL); /* it did not happen */
 }
 END_TEST
 

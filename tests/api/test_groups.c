@@ -135,6 +135,34 @@ START_TEST(group_errors)
 }
 END_TEST
 
+/* What one communicator's calls lack stops the calls of the others, which stay in step with their peers: the group had
+ * only one of the two ranks. */
+START_TEST(planning_that_fails_leaves_no_gap)
+{
+  ncclComm_t pair[2], single;
+  float data[2][4] = {{1, 1, 1, 1}, {2, 2, 2, 2}};
+  int got = 0, sent = 5;
+  ok(ncclCommInitAll(pair, 2, NULL));
+  ok(ncclCommInitAll(&single, 1, NULL));
+  for (int k = 0; k < 3; k++) {
+    ok(ncclGroupStart());
+    ok(ncclAllReduce(data[0], data[0], 4, ncclFloat, ncclSum, pair[0], NULL));
+    ok(ncclSend(&sent, 1, ncclInt, 1, pair[0], NULL));
+    ok(ncclRecv(&got, 1, ncclInt, 1, pair[0], NULL));
+    ok(ncclSend(data[0], 4, ncclFloat, 0, single, NULL)); /* to itself, and nothing receives it */
+    ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+  }
+  ok(ncclGroupStart());
+  for (int r = 0; r < 2; r++) ok(ncclAllReduce(data[r], data[r], 4, ncclFloat, ncclSum, pair[r], NULL));
+  ok(ncclSend(&sent, 1, ncclInt, 1, pair[0], NULL));
+  ok(ncclRecv(&got, 1, ncclInt, 0, pair[1], NULL));
+  ok(ncclGroupEnd());
+  ck_assert(data[0][0] == 3 && data[1][3] == 3 && got == 5);
+  for (int r = 0; r < 2; r++) ok(ncclCommDestroy(pair[r]));
+  ok(ncclCommDestroy(single));
+}
+END_TEST
+
 struct rank {
   pthread_t thread;
   ncclUniqueId id;
@@ -344,6 +372,7 @@ Suite *groups_suite(void)
   tcase_add_loop_test(tests, one_thread_drives_all, 1, 7);
   tcase_add_test(tests, all_to_all_in_a_group);
   tcase_add_test(tests, group_errors);
+  tcase_add_test(tests, planning_that_fails_leaves_no_gap);
   tcase_add_test(tests, threads_with_a_rank_each);
   tcase_add_loop_test(tests, count_mismatch_is_named, 0, 3);
   tcase_add_test(tests, abort_from_another_thread);

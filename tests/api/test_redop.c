@@ -211,6 +211,39 @@ START_TEST(registration)
 }
 END_TEST
 
+/* In nobody's header, but exported as NCCL 2.29 and later do. */
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **buffer);
+
+/* A handle is of one communicator and of one kind, whatever else is registered. */
+START_TEST(foreign_handles)
+{
+  ncclComm_t one, other;
+  static char buffer[8192];
+  void *mine, *theirs, *found;
+  ncclWindow_t window;
+  ok(ncclCommInitAll(&one, 1, NULL));
+  ok(ncclCommInitAll(&other, 1, NULL));
+  ok(ncclCommRegister(one, buffer, 4096, &mine));
+  ok(ncclCommRegister(other, buffer + 4096, 4096, &theirs)); /* each communicator's first */
+  refused(ncclCommDeregister(other, mine), ncclInvalidUsage, "not registered");
+  ok(ncclCommWindowRegister(one, buffer, 4096, &window, NCCL_WIN_DEFAULT));
+  ck_assert_ptr_ne((void *)window, mine);
+  refused(ncclCommWindowDeregister(one, mine), ncclInvalidUsage, "not registered");
+  refused(ncclCommDeregister(one, window), ncclInvalidUsage, "not registered");
+  ok(ncclWinGetUserPtr(one, window, &found));
+  ck_assert_ptr_eq(found, buffer);
+  refused(ncclWinGetUserPtr(other, window, &found), ncclInvalidUsage, "not registered");
+  refused(ncclWinGetUserPtr(one, NULL, &found), ncclInvalidArgument, "win");
+  refused(ncclWinGetUserPtr(one, window, NULL), ncclInvalidArgument, "outUserPtr");
+  ok(ncclCommWindowDeregister(one, window));
+  refused(ncclWinGetUserPtr(one, window, &found), ncclInvalidUsage, "not any more");
+  ok(ncclCommDeregister(one, mine)); /* nothing above took it */
+  ok(ncclCommDeregister(other, theirs));
+  ok(ncclCommDestroy(one));
+  ok(ncclCommDestroy(other));
+}
+END_TEST
+
 Suite *redop_suite(void)
 {
   Suite *suite = suite_create("redop");
@@ -221,6 +254,7 @@ Suite *redop_suite(void)
   tcase_add_test(tests, premulsum_against_sum);
   tcase_add_test(tests, memory);
   tcase_add_test(tests, registration);
+  tcase_add_test(tests, foreign_handles);
   suite_add_tcase(suite, tests);
   return suite;
 }
