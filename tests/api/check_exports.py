@@ -9,7 +9,7 @@ import sys
 
 ALLOWED = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "libexpat.so", "ld-linux")
 SANITIZERS = ("libasan.so", "libubsan.so", "libtsan.so")
-EXTRA = {"ncclResetDebugInitInternal", "tuttiCommReport", "tuttiGetVersion"}
+EXTRA = {"ncclResetDebugInitInternal", "tuttiGetVersion"}
 
 
 def exports(library):
