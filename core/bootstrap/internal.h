@@ -15,8 +15,8 @@ enum {
   TT_TAG_LEAVE = 3,  /* the sender is being destroyed; the last message of a link */
   TT_TAG_CLOSE = 4,  /* the sender wants to close an idle link */
   TT_TAG_CLOSED = 5, /* its answer: the last message in the other direction */
-  TT_TAG_DEAD = 6,   /* u32 rank, text: somebody's connection broke */
-  TT_TAG_ASK = 7,    /* are you there? */
+  TT_TAG_DEAD = 6,   /* u32 rank, text: somebody's connection broke; the receiver itself may be meant */
+  TT_TAG_ASK = 7,    /* are you there? u32: steps that the asked one asks further */
   TT_TAG_HERE = 8,   /* the answer */
   TT_TAG_EXCHANGE = 0x100,
   TT_TAG_GATHER = 0x200,
@@ -83,8 +83,11 @@ struct tt_bootstrap {
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
   uint64_t waited_ns;       /* when a user's thread last waited */
   uint64_t looked_ns;       /* when the service last looked after its peers */
-  bool gave_up;             /* an exchange ended because of first_dead: whoever waits for this rank is told why */
-  int first_dead;           /* -1: none */
+  uint64_t relayed_ns;      /* when a peer that waits, or was asked by one, last asked for `relay_steps` more */
+  unsigned relay_steps;
+  bool outcast;   /* others have given this rank up, which has no right to blame them */
+  bool gave_up;   /* an exchange ended because of first_dead: whoever waits for this rank is told why */
+  int first_dead; /* -1: none */
   char dead_why[240];
   struct tt_handler handlers[TT_HANDLERS];
   bool handler_new; /* messages kept before one was set are to be looked through */
@@ -113,6 +116,8 @@ void tt_peer_tell_dead(struct tt_bootstrap *b, struct tt_service_link *l);
 /* ---- liveness.c: with the mutex ---- */
 /* A user's thread waits. */
 void tt_liveness_wait(struct tt_bootstrap *b);
+/* A peer asked whether this rank is there, and for the contents of that message. */
+void tt_liveness_asked(struct tt_bootstrap *b, const void *data, size_t bytes);
 /* Something came on the link. */
 void tt_liveness_heard(struct tt_service_link *l);
 /* Asks peers whether they are there, and declares those dead that did not answer in time. Once a second. */

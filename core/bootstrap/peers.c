@@ -78,7 +78,7 @@ static void tell(struct tt_service_link *l, int rank, const char *why)
 
 void tt_peer_tell_dead(struct tt_bootstrap *b, struct tt_service_link *l)
 {
-  if (b->first_dead >= 0 && l->peer != b->first_dead) tell(l, b->first_dead, b->dead_why);
+  if (b->first_dead >= 0 && l->peer != b->first_dead && !b->outcast) tell(l, b->first_dead, b->dead_why);
 }
 
 void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell_others)
@@ -91,21 +91,34 @@ void tt_peer_dead(struct tt_bootstrap *b, int rank, const char *why, bool tell_o
   }
   TT_INFO(TT_INIT | TT_BOOTSTRAP, "Bootstrap: rank %d knows that rank %d %s", b->rank, rank, why);
   pthread_cond_broadcast(&b->changed);
-  if (!tell_others) return;
+  if (!tell_others || b->outcast) return;
+  /* The dead rank, too, where its connection is still there: it reads that if it is not dead but was only stopped. */
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
-    if (l->ready && !l->gone && !l->said && l->peer != rank && b->peers[l->peer].out == l) tell(l, rank, why);
+    if (l->ready && !l->gone && !l->said && b->peers[l->peer].out == l) tell(l, rank, why);
   }
 }
 
-static void on_dead(struct tt_bootstrap *b, const struct tt_message *message)
+/* This rank was stopped, or could not be reached, for so long that the others went on without it. */
+static void on_given_up(struct tt_bootstrap *b, int by, const char *why)
+{
+  char text[sizeof(b->dead_why)];
+  b->outcast = true;
+  snprintf(text, sizeof(text), "has given this rank up: rank %d %.150s", b->rank, why);
+  tt_peer_dead(b, by, text, false);
+}
+
+static void on_dead(struct tt_bootstrap *b, int by, const struct tt_message *message)
 {
   char why[sizeof(b->dead_why)];
   if (message->bytes < 4) return;
   uint32_t rank = tt_wire_get_u32(message->data);
   if (rank >= (uint32_t)b->nranks) return;
   snprintf(why, sizeof(why), "%.*s", (int)TT_MIN(message->bytes - 4, sizeof(why) - 1), (const char *)message->data + 4);
-  tt_peer_dead(b, (int)rank, why, true);
+  if ((int)rank == b->rank)
+    on_given_up(b, by, why);
+  else
+    tt_peer_dead(b, (int)rank, why, true);
 }
 
 /* Messages between services; true if it was one. */
@@ -132,10 +145,11 @@ static bool own_message(struct tt_bootstrap *b, struct tt_service_link *l, const
     closed_idle(b, l);
     return true;
   case TT_TAG_DEAD:
-    on_dead(b, message);
+    on_dead(b, l->peer, message);
     return true;
   case TT_TAG_ASK:
     (void)tt_link_send(l->link, TT_TAG_HERE, NULL, 0);
+    tt_liveness_asked(b, message->data, message->bytes);
     return true;
   case TT_TAG_HERE:
     return true;

@@ -10,12 +10,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/timer.h"
 #include "bootstrap/root.h"
 
 extern char **environ;
 
+/* A guard against hangs. */
+#define HANG_NS 20000000000ull
+
 /* Exit statuses of a rank beyond success. */
-enum { WRONG_DATA = 10, NOT_CREATED = 20, NAMED_THE_DEAD = 30, OTHER_ERROR = 40 };
+enum { WRONG_DATA = 10, NOT_CREATED = 20, NAMED_THE_DEAD = 30, OTHER_ERROR = 40, GIVEN_UP = 50 };
 
 static int gather(struct tt_bootstrap *b, int rank, int nranks, int turns)
 {
@@ -46,12 +50,26 @@ static int gather_until_dead(struct tt_bootstrap *b, int rank, int nranks, int v
   return strstr(tt_log_thread_error(), text) ? NAMED_THE_DEAD : OTHER_ERROR;
 }
 
-/* rank ID RANK NRANKS VICTIM */
+/* Rank 0 waits alone; it has no connection with the victim, and those who have one wait for nothing. All hear of it. */
+static int wait_for_stopped(struct tt_bootstrap *b, int rank, int victim)
+{
+  char why[240] = "";
+  int dead = -1;
+  usleep(3000000); /* that all waited while they joined is forgotten */
+  if (rank == victim) raise(SIGSTOP);
+  for (uint64_t start = tt_timer_ns(); tt_timer_ns() - start < HANG_NS; usleep(50000))
+    if ((rank == 0 || rank == victim) ? tt_bootstrap_dead(b, &dead, why, sizeof(why)) : tt_bootstrap_left(b, 0)) break;
+  if (dead < 0) (void)tt_bootstrap_dead(b, &dead, why, sizeof(why));
+  if (rank == victim) return strstr(why, "has given this rank up") ? GIVEN_UP : OTHER_ERROR;
+  return dead == victim && strstr(why, "TUTTI_PEER_TIMEOUT") ? NAMED_THE_DEAD : OTHER_ERROR;
+}
+
+/* rank ID RANK NRANKS VICTIM kill|stop */
 int process_main(int argc, char **argv)
 {
   ncclUniqueId id;
   struct tt_bootstrap *b;
-  if (argc != 6) return 99;
+  if (argc != 7) return 99;
   for (int i = 0; i < NCCL_UNIQUE_ID_BYTES; i++) {
     unsigned value;
     if (sscanf(argv[2] + 2 * i, "%2x", &value) != 1) return 98;
@@ -60,13 +78,16 @@ int process_main(int argc, char **argv)
   int rank = atoi(argv[3]), nranks = atoi(argv[4]), victim = atoi(argv[5]);
   if (tt_bootstrap_create(&id, rank, nranks, NULL, &b) != ncclSuccess)
     return strstr(tt_log_thread_error(), "used before") ? NOT_CREATED : OTHER_ERROR;
-  int status = victim < 0 ? gather(b, rank, nranks, 5) : gather_until_dead(b, rank, nranks, victim);
-  if (status != 0 && status != NAMED_THE_DEAD) fprintf(stderr, "rank %d: %s\n", rank, tt_log_thread_error());
+  int status = victim < 0                     ? gather(b, rank, nranks, 5)
+               : strcmp(argv[6], "stop") == 0 ? wait_for_stopped(b, rank, victim)
+                                              : gather_until_dead(b, rank, nranks, victim);
+  if (status != 0 && status != NAMED_THE_DEAD && status != GIVEN_UP)
+    fprintf(stderr, "rank %d: %s\n", rank, tt_log_thread_error());
   tt_bootstrap_destroy(b);
   return status;
 }
 
-static pid_t start(const ncclUniqueId *id, int rank, int nranks, int victim)
+static pid_t start_as(const ncclUniqueId *id, int rank, int nranks, int victim, char *how)
 {
   char hex[2 * NCCL_UNIQUE_ID_BYTES + 1], texts[3][16];
   pid_t pid;
@@ -74,9 +95,14 @@ static pid_t start(const ncclUniqueId *id, int rank, int nranks, int victim)
   sprintf(texts[0], "%d", rank);
   sprintf(texts[1], "%d", nranks);
   sprintf(texts[2], "%d", victim);
-  char *argv[] = {"test_bootstrap", "rank", hex, texts[0], texts[1], texts[2], NULL};
+  char *argv[] = {"test_bootstrap", "rank", hex, texts[0], texts[1], texts[2], how, NULL};
   ck_assert_int_eq(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ), 0);
   return pid;
+}
+
+static pid_t start(const ncclUniqueId *id, int rank, int nranks, int victim)
+{
+  return start_as(id, rank, nranks, victim, "kill");
 }
 
 static int status_of(pid_t pid)
@@ -109,6 +135,22 @@ START_TEST(killed_rank_is_named_by_all)
   ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
   for (int r = 0; r < n; r++) pids[r] = start(&id, r, n, victim);
   for (int r = 0; r < n; r++) ck_assert_int_eq(status_of(pids[r]), r == victim ? 1000 + SIGKILL : NAMED_THE_DEAD);
+}
+END_TEST
+
+START_TEST(stopped_rank_is_found_by_who_is_far_from_it)
+{
+  enum { N = 6, VICTIM = 3 }; /* 3 is no power of two in either direction */
+  const char *const settings[] = {"TUTTI_PEER_TIMEOUT=1", NULL};
+  pid_t pids[N];
+  ncclUniqueId id;
+  environment(settings);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  for (int r = 0; r < N; r++) pids[r] = start_as(&id, r, N, VICTIM, "stop");
+  int first = status_of(pids[0]);
+  kill(pids[VICTIM], SIGCONT);
+  ck_assert_int_eq(first, NAMED_THE_DEAD);
+  for (int r = 1; r < N; r++) ck_assert_int_eq(status_of(pids[r]), r == VICTIM ? GIVEN_UP : NAMED_THE_DEAD);
 }
 END_TEST
 
@@ -175,6 +217,7 @@ Suite *suite_processes(void)
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, processes, 0, 5);
   tcase_add_loop_test(tests, killed_rank_is_named_by_all, 0, 3);
+  tcase_add_test(tests, stopped_rank_is_found_by_who_is_far_from_it);
   tcase_add_test(tests, killed_before_all_came);
   tcase_add_test(tests, second_use_by_other_processes);
   tcase_add_test(tests, second_use_after_the_end);
