@@ -115,6 +115,20 @@ const char *tt_host_library_dir(void)
   return library_dir;
 }
 
+const char *tt_host_file_hint(int error, char *text, size_t size)
+{
+  struct rlimit limit = {0};
+  int saved = errno;
+  text[0] = 0;
+  if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    snprintf(text, size, " (the limit of open files is %llu; raise it with ulimit -n)",
+             (unsigned long long)limit.rlim_cur);
+  else if (error == ENFILE)
+    snprintf(text, size, " (the limit of the whole system: /proc/sys/fs/file-max)");
+  errno = saved;
+  return text;
+}
+
 void tt_host_raise_file_limit(void)
 {
   struct rlimit limit;

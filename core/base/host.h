@@ -16,5 +16,8 @@ void tt_host_set_library_dir(const char *directory);
 
 /* Raises the soft limit of open files to the hard one, and says so at INFO: a socket a peer needs more than 1024. */
 void tt_host_raise_file_limit(void);
+/* Puts the remedy into a sentence after `error`: " (the limit of open files is 20; raise it with ulimit -n)" where that
+ * means that files are short, else "". Returns text; errno stays. */
+const char *tt_host_file_hint(int error, char *text, size_t size);
 
 #endif

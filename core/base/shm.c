@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/host.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008u
@@ -49,12 +50,13 @@ static bool whole_pages(size_t bytes, size_t *rounded)
 
 static ncclResult_t make_file(size_t size, int *fd)
 {
+  char hint[100];
   /* Some systems demand the no-exec flag, and kernels before 6.3 do not know it. */
   *fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (*fd < 0 && errno == EINVAL) *fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (*fd < 0)
-    return TT_FAIL(ncclSystemError, "no shared memory: memfd_create: %s; if files are short, raise ulimit -n",
-                   strerror(errno));
+    return TT_FAIL(ncclSystemError, "no shared memory: memfd_create: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   if (ftruncate(*fd, (off_t)size) != 0)
     return TT_FAIL(ncclSystemError,
                    "no shared memory: cannot reserve %zu bytes: %s; check ulimit -f, or lower TUTTI_SHM_ARENA_BYTES",

@@ -3,11 +3,11 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/host.h"
 #include "base/hash.h"
 #include "base/param.h"
 #include "base/socket.h"
@@ -32,11 +32,8 @@ static void set_port(union tt_address *address, uint16_t port)
 
 static ncclResult_t out_of_files(const char *what)
 {
-  struct rlimit limit = {0};
-  int error = errno;
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return TT_FAIL(ncclSystemError, "%s: %s (the limit of open files is %llu; raise it with ulimit -n)", what,
-                 strerror(error), (unsigned long long)limit.rlim_cur);
+  char hint[100];
+  return TT_FAIL(ncclSystemError, "%s: %s%s", what, strerror(errno), tt_host_file_hint(errno, hint, sizeof(hint)));
 }
 
 static ncclResult_t open_socket(const union tt_address *address, int *fd)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/host.h"
 #include "base/hash.h"
 
 #define BACKLOG 4096
@@ -36,7 +37,9 @@ static ncclResult_t open_socket(int *fd)
 {
   *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (*fd >= 0) return ncclSuccess;
-  return TT_FAIL(ncclSystemError, "no Unix socket: %s; if files are short, raise ulimit -n", strerror(errno));
+  char hint[100];
+  return TT_FAIL(ncclSystemError, "no Unix socket: %s%s", strerror(errno),
+                 tt_host_file_hint(errno, hint, sizeof(hint)));
 }
 
 ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
@@ -95,6 +98,7 @@ static bool may_talk(int fd)
 
 ncclResult_t tt_uds_accept(int listen_fd, int *fd, tt_deadline deadline)
 {
+  char hint[100];
   *fd = -1;
   for (;;) {
     int made = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -110,8 +114,8 @@ ncclResult_t tt_uds_accept(int listen_fd, int *fd, tt_deadline deadline)
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno != EAGAIN)
-      return TT_FAIL(ncclSystemError, "accept on a Unix socket: %s; if files are short, raise ulimit -n",
-                     strerror(errno));
+      return TT_FAIL(ncclSystemError, "accept on a Unix socket: %s%s", strerror(errno),
+                     tt_host_file_hint(errno, hint, sizeof(hint)));
     if (tt_deadline_passed(deadline)) return ncclSuccess;
     struct pollfd ready = {.fd = listen_fd, .events = POLLIN};
     poll(&ready, 1, tt_deadline_poll_ms(deadline, 1000));

@@ -170,7 +170,7 @@ void tt_bootstrap_destroy(struct tt_bootstrap *b)
   tt_net_ring_destroy(b);
   tt_service_stop(b);
   tt_listener_close(&b->listener);
-  if (b->holds_root) tt_root_release(b->id_nonce);
+  if (b->holds_root) tt_root_release(b->id_nonce, b->abort);
   for (int r = 0; r < b->nranks; r++) {
     tt_mail_free(b->peers[r].waiting);
     tt_mail_free(b->peers[r].inbox);

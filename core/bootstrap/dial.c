@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 
 /* The first round gives each address a second: enough for one lost SYN (retransmitted after 1 s) only from the second
@@ -46,9 +47,8 @@ static void attempt(struct tt_link *link)
   const union tt_address *address = &link->target.addresses[link->candidate];
   int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
-    char why[120];
-    snprintf(why, sizeof(why), "socket(): %s%s", strerror(errno),
-             errno == EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
+    char why[180], hint[100];
+    snprintf(why, sizeof(why), "socket(): %s%s", strerror(errno), tt_host_file_hint(errno, hint, sizeof(hint)));
     tt_dial_failed(link, why, false);
     return;
   }

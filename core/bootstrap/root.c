@@ -19,6 +19,9 @@
 #define UNPROVEN_MAX 256
 /* Pause of accepting when descriptors ran out. */
 #define EXHAUSTED_MS 100
+/* How long ranks that are on their way are waited for after a failure, as long as a goodbye may take elsewhere. */
+#define LATE_MS 2000
+#define LATE_LOOK_USEC 5000
 
 static struct {
   pthread_mutex_t mutex;
@@ -31,6 +34,7 @@ static struct {
   struct tt_root_client *clients; /* newest first */
   uint64_t dropped;
   tt_deadline accept_after;
+  bool ran_short; /* of descriptors, once: ranks may be missing because of that */
 } root = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .wake = -1};
 
 static struct tt_root_id *find(uint64_t nonce)
@@ -102,6 +106,7 @@ static void accept_all(int listen_fd)
     add_client(fd);
   }
   if (!exhausted) return;
+  root.ran_short = true;
   if (!drop_oldest_unproven("out of file descriptors"))
     TT_INFO(TT_BOOTSTRAP, "Bootstrap root: out of file descriptors (ulimit -n); a rank has to wait");
   root.accept_after = tt_deadline_in_ms(EXHAUSTED_MS);
@@ -141,7 +146,7 @@ static void serve_all(void)
   /* Answers that an id's failure queued above may be out already. */
   for (struct tt_root_id *id = root.ids; id; id = id->next) {
     if (tt_deadline_passed(id->deadline))
-      tt_root_id_expire(id, root.dropped);
+      tt_root_id_expire(id, root.dropped, root.ran_short);
     else if (id->state == TT_ROOT_OPEN && id->nranks > 0 && tt_deadline_passed(id->warn_at))
       tt_root_id_warn(id);
   }
@@ -357,9 +362,24 @@ static void settle(void)
   if (last) pthread_join(thread, NULL);
 }
 
-void tt_root_release(uint64_t nonce)
+/* The process may end as soon as its call has returned, and take with it the only place where a rank that comes a
+ * moment later would learn whose death ended it all. With the mutex, which it releases in between. */
+static void wait_for_late(uint64_t nonce, const _Atomic uint32_t *abort)
+{
+  tt_deadline until = tt_deadline_in_ms(LATE_MS);
+  struct tt_root_id *id;
+  while ((id = find(nonce)) && tt_root_id_expects(id) && !tt_deadline_passed(until)) {
+    if (abort && atomic_load_explicit(abort, memory_order_relaxed) != 0) return;
+    pthread_mutex_unlock(&root.mutex);
+    usleep(LATE_LOOK_USEC);
+    lock_service();
+  }
+}
+
+void tt_root_release(uint64_t nonce, const _Atomic uint32_t *abort)
 {
   lock_service();
+  wait_for_late(nonce, abort);
   struct tt_root_id *id = find(nonce);
   if (id && id->holders > 0) id->holders--;
   settle();

@@ -12,9 +12,10 @@ enum { TT_TAG_CHECKIN = 1, TT_TAG_ANSWER = 2 };
 ncclResult_t tt_root_add(struct tt_id *id);
 /* The same at the fixed address in id->root (NCCL_COMM_ID). */
 ncclResult_t tt_root_add_fixed(const struct tt_id *id, int nranks);
-/* While held, the root goes on telling latecomers that the id is used. Nothing happens if the id was not made here. */
+/* While held, the root goes on telling latecomers that the id is used. Nothing happens if the id was not made here.
+ * Where a rank's death ended the meeting, release waits up to 2 s for those that are on their way, unless aborted. */
 void tt_root_hold(uint64_t nonce);
-void tt_root_release(uint64_t nonce);
+void tt_root_release(uint64_t nonce, const _Atomic uint32_t *abort);
 /* The id will not be needed any more (one rank only). */
 void tt_root_drop(uint64_t nonce);
 

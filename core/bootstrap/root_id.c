@@ -1,11 +1,13 @@
 /* One unique id at its root: who has checked in, what is wrong, what each rank is told. See root.h. */
 #include "bootstrap/root_internal.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "bootstrap/root.h"
 
@@ -128,6 +130,7 @@ static void admit(struct tt_root_id *id, struct tt_root_client *client, const st
     return;
   }
   slot->client = client;
+  slot->came = true;
   slot->endpoint = checkin->endpoint;
   client->until = TT_DEADLINE_NEVER;
   if (++id->came == id->nranks) answer_all(id);
@@ -149,6 +152,7 @@ void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, co
   client->id = id;
   client->rank = checkin.rank;
   id->waiting++;
+  if (id->state == TT_ROOT_FAILED && checkin.rank < id->nranks) id->slots[checkin.rank].came = true;
   if (id->state == TT_ROOT_FAILED)
     answer(client, &id->failure);
   else if (id->nranks == 0 && !first_checkin(id, checkin.nranks))
@@ -164,11 +168,12 @@ void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client)
   if (client->rank < id->nranks && id->slots[client->rank].client == client) {
     char text[TT_ADDRESS_TEXT];
     id->slots[client->rank].client = NULL;
-    if (id->state == TT_ROOT_OPEN)
-      fail(id, ncclRemoteError,
-           "rank %d (%s) left while the other ranks were still awaited (%d of %d had come): it ended, was killed, or "
-           "gave up; its own log says why",
-           client->rank, tt_address_print(&id->slots[client->rank].endpoint.addresses[0], text), id->came, id->nranks);
+    if (id->state != TT_ROOT_OPEN) return;
+    id->lost = true;
+    fail(id, ncclRemoteError,
+         "rank %d (%s) left while the other ranks were still awaited (%d of %d had come): it ended, was killed, or "
+         "gave up; its own log says why",
+         client->rank, tt_address_print(&id->slots[client->rank].endpoint.addresses[0], text), id->came, id->nranks);
   }
 }
 
@@ -204,13 +209,16 @@ void tt_root_id_warn(struct tt_root_id *id)
   set_warning(id);
 }
 
-void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped)
+void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short)
 {
   if (id->state != TT_ROOT_OPEN || id->nranks == 0) return;
-  char missing[512], clients[160] = "";
+  char missing[512], hint[100], clients[160] = "";
   list_missing(id, missing, sizeof(missing));
   uint64_t count = dropped - id->dropped_before;
-  if (count)
+  if (ran_short)
+    snprintf(clients, sizeof(clients), "; meanwhile the process of the root had no descriptors left%s",
+             tt_host_file_hint(EMFILE, hint, sizeof(hint)));
+  else if (count)
     snprintf(
         clients, sizeof(clients),
         "; %llu connections were dropped because they did not complete the handshake (no or a wrong proof, silent, "
@@ -219,6 +227,14 @@ void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped)
   fail(id, ncclRemoteError, "%d of %d ranks did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s",
        id->nranks - id->came, id->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT),
        id->nranks - id->came == 1 ? "" : "s", missing, clients);
+}
+
+bool tt_root_id_expects(const struct tt_root_id *id)
+{
+  if (id->state != TT_ROOT_FAILED || !id->lost) return false;
+  for (int r = 0; r < id->nranks; r++)
+    if (!id->slots[r].came) return true;
+  return false;
 }
 
 bool tt_root_id_finished(const struct tt_root_id *id)

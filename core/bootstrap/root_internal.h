@@ -20,6 +20,7 @@ struct tt_root_client {
 enum tt_root_state { TT_ROOT_OPEN, TT_ROOT_ANSWERED, TT_ROOT_FAILED };
 
 struct tt_root_slot {
+  bool came;                     /* at any time: the rank knows, or will be told, how it ended */
   struct tt_root_client *client; /* NULL: did not come, or is gone again */
   struct tt_endpoint endpoint;
 };
@@ -32,6 +33,7 @@ struct tt_root_id {
   struct tt_listener listener; /* of a fixed one; else the service's listeners serve it */
   enum tt_root_state state;
   int holders;
+  bool lost;        /* FAILED because a rank left: those that did not come yet may be on their way */
   int nranks, came; /* nranks is 0 until the first check-in */
   struct tt_root_slot *slots;
   tt_deadline deadline;     /* OPEN: when it fails; FAILED: until when latecomers are told why */
@@ -52,7 +54,9 @@ void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client);
 /* warn_at came: names the ranks that are missing, and sets the next time. */
 void tt_root_id_warn(struct tt_root_id *id);
 /* The deadline came. */
-void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped);
+void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short);
 bool tt_root_id_finished(const struct tt_root_id *id);
+/* Whether ranks are on their way, most likely, that will find the root's failure nowhere but here. */
+bool tt_root_id_expects(const struct tt_root_id *id);
 
 #endif

@@ -156,7 +156,9 @@ ncclResult_t tt_peer_memory_fetch(struct tt_peer_memory *memory, int rank, uint6
   ncclResult_t result = socket >= 0 ? ask(memory, rank, socket, object, fd, bytes) : ncclSuccess;
   if (socket >= 0) close(socket);
   if (result == ncclSuccess && *fd >= 0) return ncclSuccess;
-  return TT_FAIL(ncclRemoteError, "rank %d (%s, process %d) does not hand out its memory %llu: it has probably ended",
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d (%s, process %d) does not hand out its memory %llu: it has ended, or is short of open files, "
+                 "as its log says then",
                  rank, info->host, info->pid, (unsigned long long)object);
 }
 
@@ -205,8 +207,9 @@ static ncclResult_t map(struct tt_peer_memory *memory, int rank, uint64_t offset
   }
   if (peer->fd >= 0) return tt_shm_map(peer->fd, offset, bytes, ptr);
   return TT_FAIL(ncclRemoteError,
-                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has probably ended", rank,
-                 memory->infos[rank].host, memory->infos[rank].pid);
+                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has ended, or is short of "
+                 "open files, as its log says then",
+                 rank, memory->infos[rank].host, memory->infos[rank].pid);
 }
 
 ncclResult_t tt_peer_memory_map(struct tt_peer_memory *memory, int rank, uint64_t offset, size_t bytes, void **ptr)

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/host.h"
 
 #define STRIPE_ALIGN 64
 #define MOVE_BYTES ((size_t)1 << 20) /* a system call, so that no lane starves the others of its thread */
@@ -162,14 +163,15 @@ ncclResult_t tt_netsocket_lanes_start(struct tt_netsocket_link *link, const int 
   TT_TRY(TT_CALLOC(&link->helper, (size_t)threads));
   /* All lanes' division among threads must be known before the first helper runs. */
   link->threads = threads;
+  char hint[100];
   for (int i = 0; i < threads; i++)
     link->helper[i] = (struct tt_netsocket_helper){.link = link, .first = i, .wake = -1};
   for (int i = 0; i < threads && result == ncclSuccess; i++) {
     struct tt_netsocket_helper *helper = &link->helper[i];
     helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (helper->wake < 0)
-      result =
-          TT_FAIL(ncclSystemError, "net socket: no eventfd for a helper thread: %s; check ulimit -n", strerror(errno));
+      result = TT_FAIL(ncclSystemError, "net socket: no eventfd for a helper thread: %s%s", strerror(errno),
+                       tt_host_file_hint(errno, hint, sizeof hint));
     else
       result = tt_thread_start(&helper->thread, "tutti-net-sock", helper_run, helper);
     if (result != ncclSuccess) tt_socket_close(&helper->wake);

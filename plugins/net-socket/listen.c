@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/host.h"
 
 #define GREETING_MS 5000  /* for the first 32 bytes of a socket */
 #define ASSEMBLY_MS 30000 /* from the first to the last socket of a connection */
@@ -121,7 +122,9 @@ static ncclResult_t take_clients(struct listener *listener)
           drop_stranger(listener, &listener->clients, "was the oldest silent one when descriptors ran out");
           return ncclSuccess;
         }
-        return TT_FAIL(ncclSystemError, "net socket: cannot accept a connection: %s; check ulimit -n", strerror(errno));
+        char hint[100];
+        return TT_FAIL(ncclSystemError, "net socket: cannot accept a connection: %s%s", strerror(errno),
+                       tt_host_file_hint(errno, hint, sizeof hint));
       }
       if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
         return TT_FAIL(ncclInternalError, "net socket: accept on a listener that is not open: %s", strerror(errno));
