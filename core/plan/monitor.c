@@ -86,7 +86,7 @@ static ncclResult_t look(struct tt_monitor *monitor)
   struct tt_watch_due due = tt_watch_idle(&monitor->clock, tt_timer_ns());
   struct tt_watch_wait wait = {
       .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
-  return due.stalled ? tt_watch_waits(&wait, due.report_seconds) : ncclSuccess;
+  return due.stalled ? tt_watch_waits(&wait, &due) : ncclSuccess;
 }
 
 ncclResult_t tt_monitor_peek(struct ncclComm *comm)

@@ -90,7 +90,7 @@ static ncclResult_t drive(struct run *run)
     }
     struct tt_watch_due due = tt_watch_idle(&clock, tt_timer_ns());
     result = tt_watch_check(run->plans, run->nplans, due.look);
-    if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, due.report_seconds);
+    if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, &due);
     if (result != ncclSuccess) break;
     tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
   }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "base/timer.h"
 #include "program/signature.h"
 
@@ -23,8 +24,9 @@ struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now)
   struct tt_watch_due due = {.look = idle > LOOK_NS, .stalled = now - clock->stalled_since > STALL_NS};
   if (!due.stalled) return due;
   clock->stalled_since = now;
+  due.idle_seconds = (int)(idle / 1000000000u);
   if (idle > clock->warn_after) {
-    due.report_seconds = (int)(idle / 1000000000u);
+    due.report_seconds = due.idle_seconds;
     clock->warn_after *= 2;
   }
   return due;
@@ -79,27 +81,44 @@ static ncclResult_t check_peer(const struct tt_watch_wait *wait)
                  comm->rank, wait->sending ? "send to" : "receive from", wait->peer);
 }
 
-/* One line for who wonders why nothing happens. Being late is no error. */
-static void report(const struct tt_watch_wait *wait, int seconds)
+/* What a wait is in, and for whom: "AllReduce ...; not heard of in it: rank 1, 3" */
+static void describe(const struct tt_watch_wait *wait, char *text, size_t size)
 {
-  char text[300], late[160] = "";
-  tt_signature_describe(&wait->signature, text, sizeof text);
+  char operation[300], late[160] = "";
+  tt_signature_describe(&wait->signature, operation, sizeof operation);
   if (is_collective(&wait->signature))
     tt_health_late(wait->comm->health, late, sizeof late);
   else if (wait->peer >= 0)
     snprintf(late, sizeof late, "%d", wait->peer);
-  TT_WARN("rank %d has waited %d s in %s; %s%s", wait->comm->rank, seconds, text,
-          late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
+  snprintf(text, size, "%s; %s%s", operation, late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
 }
 
-ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, int report_seconds)
+/* Being late is no error, unless the user says so. */
+static ncclResult_t check_patience(const struct tt_watch_wait *wait, int seconds)
+{
+  int64_t limit = tt_param_int(TT_PARAM_TUTTI_LATE_TIMEOUT);
+  char text[500];
+  if (limit == 0 || seconds < limit) return ncclSuccess;
+  describe(wait, text, sizeof text);
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d has waited %d s, which is all that TUTTI_LATE_TIMEOUT allows, in %s; look at what the "
+                 "ranks do, or raise TUTTI_LATE_TIMEOUT (0: no limit)",
+                 wait->comm->rank, seconds, text);
+}
+
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, const struct tt_watch_due *due)
 {
   tt_health_stalled(wait->comm->health);
-  if (report_seconds > 0) report(wait, report_seconds);
+  TT_TRY(check_patience(wait, due->idle_seconds));
+  if (due->report_seconds > 0) { /* one line for who wonders why nothing happens */
+    char text[500];
+    describe(wait, text, sizeof text);
+    TT_WARN("rank %d has waited %d s in %s", wait->comm->rank, due->report_seconds, text);
+  }
   return check_peer(wait);
 }
 
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds)
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, const struct tt_watch_due *due)
 {
   for (int p = 0; p < nplans; p++) {
     for (int w = 0, first = 1; has_work(&plans[p]) && w < plans[p].nworks; w++) {
@@ -111,7 +130,9 @@ ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int repor
                                    .peer =
                                        is_collective(&work->signature) || program->npeers == 0 ? -1 : program->peers[0],
                                    .sending = program->collective == TT_FUNC_SEND};
-      TT_TRY(tt_watch_waits(&wait, first ? report_seconds : 0)); /* one line a communicator */
+      struct tt_watch_due once = *due; /* one line a communicator */
+      if (!first) once.report_seconds = 0;
+      TT_TRY(tt_watch_waits(&wait, &once));
       first = 0;
     }
   }

@@ -14,7 +14,8 @@ struct tt_watch_clock {
 struct tt_watch_due {
   bool look;          /* for ranks that are gone without a word */
   bool stalled;       /* tt_watch_stalled, again each time: a peer may leave later */
-  int report_seconds; /* its argument */
+  int report_seconds; /* > 0: the log is told that it has waited for so long */
+  int idle_seconds;   /* how long nothing has moved; 0 unless `stalled` */
 };
 /* Nothing moved until `now`. */
 struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now);
@@ -26,9 +27,10 @@ struct tt_watch_wait {
   int peer; /* that it waits for; -1: not known */
   bool sending;
 };
-/* Tells the others what this rank is at, and fails where a peer that a send or receive waits for has left. With
- * report_seconds > 0, warns that so much time has passed, with the ranks that are missing. */
-ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, int report_seconds);
+/* Tells the others what this rank is at, and fails where a peer that a send or receive waits for has left, or where the
+ * user does not want to wait for so long (TUTTI_LATE_TIMEOUT). Warns when that is due, with the ranks that are missing.
+ */
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, const struct tt_watch_due *due);
 
 /* Notes the collectives that begin now. */
 void tt_watch_begin(const struct tt_plan *plans, int nplans);
@@ -38,6 +40,6 @@ ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle);
  * it. Returns that, else `result`. */
 ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_t result);
 /* Nothing has moved for a while: tt_watch_waits for all operations of the plans. */
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, int report_seconds);
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, const struct tt_watch_due *due);
 
 #endif

@@ -17,6 +17,7 @@ START_TEST(times)
     struct tt_watch_due due = tt_watch_idle(&clock, start + (uint64_t)ms * MS);
     if (due.look && looked_after < 0) looked_after = ms;
     stalls += due.stalled;
+    ck_assert_int_eq(due.idle_seconds, due.stalled ? ms / 1000 : 0);
     if (due.report_seconds == 0) continue;
     ck_assert(due.stalled);
     ck_assert_int_lt(nreports, 4);
