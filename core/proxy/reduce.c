@@ -153,7 +153,8 @@ static ncclResult_t check_message(const struct tt_proxy_reduce *reduce, uint64_t
 
 static ncclResult_t failed(const struct tt_proxy_reduce *reduce, ncclResult_t result)
 {
-  return TT_FAIL(result, "rank %d: reducing via %s failed (error %d)", reduce->proxy->rank, reduce->label, (int)result);
+  return TT_FAIL(result, "rank %d: reducing via %s failed: %s", reduce->proxy->rank, reduce->label,
+                 tt_log_thread_error());
 }
 
 /* Posts one step; *posted says whether the plugin took it. */

@@ -66,6 +66,14 @@ static ncclResult_t prepare(struct tt_proxy_conn *conn, uint64_t step, int proto
   return ncclSuccess;
 }
 
+/* The network's own sentence is this thread's last error. */
+static ncclResult_t failed(const struct tt_proxy_conn *conn, ncclResult_t result)
+{
+  return TT_FAIL(result, "rank %d: %s rank %d via %s failed: %s", conn->proxy->rank,
+                 conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label,
+                 tt_log_thread_error());
+}
+
 static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t)
 {
   struct tt_net *net = conn->proxy->net;
@@ -77,9 +85,7 @@ static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t
     t->request = NULL;
     result = tt_net_irecv(net, conn->config.comm, 1, &t->data, &t->bytes, &tag, &t->mhandle, NULL, &t->request);
   }
-  if (result != ncclSuccess)
-    return TT_FAIL(result, "rank %d: %s rank %d via %s failed (error %d)", conn->proxy->rank,
-                   conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label, result);
+  if (result != ncclSuccess) return failed(conn, result);
   return ncclSuccess;
 }
 
@@ -104,8 +110,8 @@ static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
   return ncclSuccess;
 }
 
-/* A message has come. That it is the right one is the executor's to check, which knows what it expects and can name both
- * sides of a disagreement; it must only be a message. */
+/* A message has come. That it is the right one is the executor's to check, which knows what it expects and can name
+ * both sides of a disagreement; it must only be a message. */
 static ncclResult_t check_message(const struct tt_proxy_conn *conn, const struct tt_proxy_transfer *transfer, int size)
 {
   if (size >= TT_SLOT_HEADER && (size_t)size <= transfer->bytes) return ncclSuccess;
@@ -120,9 +126,7 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     struct tt_proxy_transfer *transfer = &conn->transfers[slot];
     int done = 0, size = 0;
     ncclResult_t result = tt_net_test(conn->proxy->net, transfer->request, &done, &size);
-    if (result != ncclSuccess)
-      return TT_FAIL(result, "rank %d: %s rank %d via %s failed (error %d)", conn->proxy->rank,
-                     conn->config.send ? "sending to" : "receiving from", conn->config.peer, conn->label, result);
+    if (result != ncclSuccess) return failed(conn, result);
     if (!done) break;
     if (!conn->config.send) {
       TT_TRY(check_message(conn, transfer, size));
