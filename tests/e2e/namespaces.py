@@ -222,5 +222,86 @@ class Namespaces(Case):
                              f"rank {rank}")
 
 
+class Unreachable(Case):
+    """A network that goes away without a word: no connection is closed, and nothing that is sent arrives."""
+
+    SECONDS = 2
+
+    @classmethod
+    def setUpClass(cls):
+        Namespaces.setUpClass()
+
+    def setUp(self):
+        super().setUp()
+        self.hosts = Hosts()
+        self.addCleanup(self.hosts.remove)
+
+    def tearDown(self):
+        self.nothing_left()
+
+    def start_ranks(self, steps, **env):
+        """Ranks 0 and 1 on one host, 2 and 3 on the other."""
+        a, b = self.hosts.names
+        file = os.path.join(self.work, "id")
+        return [self.start(lib.RANKS, r, 4, file, *steps.split(), host=host,
+                           **{"TUTTI_PEER_TIMEOUT": self.SECONDS, "NCCL_BOOTSTRAP_TIMEOUT": 20, **env})
+                for r, host in enumerate((a, a, b, b))]
+
+    def cut(self, number):
+        ip("-n", self.hosts.names[1], "link", "set", f"e{number}", "down")
+
+    def blamed(self, processes, pattern):
+        """All end by themselves, and each blames a rank of the other host."""
+        for rank, process in enumerate(processes):
+            process.wait(60)
+            self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+            self.assertRegex(process.err, pattern % ("[23]" if rank < 2 else "[01]"), f"rank {rank}")
+
+    def test_in_an_all_reduce(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        processes = self.start_ranks("init loop:all_reduce:1000")
+        self.until(lambda: all("running" in p.out for p in processes), "the loop's start")
+        self.cut(0)
+        self.blamed(processes, r"rank %%s .*has not answered for %d s \(TUTTI_PEER_TIMEOUT\)" % self.SECONDS)
+
+    def test_a_second_interface(self):
+        """Ranks go on hearing of each other over the first one, and only the data of the second is lost."""
+        self.hosts.cable(0, "10.1.0.%/24")
+        self.hosts.cable(1, "10.2.0.%/24")
+        processes = self.start_ranks("init loop:all_reduce:200000", NCCL_SOCKET_IFNAME="e0,e1", NCCL_MIN_NCHANNELS=2)
+        self.until(lambda: all("running" in p.out for p in processes), "the loop's start")
+        self.assertTrue(all(sent > 100000 for sent in self.hosts.sent(1)), "the second interface carries nothing")
+        self.cut(1)
+        for rank, process in enumerate(processes):
+            process.wait(60)
+            self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+            self.assertRegex(process.err, r"rank \d.*10\.2\.0\.[12]", f"rank {rank}")
+
+    def test_during_init(self):
+        self.hosts.cable(0, "10.1.0.%/24")
+        a, b = self.hosts.names
+        file = os.path.join(self.work, "id")
+        env = {"TUTTI_PEER_TIMEOUT": self.SECONDS, "NCCL_BOOTSTRAP_TIMEOUT": 3}
+        processes = [self.start(lib.RANKS, r, 4, file, "init", host=h, **env) for r, h in enumerate((a, a, b))]
+        self.until(lambda: lib.listening(processes[2].pid), "the listening of rank 2")
+        time.sleep(0.3)
+        self.cut(0)
+        processes.append(self.start(lib.RANKS, 3, 4, file, "init", host=b, **env))
+        for rank, process in enumerate(processes):
+            process.wait(60)
+            self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
+            self.assertRegex(process.err, r"\brank 3\b|bootstrap root", f"rank {rank}")
+
+    def test_before_destroy(self):
+        """Nobody waits, so nothing need be found out; but nobody is waited for in vain either."""
+        self.hosts.cable(0, "10.1.0.%/24")
+        processes = self.start_ranks("init all_reduce:10 ready sleep:500 destroy")
+        self.until(lambda: all("running" in p.out for p in processes), "the all-reduce")
+        self.cut(0)
+        for rank, process in enumerate(processes):
+            process.wait(60)
+            self.assertEqual(process.status, 0, f"rank {rank}: {process.all}")
+
+
 if __name__ == "__main__":
     lib.main()

@@ -3,7 +3,9 @@
  * NCCL_COMM_ID set too: the file then says that rank 0 is up). A step is one of id                                fetch
  * the unique id (init does so too) init | destroy | leave            create the communicator; destroy it; exit at once
  * with status 0 COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
- *     send:COUNT:PEER | recv:COUNT:PEER of floats
+ *     send:COUNT:PEER | recv:COUNT:PEER of floats; shift:COUNT sends to the next rank and receives from the one before
+ *     again                             destroys the communicator and makes another, whose id rank 0 sends over the old
+ *     ready                             says "running"
  *     sleep:MILLISECONDS
  *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
  * names loop:...                          the same again and again, until it fails; says "running" after the first An
@@ -61,7 +63,7 @@ static void look_behind(const char *step)
 #ifdef __SANITIZE_THREAD__
   before.threads++; /* the sanitizer's own, which starts with the first of ours */
 #endif
-  if (getenv("E2E_LOOK_BEHIND") == NULL || strcmp(step, "init") == 0) return;
+  if (getenv("E2E_LOOK_BEHIND") == NULL || strcmp(step, "init") == 0 || strcmp(step, "again") == 0) return;
   for (int i = 0; i < 200; i++) {
     now = look();
     if (now.threads <= before.threads && now.files <= before.files && now.mappings <= before.mappings) return;
@@ -152,10 +154,35 @@ static void compare(const float *out, size_t count, float expected)
     }
 }
 
+static void shift(const char *step, size_t count)
+{
+  float *in = calloc(count + 1, sizeof *in), *out = calloc(count + 1, sizeof *out);
+  for (size_t i = 0; i < count; i++) in[i] = (float)rank;
+  check(step, ncclGroupStart());
+  check(step, ncclSend(in, count, ncclFloat, (rank + 1) % nranks, comm, NULL));
+  check(step, ncclRecv(out, count, ncclFloat, (rank + nranks - 1) % nranks, comm, NULL));
+  check(step, ncclGroupEnd());
+  wait_for_operation(step);
+  compare(out, count, (float)((rank + nranks - 1) % nranks));
+  free(in);
+  free(out);
+}
+
+/* The new id goes over the old communicator. */
+static void again(const char *step)
+{
+  if (rank == 0) check(step, ncclGetUniqueId(&id));
+  check(step, ncclBroadcast(&id, &id, sizeof id, ncclUint8, 0, comm, NULL));
+  wait_for_operation(step);
+  check(step, ncclCommDestroy(comm));
+  comm = NULL;
+  check(step, ncclCommInitRank(&comm, nranks, id, rank));
+}
+
 static void collective(const char *step)
 {
-  static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                      "reduce",     "send",       "recv",           NULL};
+  static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
+                                      "send",       "recv",       "shift",          NULL};
   static const char *const ops[] = {"sum", "prod", "max", "min", "avg", NULL};
   static const char *const types[] = {"int8",   "uint8", "int32", "uint32", "int64",
                                       "uint64", "half",  "float", "double", NULL};
@@ -167,6 +194,10 @@ static void collective(const char *step)
   for (int i = 0; i < 5 && word != NULL; i++, word = strtok_r(NULL, ":", &save)) words[i] = word;
   int kind = index_of(words[0], kinds);
   size_t count = strtoull(words[1], NULL, 10), needed = count * (size_t)nranks * sizeof(double);
+  if (kind == 7) {
+    shift(step, count);
+    return;
+  }
   if (kind >= 5) {
     int peer = atoi(words[2]);
     float *buffer = calloc(count + 1, sizeof *buffer);
@@ -208,6 +239,11 @@ static void run(const char *step)
   } else if (strcmp(step, "destroy") == 0) {
     check(step, ncclCommDestroy(comm));
     comm = NULL;
+  } else if (strcmp(step, "again") == 0) {
+    again(step);
+  } else if (strcmp(step, "ready") == 0) {
+    printf("running\n");
+    fflush(stdout);
   } else if (strcmp(step, "leave") == 0) {
     _exit(0);
   } else if (strncmp(step, "sleep:", 6) == 0) {
