@@ -14,7 +14,7 @@ TT_PARAM(NCCL_SOCKET_TIMEOUT,          INT, 60, 1, 86400, false, "seconds after 
 TT_PARAM(NCCL_BOOTSTRAP_TIMEOUT,       INT, 300, 1, 86400, false, "seconds that creating a communicator waits for other ranks")
 TT_PARAM(TUTTI_PEER_TIMEOUT,           INT, 60, 0, 86400, false, "seconds after which a peer that does not answer while it is waited for (stopped, unreachable) counts as dead; 0: never")
 TT_PARAM(TUTTI_LATE_TIMEOUT,           INT, 0, 0, 86400, false, "seconds after which an operation fails that waits for ranks that are alive but late; 0: they are waited for without end")
-TT_PARAM(TUTTI_INIT_WARN,              INT, 10, 0, 86400, false, "seconds after which ranks that are missing while a communicator is created are named; again after twice the time; 0: never")
+TT_PARAM(TUTTI_INIT_WARN,              INT, 10, 0, 86400, false, "seconds after which ranks that are waited for while a communicator is created or connected are named; again after twice the time; 0: never")
 TT_PARAM(NCCL_OOB_NET_ENABLE,          BOOL, 0, 0, 1, true, "1: the bootstrap ring runs over the net plugin")
 TT_PARAM(NCCL_HOSTID,                  STRING, 0, 0, 0, false, "replaces the host's identity; ranks with different ones use the network")
 TT_PARAM(NCCL_CONNECT_ROUND_MAX_PEERS, INT, 128, 1, 1000000, true, "peers connected in one round of set-up")

@@ -132,14 +132,14 @@ static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nran
 {
   struct tt_bootstrap *b = NULL;
   const struct tt_id *id = &ids[tt_share_of(rank, nranks, nids).root];
-  if (!id->fixed) TT_TRY(tt_root_claim(id->nonce));
+  for (int i = 0; !id->fixed && i < nids; i++) TT_TRY(tt_root_claim(ids[i].nonce));
   TT_TRY(make_object(rank, nranks, abort, &b));
   ncclResult_t result = ncclSuccess;
   if (nranks > 1)
     result = join(b, ids, nids, id);
   else if (!id->fixed)
     tt_root_drop(id->nonce);
-  if (!id->fixed) tt_root_claim_done(id->nonce);
+  for (int i = 0; !id->fixed && i < nids; i++) tt_root_claim_done(ids[i].nonce);
   if (result == ncclSuccess)
     *out = b;
   else

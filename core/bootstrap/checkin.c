@@ -16,6 +16,8 @@
 #define REFUSED_MS 3000
 /* Loopback addresses from another host lead nowhere, or to somebody else. */
 #define STRAY_MS 3000
+/* A root's word about who is missing may come so much later than it is due. */
+#define WORD_LATE_MS 3000
 /* Every rank has at most so many listening sockets. */
 #define RANK_ADDRESSES 2
 
@@ -83,10 +85,19 @@ static ncclResult_t open_listener(struct tt_bootstrap *b, const struct tt_link *
   return ncclSuccess;
 }
 
-static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline,
-                                 struct tt_answer *answer)
+/* The root says now and then who is missing. A root that does not, is what this rank waits for. */
+static tt_deadline next_word(int warned)
+{
+  int64_t seconds = tt_param_int(TT_PARAM_TUTTI_INIT_WARN);
+  return seconds > 0 ? tt_deadline_in_ms((seconds * 1000 << TT_MIN(warned, 10)) + WORD_LATE_MS) : TT_DEADLINE_NEVER;
+}
+
+/* Takes the root's next word; ncclInProgress in *answer: it is not the last. */
+static ncclResult_t await_word(struct tt_bootstrap *b, struct tt_link *link, int *warned, tt_deadline deadline,
+                               struct tt_answer *answer)
 {
   struct tt_message *message;
+  tt_deadline warn_at = next_word((*warned)++);
   while (!(message = tt_link_receive(link))) {
     if (link->state == TT_LINK_CLOSED)
       return TT_FAIL(ncclRemoteError,
@@ -98,11 +109,29 @@ static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, t
                      "the bootstrap root did not answer rank %d of %d within %lld s "
                      "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
                      b->rank, b->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+    if (warn_at != TT_DEADLINE_NEVER && tt_deadline_passed(warn_at)) {
+      TT_WARN(
+          "rank %d of %d waits for the bootstrap root, which does not say who is missing: its process may be stopped",
+          b->rank, b->nranks);
+      warn_at = next_word((*warned)++);
+    }
     TT_TRY(turn(b, link, deadline));
   }
   bool good = message->tag == TT_TAG_ANSWER && tt_wire_get_answer(message->data, message->bytes, answer);
   free(message);
   if (!good) return TT_FAIL(ncclInternalError, "the bootstrap root's answer to rank %d makes no sense", b->rank);
+  return ncclSuccess;
+}
+
+static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline,
+                                 struct tt_answer *answer)
+{
+  int warned = 0;
+  TT_TRY(await_word(b, link, &warned, deadline, answer));
+  while (answer->result == ncclInProgress) {
+    TT_WARN("rank %d of %d waits: %s", b->rank, b->nranks, answer->text);
+    TT_TRY(await_word(b, link, &warned, deadline, answer));
+  }
   if (answer->result == ncclSuccess) return ncclSuccess;
   return TT_FAIL(answer->result, "rank %d of %d could not join: %s", b->rank, b->nranks, answer->text);
 }
@@ -131,7 +160,7 @@ struct tt_share tt_share_of(int rank, int nranks, int nroots)
 /* A check-in with one root. */
 struct visit {
   const struct tt_id *id;
-  int rank, nranks; /* as this root counts */
+  int place, places; /* among those that come to this root */
   struct tt_link *link;
   struct tt_answer answer;
 };
@@ -142,26 +171,39 @@ struct visit {
 static int plan_visits(const struct tt_bootstrap *b, const struct tt_id *ids, int nids, struct visit visits[2])
 {
   if (nids == 1) {
-    visits[0] = (struct visit){.id = ids, .rank = b->rank, .nranks = b->nranks};
+    visits[0] = (struct visit){.id = ids, .place = b->rank, .places = b->nranks};
     return 1;
   }
   struct tt_share mine = tt_share_of(b->rank, b->nranks, nids);
-  visits[0] = (struct visit){.id = &ids[mine.root], .rank = b->rank - mine.first, .nranks = mine.count + 1};
+  visits[0] = (struct visit){.id = &ids[mine.root], .place = b->rank - mine.first, .places = mine.count + 1};
   if (b->rank != mine.first) return 1;
   struct tt_share before = tt_share_of((b->rank + b->nranks - 1) % b->nranks, b->nranks, nids);
-  visits[1] = (struct visit){.id = &ids[before.root], .rank = before.count, .nranks = before.count + 1};
+  visits[1] = (struct visit){.id = &ids[before.root], .place = before.count, .places = before.count + 1};
   return 2;
 }
 
-static ncclResult_t check_in(struct tt_bootstrap *b, struct visit *visit, tt_deadline deadline,
+/* What is equal if all ranks give the same ids in the same order. */
+static uint64_t hash_list(const struct tt_id *ids, int nids)
+{
+  uint64_t hash = (uint64_t)nids;
+  for (int i = 0; i < nids; i++) hash = tt_hash_more(hash, &ids[i].nonce, sizeof(ids[i].nonce));
+  return hash;
+}
+
+static ncclResult_t check_in(struct tt_bootstrap *b, struct visit *visit, uint64_t list, tt_deadline deadline,
                              struct tt_checkin_times *times)
 {
   unsigned char bytes[TT_CHECKIN_BYTES];
-  TT_TRY(reach(b, visit->id, visit->rank, deadline, &visit->link));
+  TT_TRY(reach(b, visit->id, b->rank, deadline, &visit->link));
   times->reached = tt_timer_ns();
   if (b->listener.count == 0) TT_TRY(open_listener(b, visit->link));
   times->listening = tt_timer_ns();
-  struct tt_checkin checkin = {.rank = visit->rank, .nranks = visit->nranks, .endpoint = b->listener.endpoint};
+  struct tt_checkin checkin = {.rank = b->rank,
+                               .nranks = b->nranks,
+                               .place = visit->place,
+                               .places = visit->places,
+                               .list = list,
+                               .endpoint = b->listener.endpoint};
   tt_wire_put_checkin(bytes, &checkin);
   return tt_link_send(visit->link, TT_TAG_CHECKIN, bytes, sizeof(bytes));
 }
@@ -174,7 +216,8 @@ ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *ids, int
   tt_deadline deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000 + GRACE_MS);
   times->start = tt_timer_ns();
   int nvisits = plan_visits(b, ids, nids, visits);
-  for (int v = 0; v < nvisits; v++) TT_TRY_GOTO(check_in(b, &visits[v], deadline, times), result, out);
+  uint64_t list = hash_list(ids, nids);
+  for (int v = 0; v < nvisits; v++) TT_TRY_GOTO(check_in(b, &visits[v], list, deadline, times), result, out);
   for (int v = 0; v < nvisits; v++)
     TT_TRY_GOTO(await_answer(b, visits[v].link, deadline, &visits[v].answer), result, out);
   times->answered = tt_timer_ns();

@@ -186,6 +186,16 @@ static ncclResult_t hopeless(struct tt_bootstrap *b, int peer, struct tt_mail_sc
   return ncclSuccess;
 }
 
+/* One line for who wonders why nothing happens, after TUTTI_INIT_WARN and then after twice the time again. */
+static void warn_late(const struct tt_bootstrap *b, int peer, uint64_t waited_ns, int *warned)
+{
+  uint64_t seconds = (uint64_t)tt_param_int(TT_PARAM_TUTTI_INIT_WARN) << TT_MIN(*warned, 10);
+  if (seconds == 0 || waited_ns < seconds * 1000000000u) return;
+  (*warned)++;
+  TT_WARN("rank %d has waited %llu s for a message of rank %d, which is late or itself waits for another rank", b->rank,
+          (unsigned long long)(waited_ns / 1000000000u), peer);
+}
+
 ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, struct tt_mail_scope scope,
                              tt_deadline deadline, struct tt_message **message)
 {
@@ -194,11 +204,13 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
   TT_TRY(check_peer(b, peer));
   struct tt_peer *p = &b->peers[peer];
   uint64_t start = tt_timer_ns();
+  int warned = 0;
   pthread_mutex_lock(&b->mutex);
   p->wanted++;
   while (!(*message = take(p, tag))) {
     TT_TRY_GOTO(hopeless(b, peer, scope, deadline), result, out);
     tt_liveness_wait(b);
+    warn_late(b, peer, tt_timer_ns() - start, &warned);
     if (p->links == 0 && peer != b->rank && p->endpoint.count && tt_timer_ns() - start > WATCH_MS * 1000000ull)
       TT_TRY_GOTO(tt_service_dial(b, peer), result, out);
     tick(b);

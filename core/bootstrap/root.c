@@ -147,7 +147,7 @@ static void serve_all(void)
   for (struct tt_root_id *id = root.ids; id; id = id->next) {
     if (tt_deadline_passed(id->deadline))
       tt_root_id_expire(id, root.dropped, root.ran_short);
-    else if (id->state == TT_ROOT_OPEN && id->nranks > 0 && tt_deadline_passed(id->warn_at))
+    else if (id->state == TT_ROOT_OPEN && id->places > 0 && tt_deadline_passed(id->warn_at))
       tt_root_id_warn(id);
   }
 }
@@ -175,7 +175,7 @@ static tt_deadline next_timer(void)
   for (struct tt_root_id *id = root.ids; id; id = id->next)
     if (id->state != TT_ROOT_ANSWERED)
       next =
-          TT_MIN(next, id->state == TT_ROOT_OPEN && id->nranks > 0 ? TT_MIN(id->deadline, id->warn_at) : id->deadline);
+          TT_MIN(next, id->state == TT_ROOT_OPEN && id->places > 0 ? TT_MIN(id->deadline, id->warn_at) : id->deadline);
   return TT_MIN(next, root.accept_after);
 }
 
@@ -389,7 +389,7 @@ void tt_root_drop(uint64_t nonce)
 {
   lock_service();
   struct tt_root_id *id = find(nonce);
-  if (id && id->state == TT_ROOT_OPEN && id->nranks == 0) id->deadline = 0;
+  if (id && id->state == TT_ROOT_OPEN && id->places == 0) id->deadline = 0;
   settle();
 }
 

@@ -72,7 +72,7 @@ __attribute__((format(printf, 3, 4))) static void fail(struct tt_root_id *id, nc
   id->failure.result = result;
   id->state = TT_ROOT_FAILED;
   id->deadline = tt_deadline_in_ms(AFTER_FAILURE_MS);
-  for (int r = 0; r < id->nranks; r++)
+  for (int r = 0; r < id->places; r++)
     if (id->slots[r].client) answer(id->slots[r].client, &id->failure);
 }
 
@@ -86,9 +86,9 @@ static void answer_all(struct tt_root_id *id)
   }
   id->state = TT_ROOT_ANSWERED;
   tt_listener_close(&id->listener); /* the same fixed address may soon serve the next communicator */
-  for (int r = 0; r < id->nranks; r++) {
-    what.previous = id->slots[(r + id->nranks - 1) % id->nranks].endpoint;
-    what.next = id->slots[(r + 1) % id->nranks].endpoint;
+  for (int r = 0; r < id->places; r++) {
+    what.previous = id->slots[(r + id->places - 1) % id->places].endpoint;
+    what.next = id->slots[(r + 1) % id->places].endpoint;
     answer(id->slots[r].client, &what);
   }
 }
@@ -100,28 +100,57 @@ static void set_warning(struct tt_root_id *id)
   id->warn_at = seconds > 0 ? tt_deadline_in_ms(seconds * 1000 << TT_MIN(id->warned, 10)) : TT_DEADLINE_NEVER;
 }
 
-static bool first_checkin(struct tt_root_id *id, int nranks)
+/* Which rank has a place. */
+static int rank_at(const struct tt_root_id *id, int place)
 {
-  id->slots = calloc((size_t)nranks, sizeof(*id->slots));
+  return (id->first + place) % id->nranks;
+}
+
+/* What the ranks of this id are, where they are not all. */
+static const char *part(const struct tt_root_id *id)
+{
+  return id->places == id->nranks ? "" : " that share one of several unique ids";
+}
+
+static bool first_checkin(struct tt_root_id *id, const struct tt_checkin *checkin)
+{
+  id->slots = calloc((size_t)checkin->places, sizeof(*id->slots));
   if (!id->slots) return false;
-  id->nranks = nranks;
+  id->places = checkin->places;
+  id->nranks = checkin->nranks;
+  id->first = (checkin->rank - checkin->place + checkin->nranks) % checkin->nranks;
+  id->list = checkin->list;
   id->deadline = tt_deadline_in_ms(timeout_ms());
   set_warning(id);
   return true;
 }
 
-static void admit(struct tt_root_id *id, struct tt_root_client *client, const struct tt_checkin *checkin)
+/* Whether a rank was given the same arguments as those before it. */
+static bool agrees(struct tt_root_id *id, const struct tt_checkin *checkin)
 {
-  struct tt_root_slot *slot = &id->slots[checkin->rank];
-  char before[TT_ADDRESS_TEXT], now[TT_ADDRESS_TEXT];
-  if (checkin->nranks != id->nranks) {
+  if (checkin->nranks != id->nranks)
     fail(id, ncclInvalidUsage,
          "rank %d passed nranks %d, but a rank that came before it passed %d: all ranks must pass "
          "the same number",
          checkin->rank, checkin->nranks, id->nranks);
+  else if (checkin->list != id->list)
+    fail(id, ncclInvalidUsage,
+         "rank %d passed other unique ids than a rank that came before it: all ranks must pass the same ids in the "
+         "same order (ncclCommInitRankScalable)",
+         checkin->rank);
+  else if (checkin->places != id->places || rank_at(id, checkin->place) != checkin->rank)
+    fail(id, ncclInternalError, "rank %d checked in at a place that is not its own", checkin->rank);
+  return id->state == TT_ROOT_OPEN;
+}
+
+static void admit(struct tt_root_id *id, struct tt_root_client *client, const struct tt_checkin *checkin)
+{
+  char before[TT_ADDRESS_TEXT], now[TT_ADDRESS_TEXT];
+  if (!agrees(id, checkin)) {
     answer(client, &id->failure);
     return;
   }
+  struct tt_root_slot *slot = &id->slots[checkin->place];
   if (slot->client) {
     fail(id, ncclInvalidUsage, "rank %d came twice, from %s and from %s: each rank number must be used once",
          checkin->rank, tt_address_print(&slot->endpoint.addresses[0], before),
@@ -133,7 +162,7 @@ static void admit(struct tt_root_id *id, struct tt_root_client *client, const st
   slot->came = true;
   slot->endpoint = checkin->endpoint;
   client->until = TT_DEADLINE_NEVER;
-  if (++id->came == id->nranks) answer_all(id);
+  if (++id->came == id->places) answer_all(id);
 }
 
 void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message)
@@ -150,12 +179,12 @@ void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, co
     return;
   }
   client->id = id;
-  client->rank = checkin.rank;
+  client->place = checkin.place;
   id->waiting++;
-  if (id->state == TT_ROOT_FAILED && checkin.rank < id->nranks) id->slots[checkin.rank].came = true;
+  if (id->state == TT_ROOT_FAILED && checkin.place < id->places) id->slots[checkin.place].came = true;
   if (id->state == TT_ROOT_FAILED)
     answer(client, &id->failure);
-  else if (id->nranks == 0 && !first_checkin(id, checkin.nranks))
+  else if (id->places == 0 && !first_checkin(id, &checkin))
     refuse(client, ncclSystemError, "the bootstrap root has no memory for so many ranks");
   else
     admit(id, client, &checkin);
@@ -165,32 +194,34 @@ void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client)
 {
   id->waiting--;
   client->id = NULL;
-  if (client->rank < id->nranks && id->slots[client->rank].client == client) {
+  if (client->place < id->places && id->slots[client->place].client == client) {
     char text[TT_ADDRESS_TEXT];
-    id->slots[client->rank].client = NULL;
+    id->slots[client->place].client = NULL;
     if (id->state != TT_ROOT_OPEN) return;
     id->lost = true;
     fail(id, ncclRemoteError,
          "rank %d (%s) left while the other ranks were still awaited (%d of %d had come): it ended, was killed, or "
          "gave up; its own log says why",
-         client->rank, tt_address_print(&id->slots[client->rank].endpoint.addresses[0], text), id->came, id->nranks);
+         rank_at(id, client->place), tt_address_print(&id->slots[client->place].endpoint.addresses[0], text), id->came,
+         id->places);
   }
 }
 
-/* "3, 7-9 and 12": the ranks that did not come, cut where the text is full. */
+/* "3, 7-9, 12": the ranks that did not come, cut where the text is full. */
 static void list_missing(const struct tt_root_id *id, char *text, size_t size)
 {
   size_t at = 0;
   text[0] = 0;
-  for (int r = 0; r < id->nranks; r++) {
+  for (int r = 0; r < id->places; r++) {
     if (id->slots[r].client) continue;
     int last = r;
-    while (last + 1 < id->nranks && !id->slots[last + 1].client) last++;
+    while (last + 1 < id->places && !id->slots[last + 1].client && rank_at(id, last + 1) > 0) last++;
     if (at + 32 > size) {
       snprintf(text + at, size - at, ", ...");
       return;
     }
-    at += (size_t)snprintf(text + at, size - at, last > r ? "%s%d-%d" : "%s%d", at ? ", " : "", r, last);
+    at += (size_t)snprintf(text + at, size - at, last > r ? "%s%d-%d" : "%s%d", at ? ", " : "", rank_at(id, r),
+                           rank_at(id, last));
     r = last;
   }
 }
@@ -198,12 +229,19 @@ static void list_missing(const struct tt_root_id *id, char *text, size_t size)
 void tt_root_id_warn(struct tt_root_id *id)
 {
   char missing[512];
-  if (id->state == TT_ROOT_OPEN && id->nranks > 0) {
-    list_missing(id, missing, sizeof(missing));
-    TT_WARN("%d of %d ranks have come so far; missing rank%s %s. Waiting until %lld s have passed "
-            "(NCCL_BOOTSTRAP_TIMEOUT)",
-            id->came, id->nranks, id->nranks - id->came == 1 ? "" : "s", missing,
-            (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+  unsigned char bytes[TT_ANSWER_BYTES];
+  struct tt_answer what = {.result = ncclInProgress};
+  list_missing(id, missing, sizeof(missing));
+  snprintf(what.text, sizeof(what.text),
+           "%d of %d ranks%s have come so far; missing rank%s %s. Waiting until %lld s have passed "
+           "(NCCL_BOOTSTRAP_TIMEOUT)",
+           id->came, id->places, part(id), id->places - id->came == 1 ? "" : "s", missing,
+           (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+  size_t size = tt_wire_put_answer(bytes, &what);
+  for (int p = 0; p < id->places; p++) {
+    const struct tt_root_client *client = id->slots[p].client;
+    /* Without memory it is not told this time. */
+    if (client && client->link->state == TT_LINK_READY) (void)tt_link_send(client->link, TT_TAG_ANSWER, bytes, size);
   }
   id->warned++;
   set_warning(id);
@@ -211,7 +249,7 @@ void tt_root_id_warn(struct tt_root_id *id)
 
 void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short)
 {
-  if (id->state != TT_ROOT_OPEN || id->nranks == 0) return;
+  if (id->state != TT_ROOT_OPEN || id->places == 0) return;
   char missing[512], hint[100], clients[160] = "";
   list_missing(id, missing, sizeof(missing));
   uint64_t count = dropped - id->dropped_before;
@@ -224,16 +262,16 @@ void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short)
         "; %llu connections were dropped because they did not complete the handshake (no or a wrong proof, silent, "
         "or another program)",
         (unsigned long long)count);
-  fail(id, ncclRemoteError, "%d of %d ranks did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s",
-       id->nranks - id->came, id->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT),
-       id->nranks - id->came == 1 ? "" : "s", missing, clients);
+  fail(id, ncclRemoteError, "%d of %d ranks%s did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s",
+       id->places - id->came, id->places, part(id), (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT),
+       id->places - id->came == 1 ? "" : "s", missing, clients);
 }
 
 bool tt_root_id_expects(const struct tt_root_id *id)
 {
   if (id->state != TT_ROOT_FAILED || !id->lost) return false;
-  for (int r = 0; r < id->nranks; r++)
-    if (!id->slots[r].came) return true;
+  for (int p = 0; p < id->places; p++)
+    if (!id->slots[p].came) return true;
   return false;
 }
 

@@ -12,7 +12,7 @@ struct tt_root_client {
   struct tt_root_client *next;
   struct tt_link *link;
   struct tt_root_id *id; /* NULL until checked in */
-  int rank;              /* valid when id is set */
+  int place;             /* its slot; valid when id is set */
   tt_deadline until;     /* when it must have checked in, or taken its answer; NEVER while its answer is not known */
   bool answered;
 };
@@ -34,7 +34,9 @@ struct tt_root_id {
   enum tt_root_state state;
   int holders;
   bool lost;        /* FAILED because a rank left: those that did not come yet may be on their way */
-  int nranks, came; /* nranks is 0 until the first check-in */
+  int places, came;  /* places is 0 until the first check-in */
+  int nranks, first; /* of the communicator; place p is rank (first + p) mod nranks */
+  uint64_t list;     /* hash of the communicator's unique ids */
   struct tt_root_slot *slots;
   tt_deadline deadline;     /* OPEN: when it fails; FAILED: until when latecomers are told why */
   tt_deadline warn_at;      /* OPEN: when the missing ranks are named next */
@@ -51,7 +53,7 @@ void tt_root_id_free(struct tt_root_id *id);
 void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message);
 /* A checked-in client's connection ended. */
 void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client);
-/* warn_at came: names the ranks that are missing, and sets the next time. */
+/* warn_at came: tells those that wait which ranks are missing, and sets the next time. */
 void tt_root_id_warn(struct tt_root_id *id);
 /* The deadline came. */
 void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short);

@@ -209,13 +209,15 @@ uint64_t tt_wire_payload_mac(const struct tt_key *key, uint64_t sequence, const 
   return tt_hash_keyed(&mixed, data, bytes);
 }
 
-/* Check-in: rank 4, nranks 4, zero 8, endpoint. */
+/* Check-in: rank 4, nranks 4, place 4, places 4, list 8, endpoint. */
 void tt_wire_put_checkin(unsigned char bytes[TT_CHECKIN_BYTES], const struct tt_checkin *checkin)
 {
-  memset(bytes, 0, 16);
   tt_wire_put_u32(bytes, (uint32_t)checkin->rank);
   tt_wire_put_u32(bytes + 4, (uint32_t)checkin->nranks);
-  tt_wire_put_endpoint(bytes + 16, &checkin->endpoint);
+  tt_wire_put_u32(bytes + 8, (uint32_t)checkin->place);
+  tt_wire_put_u32(bytes + 12, (uint32_t)checkin->places);
+  tt_wire_put_u64(bytes + 16, checkin->list);
+  tt_wire_put_endpoint(bytes + 24, &checkin->endpoint);
 }
 
 bool tt_wire_get_checkin(const void *data, size_t size, struct tt_checkin *checkin)
@@ -223,10 +225,15 @@ bool tt_wire_get_checkin(const void *data, size_t size, struct tt_checkin *check
   const unsigned char *bytes = data;
   if (size != TT_CHECKIN_BYTES) return false;
   uint32_t rank = tt_wire_get_u32(bytes), nranks = tt_wire_get_u32(bytes + 4);
-  if (nranks < 2 || nranks > TT_RANKS_MAX || rank >= nranks || tt_wire_get_u64(bytes + 8) != 0) return false;
+  uint32_t place = tt_wire_get_u32(bytes + 8), places = tt_wire_get_u32(bytes + 12);
+  if (nranks < 2 || nranks > TT_RANKS_MAX || rank >= nranks) return false;
+  if (places < 2 || places > nranks || place >= places) return false;
   checkin->rank = (int)rank;
   checkin->nranks = (int)nranks;
-  return tt_wire_get_endpoint(bytes + 16, &checkin->endpoint);
+  checkin->place = (int)place;
+  checkin->places = (int)places;
+  checkin->list = tt_wire_get_u64(bytes + 16);
+  return tt_wire_get_endpoint(bytes + 24, &checkin->endpoint);
 }
 
 /* Answer: result 4, length of text 4, salt 16, two endpoints, text. */

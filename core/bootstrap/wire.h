@@ -13,7 +13,7 @@
 #include "base/socket.h"
 
 /* Changes whenever any format below does; ranks with different ones refuse each other by name. */
-#define TT_WIRE_VERSION 1
+#define TT_WIRE_VERSION 2
 
 /* Where somebody listens: candidates in order of preference. */
 #define TT_ENDPOINT_ADDRESSES 3
@@ -99,10 +99,12 @@ const char *tt_wire_get_header(const unsigned char bytes[TT_HEADER_BYTES], struc
 uint64_t tt_wire_payload_mac(const struct tt_key *key, uint64_t sequence, const void *data, size_t bytes);
 
 /* A rank's check-in at the root, and the root's answer. */
-#define TT_CHECKIN_BYTES (16 + TT_ENDPOINT_BYTES)
+#define TT_CHECKIN_BYTES (24 + TT_ENDPOINT_BYTES)
 #define TT_RANKS_MAX (1 << 24)
 struct tt_checkin {
   int rank, nranks;
+  int place, places; /* among those that check in with this root: all ranks, unless there are several roots */
+  uint64_t list;     /* hash of the unique ids, which all ranks must give in the same order */
   struct tt_endpoint endpoint;
 };
 void tt_wire_put_checkin(unsigned char bytes[TT_CHECKIN_BYTES], const struct tt_checkin *checkin);
@@ -110,7 +112,7 @@ bool tt_wire_get_checkin(const void *bytes, size_t size, struct tt_checkin *chec
 
 #define TT_ANSWER_TEXT 1024
 struct tt_answer {
-  ncclResult_t result;
+  ncclResult_t result;               /* ncclInProgress: none yet, `text` says what is waited for */
   unsigned char salt[16];            /* what this communicator's key is derived with */
   struct tt_endpoint previous, next; /* neighbours in the ring of ranks; valid if ncclSuccess */
   char text[TT_ANSWER_TEXT];         /* why not */

@@ -174,6 +174,7 @@ struct round {
   tt_deadline deadline;
   uint64_t started, reported; /* ns */
   uint64_t left_since;        /* ns; 0: no peer that is missing has left */
+  int warned;                 /* times that the missing peers were named */
 };
 
 static int distance(const struct tt_connect *connect, const struct tt_entry *entry)
@@ -204,6 +205,7 @@ static void plan_round(const struct tt_connect *connect, struct round *round, in
   }
   round->deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
   round->started = round->reported = tt_timer_ns();
+  round->warned = 0;
 }
 
 /* How many peers of the round have everything up; a failed entry in *failed. Called with the lock held. */
@@ -240,6 +242,18 @@ static void describe_missing(const struct tt_connect *connect, const struct roun
     at = TT_MIN(at + (size_t)n, size - 1);
   }
   if (named > 8) snprintf(text + at, size - at, " and %d more", named - 8);
+}
+
+/* Names the missing peers after TUTTI_INIT_WARN, and after twice the time again. Called with the lock held. */
+static void warn_late(const struct tt_connect *connect, struct round *round, uint64_t now)
+{
+  char missing[1024];
+  uint64_t seconds = (uint64_t)tt_param_int(TT_PARAM_TUTTI_INIT_WARN) << TT_MIN(round->warned, 10);
+  if (seconds == 0 || now - round->started < seconds * 1000000000u) return;
+  round->warned++;
+  describe_missing(connect, round, missing, sizeof(missing));
+  TT_WARN("rank %d has waited %llu s for connections with %s", connect->env->rank,
+          (unsigned long long)((now - round->started) / 1000000000u), missing);
 }
 
 /* A peer that the round waits for and that is known to be gone: no use in waiting for the deadline. Called with the
@@ -316,6 +330,7 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     uint64_t now = tt_timer_ns();
     if (reports && (up == round->npeers || now - round->reported >= 1000000000u)) report(connect, round, up);
     if (up == round->npeers) return ncclSuccess;
+    warn_late(connect, round, now);
     TT_TRY(check_alive(connect, round));
     if (connect->env->abort && atomic_load(connect->env->abort))
       return TT_FAIL(ncclInternalError, "rank %d was aborted while it connected", connect->env->rank);

@@ -54,13 +54,33 @@ static void *join_and_gather(void *arg)
   return NULL;
 }
 
+static void start(struct member *member, const ncclUniqueId *ids, int nids, int rank, int nranks)
+{
+  *member = (struct member){.ids = ids, .nids = nids, .rank = rank, .nranks = nranks};
+  ck_assert_int_eq(pthread_create(&member->thread, NULL, join_and_gather, member), 0);
+}
+
 static void run(struct member *members, const ncclUniqueId *ids, int nids, int nranks)
 {
-  for (int r = 0; r < nranks; r++) {
-    members[r] = (struct member){.ids = ids, .nids = nids, .rank = r, .nranks = nranks};
-    ck_assert_int_eq(pthread_create(&members[r].thread, NULL, join_and_gather, &members[r]), 0);
-  }
+  for (int r = 0; r < nranks; r++) start(&members[r], ids, nids, r, nranks);
   for (int r = 0; r < nranks; r++) pthread_join(members[r].thread, NULL);
+}
+
+static void make_ids(ncclUniqueId *ids, int nids)
+{
+  for (int k = 0; k < nids; k++) ck_assert_int_eq(tt_bootstrap_unique_id(&ids[k]), ncclSuccess);
+}
+
+/* How many warnings said something. */
+static const char *listened_for;
+static _Atomic int heard;
+
+static void listen_in(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                      const char *text)
+{
+  (void)subsystems, (void)file, (void)line, (void)func;
+  if (level == TT_LOG_WARN) tt_log_remember(text);
+  if (level == TT_LOG_WARN && strstr(text, listened_for) != NULL) atomic_fetch_add(&heard, 1);
 }
 
 START_TEST(roots)
@@ -72,7 +92,7 @@ START_TEST(roots)
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int n = sizes[s];
     if (n < _i) continue;
-    for (int k = 0; k < _i; k++) ck_assert_int_eq(tt_bootstrap_unique_id(&ids[k]), ncclSuccess);
+    make_ids(ids, _i);
     run(members, ids, _i, n);
     for (int r = 0; r < n; r++)
       ck_assert_msg(members[r].result == ncclSuccess, "%d roots, rank %d of %d: %s", _i, r, n, members[r].error);
@@ -97,6 +117,90 @@ START_TEST(wrong_lists)
 }
 END_TEST
 
+/* Roots count ranks as the communicator does, not as their shares do. Who waits for the missing one hears of it, twice
+ * in four seconds; so do those whose own root is content: for a message that does not come. */
+START_TEST(missing_rank)
+{
+  enum { N = 6, MISSING = 4 };
+  struct member members[N];
+  ncclUniqueId ids[2];
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=4", "TUTTI_INIT_WARN=1", NULL});
+  tt_log_redirect(listen_in);
+  listened_for = _i == 0 ? "3 of 4 ranks that share one of several unique ids have come so far; missing rank 4."
+                         : "s for a message of rank 3, which is late";
+  make_ids(ids, 2);
+  for (int r = 0; r < N; r++)
+    if (r != MISSING) start(&members[r], ids, 2, r, N);
+  for (int r = 0; r < N; r++)
+    if (r != MISSING) pthread_join(members[r].thread, NULL);
+  tt_log_redirect(NULL);
+  for (int r = 0; r < N; r++) {
+    if (r == MISSING) continue;
+    ck_assert_int_eq(members[r].result, ncclRemoteError);
+    if (r == 0 || r > 2)
+      ck_assert_msg(strstr(members[r].error, "missing rank 4") != NULL, "rank %d: %s", r, members[r].error);
+  }
+  if (_i == 0)
+    ck_assert_int_eq(heard, 6); /* ranks 0, 3 and 5, twice */
+  else
+    ck_assert_int_ge(heard, 1); /* rank 2, the neighbour of the one that does not get on */
+}
+END_TEST
+
+START_TEST(doubled_rank)
+{
+  struct member members[3];
+  ncclUniqueId ids[2];
+  environment(NULL);
+  make_ids(ids, 2);
+  for (int i = 0; i < 2; i++) start(&members[i], ids, 2, 4, 6);
+  for (int i = 0; i < 2; i++) pthread_join(members[i].thread, NULL);
+  for (int i = 0; i < 2; i++) ck_assert_ptr_nonnull(strstr(members[i].error, "rank 4 came twice"));
+}
+END_TEST
+
+/* All in another order, one fewer, or one more: whoever meets the deviating rank is told, nobody waits. */
+START_TEST(different_lists)
+{
+  enum { N = 6, OTHER = 4 };
+  static const struct {
+    int ids[3], count;
+  } lists[] = {{{1, 0}, 2}, {{0}, 1}, {{0, 1, 2}, 3}};
+  struct member members[N];
+  ncclUniqueId ids[3], other[3];
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=60", NULL});
+  make_ids(ids, 3);
+  for (int k = 0; k < lists[_i].count; k++) other[k] = ids[lists[_i].ids[k]];
+  tt_log_redirect(listen_in);
+  listened_for = "passed other unique ids than a rank that came before it";
+  for (int r = 0; r < N; r++)
+    if (r != OTHER) start(&members[r], ids, 2, r, N);
+  start(&members[OTHER], other, lists[_i].count, OTHER, N);
+  for (int r = 0; r < N; r++) pthread_join(members[r].thread, NULL);
+  tt_log_redirect(NULL);
+  for (int r = 0; r < N; r++) ck_assert_int_ne(members[r].result, ncclSuccess);
+  ck_assert_int_ge(heard, 1);
+}
+END_TEST
+
+/* An id that served before is no use in a list either, on whatever rank. */
+START_TEST(partly_used)
+{
+  enum { N = 4 };
+  struct member members[N];
+  ncclUniqueId ids[2];
+  environment(NULL);
+  make_ids(ids, 2);
+  run(members, &ids[1], 1, 2);
+  ck_assert_int_eq(members[0].result, ncclSuccess);
+  run(members, ids, 2, N);
+  for (int r = 0; r < N; r++) {
+    ck_assert_int_eq(members[r].result, ncclInvalidUsage);
+    ck_assert_ptr_nonnull(strstr(members[r].error, "used before"));
+  }
+}
+END_TEST
+
 Suite *suite_scalable(void)
 {
   Suite *suite = suite_create("scalable");
@@ -105,6 +209,10 @@ Suite *suite_scalable(void)
   tcase_add_test(tests, shares);
   tcase_add_loop_test(tests, roots, 1, MOST_ROOTS + 1);
   tcase_add_test(tests, wrong_lists);
+  tcase_add_loop_test(tests, missing_rank, 0, 2);
+  tcase_add_test(tests, doubled_rank);
+  tcase_add_loop_test(tests, different_lists, 0, 3);
+  tcase_add_test(tests, partly_used);
   suite_add_tcase(suite, tests);
   return suite;
 }

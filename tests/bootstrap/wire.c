@@ -62,13 +62,20 @@ END_TEST
 START_TEST(checkin_and_answer_round_trip)
 {
   unsigned char bytes[TT_ANSWER_BYTES];
-  struct tt_checkin in = {.rank = 5, .nranks = 9, .endpoint = sample_endpoint()}, out;
+  struct tt_checkin in = {.rank = 5, .nranks = 9, .place = 2, .places = 4, .list = 77, .endpoint = sample_endpoint()},
+                    out;
   tt_wire_put_checkin(bytes, &in);
   ck_assert(tt_wire_get_checkin(bytes, TT_CHECKIN_BYTES, &out));
-  ck_assert(out.rank == 5 && out.nranks == 9);
+  ck_assert(out.rank == 5 && out.nranks == 9 && out.place == 2 && out.places == 4 && out.list == 77);
   same_endpoint(&in.endpoint, &out.endpoint);
   ck_assert(!tt_wire_get_checkin(bytes, TT_CHECKIN_BYTES - 1, &out));
   in.rank = 9; /* outside */
+  tt_wire_put_checkin(bytes, &in);
+  ck_assert(!tt_wire_get_checkin(bytes, TT_CHECKIN_BYTES, &out));
+  in = (struct tt_checkin){.rank = 5, .nranks = 9, .place = 4, .places = 4, .endpoint = sample_endpoint()};
+  tt_wire_put_checkin(bytes, &in);
+  ck_assert(!tt_wire_get_checkin(bytes, TT_CHECKIN_BYTES, &out));
+  in = (struct tt_checkin){.rank = 5, .nranks = 9, .place = 4, .places = 10, .endpoint = sample_endpoint()};
   tt_wire_put_checkin(bytes, &in);
   ck_assert(!tt_wire_get_checkin(bytes, TT_CHECKIN_BYTES, &out));
 
@@ -123,7 +130,10 @@ START_TEST(fuzz_parsers)
     struct tt_hello hello;
     struct tt_challenge challenge;
     struct tt_endpoint endpoint;
-    if (tt_wire_get_checkin(bytes, size, &checkin)) ck_assert(checkin.rank < checkin.nranks);
+    if (tt_wire_get_checkin(bytes, size, &checkin)) {
+      ck_assert(checkin.rank < checkin.nranks);
+      ck_assert(checkin.place < checkin.places);
+    }
     if (tt_wire_get_answer(bytes, size, &answer)) ck_assert_int_lt(answer.result, ncclNumResults);
     if (size >= TT_HEADER_BYTES) ck_assert_ptr_nonnull(tt_wire_get_header(bytes, &header, &key, 0));
     if (size >= TT_HELLO_BYTES) ck_assert(!tt_wire_get_hello(bytes, &hello));

@@ -67,7 +67,17 @@ START_TEST(unequal_buffers)
 }
 END_TEST
 
-/* Rank 2 stops; rank 0 names it, and is connected with the others. */
+static _Atomic int warnings;
+
+static void count_warnings(enum tt_log_level level, unsigned long subsystems, const char *file, int line,
+                           const char *func, const char *text)
+{
+  (void)subsystems, (void)file, (void)line, (void)func;
+  if (level == TT_LOG_WARN) tt_log_remember(text);
+  if (level == TT_LOG_WARN && strstr(text, "rank 0 has waited ")) atomic_fetch_add(&warnings, 1);
+}
+
+/* Rank 2 stops; rank 0 names it, first while it waits, and is connected with the others. */
 static void stopped_peer(struct rank *rank)
 {
   if (rank->rank == 2) kill(getpid(), SIGSTOP);
@@ -83,7 +93,9 @@ static void stopped_peer(struct rank *rank)
   usleep(200000);
   for (int peer = 1; peer < 4; peer++)
     RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
+  tt_log_redirect(count_warnings);
   ncclResult_t result = tt_connect_run(rank->connect);
+  tt_log_redirect(NULL);
   const char *text = tt_log_thread_error();
   bool named = strstr(text, "rank 2 on") && !strstr(text, "rank 1 on") && !strstr(text, "rank 3 on") &&
                strstr(text, "no answer") && strstr(text, "NCCL_BOOTSTRAP_TIMEOUT");
@@ -94,12 +106,14 @@ static void stopped_peer(struct rank *rank)
   if (rank->env->peers[2].pid > 0) kill(rank->env->peers[2].pid, SIGKILL);
   rank->abort = 1;
   RANK_CHECK(rank, result == ncclSystemError && named && others);
+  RANK_CHECK(rank, warnings == 2); /* after one second and two */
 }
 
 START_TEST(stopped)
 {
   int statuses[4];
   set_env("NCCL_BOOTSTRAP_TIMEOUT", "3");
+  set_env("TUTTI_INIT_WARN", "1");
   world_run_processes(4, stopped_peer, statuses);
   ck_assert_int_eq(statuses[0], 0);
   ck_assert_int_eq(statuses[2], -SIGKILL);

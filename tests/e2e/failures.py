@@ -49,8 +49,10 @@ class Init(Failures):
         processes = self.ranks(["init", "init", "init", None], NCCL_BOOTSTRAP_TIMEOUT=5, TUTTI_INIT_WARN=1,
                                NCCL_DEBUG="WARN")
         self.missing(processes, 3)
-        said = re.findall(r"3 of 4 ranks have come so far; missing rank 3", processes[0].all)
-        self.assertEqual(len(said), 2, processes[0].all)  # after one second and two more
+        for rank in range(3):
+            said = re.findall(rf"rank {rank} of 4 waits: 3 of 4 ranks have come so far; missing rank 3",
+                              processes[rank].all)
+            self.assertEqual(len(said), 2, processes[rank].all)  # after one second and two more
 
     def test_a_rank_that_leaves_before_init(self):
         processes = self.ranks(["init", "init", "id leave", "init"], NCCL_BOOTSTRAP_TIMEOUT=3)
