@@ -8,12 +8,13 @@
 #include "plan/plan.h"
 #include "program/emit.h"
 
-static void log_call(const struct ncclComm *comm, const char *name, const struct tt_task *task, cudaStream_t stream)
+static void log_call(const struct ncclComm *comm, const char *name, const struct tt_task *task, uint64_t op_count,
+                     cudaStream_t stream)
 {
   TT_INFO(TT_COLL,
           "%s: opCount %lx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d] stream %p",
-          name, (unsigned long)comm->collectives, task->input, task->output, task->count, (int)task->datatype,
-          (int)task->op, task->root, (const void *)comm, comm->nranks, (void *)stream);
+          name, (unsigned long)op_count, task->input, task->output, task->count, (int)task->datatype, (int)task->op,
+          task->root, (const void *)comm, comm->nranks, (void *)stream);
 }
 
 /* A collective of no elements is nothing; a send or receive of none still meets its partner. */
@@ -30,9 +31,10 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
   TT_TRY(tt_redop_resolve(function, comm, &on_stream));
   TT_TRY(tt_api_check_task(function, comm, &on_stream, stream));
   tt_log_set_device(comm->device_index);
-  log_call(comm, function + 4, task, stream);
+  if (!is_nothing(task)) TT_TRY(tt_group_join(comm));
+  on_stream.op_count = tt_plan_number(comm, task);
+  log_call(comm, function + 4, task, on_stream.op_count, stream);
   if (is_nothing(task)) return ncclSuccess;
-  TT_TRY(tt_group_join(comm));
   return tt_plan_add_task(comm, &on_stream);
 }
 

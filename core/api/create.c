@@ -18,6 +18,7 @@
 #include "kernels/host/host.h"
 #include "plan/plan.h"
 #include "program/signature.h"
+#include "report/report.h"
 
 /* A slot must hold its header, the LL signature line and some data. */
 #define SMALLEST_SLOT 512
@@ -212,6 +213,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   const ncclUniqueId *ids = create->ids != NULL ? create->ids : &create->id;
   int nids = create->ids != NULL ? create->nids : 1;
   TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
+  atomic_store(&comm->stage, TT_STAGE_AGREEING);
   TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
   if (device != ncclSuccess) return device;
   TT_TRY(choose_net(comm, &create->config));
@@ -220,6 +222,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
       return TT_FAIL(ncclInvalidUsage, "NCCL_OOB_NET_ENABLE is 1 but there is no network plugin to use");
     TT_TRY(tt_bootstrap_use_net(comm->bootstrap, comm->net, 0));
   }
+  atomic_store(&comm->stage, TT_STAGE_SHARING);
   return make_env(comm, properties);
 }
 
@@ -274,6 +277,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   ncclResult_t result;
   *out = NULL;
   TT_TRY_GOTO(alloc_comm(create, &comm), result, out);
+  tt_report_add(comm);
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
   if (device == ncclSuccess) device = open_device(comm, &properties);
@@ -284,9 +288,12 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs), result, out);
   if (comm->nranks > 1) {
+    atomic_store(&comm->stage, TT_STAGE_TUNING);
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
+    atomic_store(&comm->stage, TT_STAGE_LAST_BARRIER);
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
   }
+  tt_report_ready(comm);
   log_init(create->function, comm, &properties, "COMPLETE");
   TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
           (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
@@ -301,6 +308,7 @@ out:
 void tt_comm_destroy(struct ncclComm *comm)
 {
   if (comm == NULL) return;
+  tt_report_end(comm);
   tt_plan_end(comm);
   tt_redop_free(comm);
   tt_register_free(comm);
@@ -316,6 +324,7 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_net_close(comm->net);
   tt_tuning_destroy(comm->tuning);
   tt_programs_destroy(comm->programs);
+  tt_report_remove(comm);
   pthread_mutex_destroy(&comm->error_lock);
   free(comm->order);
   free(comm->node);

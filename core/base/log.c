@@ -348,6 +348,13 @@ size_t tt_log_last_error(char *text, size_t size)
   return bytes;
 }
 
+void tt_log_report(const char *text)
+{
+  struct config *config = get_config();
+  bool logs = atomic_load_explicit(&config->level, memory_order_relaxed) > TT_LOG_NONE;
+  tt_log_write(logs ? config->fd : STDERR_FILENO, text, strlen(text));
+}
+
 void tt_log_set_device(int device)
 {
   thread_device = device;

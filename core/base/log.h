@@ -76,6 +76,9 @@ const char *tt_log_thread_error(void);
 /* Copies the process's last warning. Returns its length. */
 size_t tt_log_last_error(char *text, size_t size);
 
+/* Writes a report that was asked for, whatever the level: to the log where there is one, else to stderr. */
+void tt_log_report(const char *text);
+
 /* The device number shown in brackets for the calling thread; [-1] until it is set. */
 void tt_log_set_device(int device);
 

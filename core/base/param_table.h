@@ -43,6 +43,8 @@ TT_PARAM(TUTTI_ALLOW_DUPLICATE_DEVICE, BOOL, 0, 0, 1, true, "1: several ranks of
 TT_PARAM(TUTTI_FIRST_STEP,             INT, 0, 0, 1LL << 62, true, "step from which connections count; for tests of what happens when counters wrap, from 8 below a power of 2 or less")
 TT_PARAM(TUTTI_SHM_ARENA_BYTES,        INT, 1LL << 32, 1 << 20, 1LL << 44, false, "address space of a rank's shared memory; memory is taken only as used")
 TT_PARAM(TUTTI_SPIN_USEC,              INT, -1, -1, 1000000, false, "microseconds a waiting thread spins before it yields and sleeps; -1: 20 where the host's ranks have a processor each, else 1")
+TT_PARAM(TUTTI_REPORT,                 BOOL, 1, 0, 1, false, "0: tutti-info --pid gets no report from this process, which then has no thread for it")
+TT_PARAM(TUTTI_REPORT_SIGNAL,          STRING, 0, 0, 0, false, "a signal on which the process writes its report to the log: USR1, USR2 or the number of a real-time one; unset: none")
 TT_PARAM(TUTTI_PORT_RANGE,             STRING, 0, 0, 0, false, "first-last: the ports that may be listened on; unset: any free one")
 TT_PARAM(NCCL_SOCKET_RCVBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's receive buffer; -1: the system's default")
 TT_PARAM(NCCL_SOCKET_SNDBUF,           INT, -1, -1, 1LL << 30, false, "bytes of a socket's send buffer; -1: the system's default")

@@ -42,13 +42,13 @@ static ncclResult_t open_socket(int *fd)
                  tt_host_file_hint(errno, hint, sizeof(hint)));
 }
 
-ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
+ncclResult_t tt_uds_listen_as(const char *prefix, int *fd, char name[TT_UDS_NAME_BYTES])
 {
   uint64_t random[2];
   struct sockaddr_un address;
   *fd = -1;
   TT_TRY(tt_random(random, sizeof(random)));
-  snprintf(name, TT_UDS_NAME_BYTES, "tutti-%016llx%016llx", (unsigned long long)random[0],
+  snprintf(name, TT_UDS_NAME_BYTES, "%.30s%016llx%016llx", prefix, (unsigned long long)random[0],
            (unsigned long long)random[1]);
   int made;
   TT_TRY(open_socket(&made));
@@ -60,6 +60,11 @@ ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
   }
   *fd = made;
   return ncclSuccess;
+}
+
+ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES])
+{
+  return tt_uds_listen_as("tutti-", fd, name);
 }
 
 ncclResult_t tt_uds_connect(const char *name, int *fd)

@@ -11,6 +11,8 @@
 
 /* Listens on a fresh random name. */
 ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES]);
+/* The same, with a name that begins with `prefix`, of at most 30 characters. */
+ncclResult_t tt_uds_listen_as(const char *prefix, int *fd, char name[TT_UDS_NAME_BYTES]);
 /* Connects; *fd = -1 and ncclSuccess when nobody listens there (another namespace, or gone). */
 ncclResult_t tt_uds_connect(const char *name, int *fd);
 /* Accepts one connection of the same user or of root; *fd = -1 if none came before the deadline. */

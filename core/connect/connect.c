@@ -162,6 +162,28 @@ struct tt_connector *tt_connect_get(struct tt_connect *connect, int peer, int ch
   return entry && is_up(entry) ? &entry->connector : NULL;
 }
 
+static void look_at(const struct tt_entry *entry, tt_connect_visit *visit, void *context)
+{
+  static const char *const still[] = {[TT_ENTRY_NOTED] = "not begun", [TT_ENTRY_FAILED] = "failed"};
+  int state = atomic_load_explicit(&entry->state, memory_order_acquire);
+  struct tt_connect_state seen = {.connector = &entry->connector, .up = state == TT_ENTRY_UP};
+  if (!seen.up) seen.progress = state == TT_ENTRY_ACTIVE ? entry->progress : still[state];
+  visit(context, &seen);
+}
+
+void tt_connect_look(struct tt_connect *connect, tt_connect_visit *visit, void *context)
+{
+  pthread_mutex_lock(&connect->lock);
+  for (int p = 0; p < connect->env->nranks; p++) {
+    struct tt_connect_peer *peer = atomic_load_explicit(&connect->peers[p], memory_order_acquire);
+    for (int i = 0; peer != NULL && i < TT_CONN_INDICES * TT_MAX_CHANNELS * 2; i++) {
+      const struct tt_entry *entry = atomic_load_explicit(&(&peer->entries[0][0][0])[i], memory_order_acquire);
+      if (entry != NULL) look_at(entry, visit, context);
+    }
+  }
+  pthread_mutex_unlock(&connect->lock);
+}
+
 size_t tt_connect_bytes(const struct tt_connect *connect)
 {
   return atomic_load(&connect->bytes) + tt_collnet_links_bytes(connect->env->collnet);

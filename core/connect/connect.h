@@ -28,7 +28,8 @@ void tt_connect_set_check(struct tt_connect *connect, tt_connect_check *check, v
 /* Closes all connections. */
 void tt_connect_destroy(struct tt_connect *connect);
 
-/* Notes that `channel` needs data to or from `peer`, a rank or network as programs name it; index: of tt_connect_index. Cheap when it is there already. */
+/* Notes that `channel` needs data to or from `peer`, a rank or network as programs name it; index: of tt_connect_index.
+ * Cheap when it is there already. */
 ncclResult_t tt_connect_need(struct tt_connect *connect, int peer, int channel, int index, bool send);
 /* Brings up everything noted. Fails naming the peers that did not answer by the deadline. */
 ncclResult_t tt_connect_run(struct tt_connect *connect);
@@ -37,6 +38,17 @@ bool tt_connect_pending(const struct tt_connect *connect);
 
 /* An established connector; NULL if there is none. */
 struct tt_connector *tt_connect_get(struct tt_connect *connect, int peer, int channel, int index, bool send);
+
+/* What is known of a connection, for reports. */
+struct tt_connect_state {
+  const struct tt_connector *connector; /* peer, channel, index and send are valid; the rest once it is up */
+  bool up;
+  const char *progress; /* of one that is not up: what is awaited */
+};
+/* Visits all connections with ranks, in no order. Any thread; `visit` must not wait for anything, nor call this layer.
+ */
+typedef void tt_connect_visit(void *context, const struct tt_connect_state *state);
+void tt_connect_look(struct tt_connect *connect, tt_connect_visit *visit, void *context);
 
 /* The bytes held by connections, for the report of a communicator's memory. */
 size_t tt_connect_bytes(const struct tt_connect *connect);

@@ -221,6 +221,16 @@ void tt_health_late(struct tt_health *health, char *text, size_t size)
   if (named > NAMED && at < size) snprintf(text + at, size - at, " and %d more", named - NAMED);
 }
 
+uint64_t tt_health_look(struct tt_health *health, uint64_t *reached)
+{
+  pthread_mutex_lock(&health->lock);
+  uint64_t begun = health->begun;
+  memcpy(reached, health->reached, (size_t)health->nranks * sizeof *reached);
+  pthread_mutex_unlock(&health->lock);
+  reached[health->rank] = begun;
+  return begun;
+}
+
 void tt_health_leave(struct tt_health *health)
 {
   pthread_mutex_lock(&health->lock);

@@ -31,6 +31,9 @@ void tt_health_begin(struct tt_health *health, const struct tt_signature *signat
 void tt_health_stalled(struct tt_health *health);
 /* The ranks, as "1, 4", that have not said to be in the collective that this one stalls in; "" if all have. */
 void tt_health_late(struct tt_health *health, char *text, size_t size);
+/* The same for reports: how many collectives this rank has begun, and how many each rank has said to have begun, which
+ * ranks say only while they stall. `reached` has room for all ranks. */
+uint64_t tt_health_look(struct tt_health *health, uint64_t *reached);
 /* To be called before leaving the communicator. Tells the nearest ranks how many collectives this one has begun, since
  * who is in a later one would wait for it in vain; or, if it leaves because of a failure, hands that on. */
 void tt_health_leave(struct tt_health *health);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "plan/kept.h"
+#include "plan/pending.h"
 #include "plan/scratch.h"
 #include "plan/stream.h"
 
@@ -25,6 +26,14 @@ ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task)
   return ncclSuccess;
 }
 
+uint64_t tt_plan_number(struct ncclComm *comm, const struct tt_task *task)
+{
+  if (!is_point_to_point(task)) return atomic_fetch_add(&comm->op_count, 1);
+  if (!comm->message_numbered) comm->message_number = atomic_fetch_add(&comm->op_count, 1);
+  comm->message_numbered = true;
+  return comm->message_number;
+}
+
 void tt_plan_drop_tasks(struct ncclComm *comm)
 {
   for (struct tt_task *task = comm->tasks, *next; task != NULL; task = next) {
@@ -32,6 +41,7 @@ void tt_plan_drop_tasks(struct ncclComm *comm)
     free(task);
   }
   comm->tasks = NULL;
+  comm->message_numbered = false;
   comm->tasks_end = &comm->tasks;
   comm->ntasks = 0;
 }
@@ -79,6 +89,7 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
       TT_TRY_GOTO(tt_plan_collective(plan, task), result, out);
   }
   if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
+  tt_pending_begin(comm, plan->works, plan->nworks);
 out:
   free(messages);
   if (result != ncclSuccess) tt_plan_take_back(plan);

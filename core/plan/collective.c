@@ -96,6 +96,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   struct tt_work *kept = tt_kept_take(comm, task);
   if (kept != NULL) {
     kept->signature.sequence = comm->collectives++;
+    kept->op_count = task->op_count;
     if (tt_plan_append(plan, kept)) return ncclSuccess;
     free(kept);
     comm->collectives--;
@@ -114,6 +115,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   work->output = task->output;
   work->protocol = choice.protocol;
   work->order = 0;
+  work->op_count = task->op_count;
   set_signature(&work->signature, comm, task, &choice);
   set_reduction(&work->reduction, task, comm->nranks);
 

@@ -9,6 +9,7 @@
 #include "bootstrap/bootstrap.h"
 #include "connect/connect.h"
 #include "health/health.h"
+#include "plan/pending.h"
 #include "plan/programs.h"
 #include "plugin/collnet.h"
 #include "transport/transport.h"
@@ -35,6 +36,18 @@ struct tt_task {
   uint64_t scale; /* bits of struct tt_reduction's scale, for the type */
   int root;       /* or the peer */
   void *stream;
+  uint64_t op_count; /* of tt_plan_number */
+};
+
+/* What a report may read of a communicator: only its name and numbers, before it is made and while it ends. */
+enum tt_stage {
+  TT_STAGE_JOINING, /* meets the other ranks */
+  TT_STAGE_AGREEING,
+  TT_STAGE_SHARING, /* makes memory and learns who shares the host */
+  TT_STAGE_TUNING,
+  TT_STAGE_LAST_BARRIER,
+  TT_STAGE_READY,
+  TT_STAGE_ENDING,
 };
 
 enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_ABANDONED };
@@ -42,6 +55,10 @@ enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_ABANDONED };
 struct ncclComm {
   struct ncclComm *handle_next; /* api/handle.c */
   _Atomic int holders;          /* calls that found the handle and have not let go */
+  struct ncclComm *report_next; /* report/report.c, which has a lock for it */
+  bool reported;                /* it is on that list */
+  uint64_t report_passes;       /* a report's own */
+  _Atomic int stage;            /* of its life, for reports: enum tt_stage */
   int rank, nranks, device_index;
   uint64_t id_hash;    /* names the communicator in logs */
   char *name;          /* config.commName, or NULL */
@@ -70,9 +87,14 @@ struct ncclComm {
 
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
   struct tt_scratch *scratch;      /* of the collectives, which run one after another */
+  _Atomic size_t scratch_bytes;    /* of all of it */
   /* Of a device with streams, from the first launch on; else NULL. */
   struct tt_monitor *_Atomic monitor;
 
+  _Atomic uint64_t op_count; /* operations called, as logs and reports number them */
+  uint64_t message_number;   /* of the open group's sends and receives */
+  bool message_numbered;
+  struct tt_pending pending;          /* what the running group is at */
   uint64_t collectives;               /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */
   struct tt_task *tasks, **tasks_end; /* of the open group */

@@ -80,13 +80,23 @@ static ncclResult_t look(struct tt_monitor *monitor)
   if (comm->health == NULL) return ncclSuccess;
   TT_TRY(tt_health_check(comm->health, status.stalled != 0));
   if (!status.stalled) {
-    monitor->clock = (struct tt_watch_clock){0};
+    tt_watch_moved(&monitor->clock);
     return ncclSuccess;
   }
   struct tt_watch_due due = tt_watch_idle(&monitor->clock, tt_timer_ns());
   struct tt_watch_wait wait = {
       .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
   return due.stalled ? tt_watch_waits(&wait, &due) : ncclSuccess;
+}
+
+bool tt_monitor_look(struct ncclComm *comm, struct tt_device_status *status)
+{
+  bool looked = false;
+  *status = (struct tt_device_status){.size = sizeof *status};
+  if (atomic_load(&comm->monitor) == NULL || pthread_rwlock_tryrdlock(&looking) != 0) return false;
+  if (!tt_monitor_over()) looked = comm->device->status(comm->context->handle, status) == ncclSuccess;
+  pthread_rwlock_unlock(&looking);
+  return looked;
 }
 
 ncclResult_t tt_monitor_peek(struct ncclComm *comm)

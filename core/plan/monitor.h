@@ -16,6 +16,10 @@ void tt_monitor_end(struct ncclComm *comm);
 ncclResult_t tt_monitor_peek(struct ncclComm *comm);
 /* The same, and waits, a second at most, until the sentence is there too. */
 ncclResult_t tt_monitor_settle(struct ncclComm *comm);
+/* What the device says of its works, for reports: any thread, while the communicator lives. False: nothing was
+ * launched, or the process exits. */
+struct tt_device_status;
+bool tt_monitor_look(struct ncclComm *comm, struct tt_device_status *status);
 /* Whether the process exits, and so nothing is looked after any more. */
 bool tt_monitor_over(void);
 

@@ -20,6 +20,9 @@ struct tt_plan {
 
 /* Appends a task to the communicator's open group. */
 ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task);
+/* The task's number in logs and reports: each collective has its own, the sends and receives of a group share one. Once
+ * a task, before it is added. */
+uint64_t tt_plan_number(struct ncclComm *comm, const struct tt_task *task);
 /* Drops the tasks of the open group. */
 void tt_plan_drop_tasks(struct ncclComm *comm);
 

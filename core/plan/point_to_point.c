@@ -31,6 +31,7 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
   if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for a send or receive");
   work->input = task->input;
   work->output = task->output;
+  work->op_count = task->op_count;
   work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
   *out = work;
   return ncclSuccess;

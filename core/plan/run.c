@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
+#include "plan/pending.h"
 #include "plan/stream.h"
 #include "plan/watch.h"
 
@@ -22,6 +23,7 @@ struct run {
   struct tt_launch *launch;
   struct tt_doorbell **bells;
   int nbells;
+  struct tt_watch_clock clock;
 };
 
 static ncclResult_t collect(struct run *run)
@@ -76,19 +78,19 @@ static ncclResult_t drive(struct run *run)
   struct tt_waiter waiter;
   ncclResult_t result;
   bool moved, done, network;
-  struct tt_watch_clock clock = {0};
   tt_watch_begin(run->plans, run->nplans);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, NULL, &run->launch));
   tt_waiter_init(&waiter, run->bells, run->nbells, crowd(run));
-  for (;;) {
+  for (uint64_t pass = 1;; pass++) {
     result = advance(run, &moved, &done, &network);
+    atomic_store_explicit(&run->clock.passes, pass, memory_order_relaxed);
     if (result != ncclSuccess || done) break;
     if (moved) {
       tt_waiter_progress(&waiter);
-      clock = (struct tt_watch_clock){0};
+      tt_watch_moved(&run->clock);
       continue;
     }
-    struct tt_watch_due due = tt_watch_idle(&clock, tt_timer_ns());
+    struct tt_watch_due due = tt_watch_idle(&run->clock, tt_timer_ns());
     result = tt_watch_check(run->plans, run->nplans, due.look);
     if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, &due);
     if (result != ncclSuccess) break;
@@ -102,7 +104,9 @@ static ncclResult_t run_here(struct tt_plan *plans, int nplans)
 {
   struct run run = {.plans = plans, .nplans = nplans};
   ncclResult_t result = collect(&run);
+  for (int p = 0; p < nplans; p++) tt_pending_run(plans[p].comm, &run.clock);
   if (result == ncclSuccess && run.nworks > 0) result = drive(&run);
+  for (int p = 0; p < nplans; p++) tt_pending_end(plans[p].comm);
   if (run.launch != NULL) plans[0].comm->device->finish(run.launch);
   if (result != ncclSuccess)
     for (int p = 0; p < nplans; p++) tt_comm_fail(plans[p].comm, result);
@@ -129,6 +133,7 @@ ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
   int streams = streams_first(plans, nplans);
   ncclResult_t first = ncclSuccess;
   for (int p = 0; p < streams; p++) { /* all of them: the others count on those of this group that can run */
+    tt_pending_end(plans[p].comm);    /* the device knows from here on */
     ncclResult_t result = tt_comm_fail(plans[p].comm, tt_stream_launch(&plans[p]));
     plans[p].launched = result == ncclSuccess;
     if (first == ncclSuccess) first = result;

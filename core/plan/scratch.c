@@ -15,6 +15,7 @@ struct tt_scratch {
 
 static void free_one(struct ncclComm *comm, struct tt_scratch *scratch)
 {
+  atomic_fetch_sub(&comm->scratch_bytes, scratch->memory.bytes);
   if (comm->device->features & TT_DEVICE_MEMORY)
     comm->device->release(comm->context->handle, &scratch->memory);
   else
@@ -47,6 +48,7 @@ ncclResult_t tt_scratch_get(struct ncclComm *comm, size_t bytes, unsigned char *
       free(scratch);
       return result;
     }
+    atomic_fetch_add(&comm->scratch_bytes, scratch->memory.bytes);
     scratch->older = comm->scratch;
     comm->scratch = scratch;
   }

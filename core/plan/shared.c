@@ -105,6 +105,11 @@ void tt_shared_leave(struct ncclComm *comm)
   comm->shared = NULL;
 }
 
+size_t tt_shared_bytes(const struct ncclComm *comm)
+{
+  return comm->shared == NULL ? 0 : copy_bytes(comm->shared);
+}
+
 size_t tt_shared_chunk(const struct ncclComm *comm, const struct tt_program *program, size_t capacity)
 {
   if (program->shared_blocks == 0 || comm->shared == NULL) return capacity;

@@ -16,6 +16,9 @@ ncclResult_t tt_shared_join(struct ncclComm *comm, int channels);
  * abort yet may still use it. */
 void tt_shared_leave(struct ncclComm *comm);
 
+/* Of this rank's copy; 0 if there is none. */
+size_t tt_shared_bytes(const struct ncclComm *comm);
+
 /* Bytes that a program's chunk may have: at most `capacity`, and all fit a channel's area. */
 size_t tt_shared_chunk(const struct ncclComm *comm, const struct tt_program *program, size_t capacity);
 /* Gives the work the memory, if its programs share any, and channel `channel` its area. `element`: bytes of one. */

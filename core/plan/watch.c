@@ -17,10 +17,22 @@
 #define CAUSE_NS 500000000ull
 #define CAUSE_USEC 1000
 
+void tt_watch_moved(struct tt_watch_clock *clock)
+{
+  if (atomic_load_explicit(&clock->idle_since, memory_order_relaxed) != 0)
+    atomic_store_explicit(&clock->idle_since, 0, memory_order_relaxed);
+}
+
 struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now)
 {
-  if (clock->idle_since == 0) *clock = (struct tt_watch_clock){now, now, WARN_NS};
-  uint64_t idle = now - clock->idle_since;
+  uint64_t since = atomic_load_explicit(&clock->idle_since, memory_order_relaxed);
+  atomic_store_explicit(&clock->looked, now, memory_order_relaxed);
+  if (since == 0) {
+    since = clock->stalled_since = now;
+    clock->warn_after = WARN_NS;
+    atomic_store_explicit(&clock->idle_since, now, memory_order_relaxed);
+  }
+  uint64_t idle = now - since;
   struct tt_watch_due due = {.look = idle > LOOK_NS, .stalled = now - clock->stalled_since > STALL_NS};
   if (!due.stalled) return due;
   clock->stalled_since = now;

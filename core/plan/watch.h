@@ -6,10 +6,16 @@
 #include <stdbool.h>
 #include "plan/plan.h"
 
-/* How long nothing has moved. All zero: something moves. */
+/* How long nothing has moved. All zero: something moves. Times are those of tt_timer_ns. */
 struct tt_watch_clock {
-  uint64_t idle_since, stalled_since, warn_after;
+  /* For reports, which read them from other threads. */
+  _Atomic uint64_t idle_since; /* 0: something moves */
+  _Atomic uint64_t looked;     /* when it was last found that nothing moves */
+  _Atomic uint64_t passes;     /* how often was looked whether anything can move */
+  uint64_t stalled_since, warn_after;
 };
+/* Something moved. */
+void tt_watch_moved(struct tt_watch_clock *clock);
 /* What is due. */
 struct tt_watch_due {
   bool look;          /* for ranks that are gone without a word */

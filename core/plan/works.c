@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "plan/kept.h"
+#include "plan/pending.h"
 #include "proxy/reduce.h"
 #include "device/context.h"
 #include "plan/scratch.h"
@@ -147,6 +148,7 @@ static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *wo
   TT_TRY_GOTO(visit_messages(program, bind_message, &context), result, out);
   for (uint32_t end = 0; end < ends; end++) {
     struct tt_connector *connector = context.connectors[end];
+    if (connector != NULL) connector->planned += context.steps[end];
     if (connector != NULL && connector->proxied != NULL)
       TT_TRY_GOTO(tt_proxy_expect(connector->proxied, work->protocol, context.steps[end]), result, out);
     if (connector != NULL && connector->reduced != NULL)
@@ -215,6 +217,7 @@ ncclResult_t tt_plan_bind(struct tt_plan *plan)
 
 void tt_plan_free(struct tt_plan *plan)
 {
+  if (plan->comm != NULL) tt_pending_end(plan->comm);
   for (int w = 0; w < plan->nworks; w++) {
     if (plan->launched)
       tt_kept_give(plan->comm, plan->works[w]);

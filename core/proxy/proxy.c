@@ -3,7 +3,12 @@
 #include "proxy/reduce.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 #include "base/check.h"
+
+/* How often, and with what pause, a report tries to look. */
+#define LOOKS 20
+#define LOOK_USEC 100
 
 ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out)
 {
@@ -43,4 +48,21 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   ncclResult_t result = proxy->error;
   pthread_mutex_unlock(&proxy->lock);
   return result;
+}
+
+bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state)
+{
+  *state = (struct tt_proxy_state){0};
+  for (int tries = 0; pthread_mutex_trylock(&proxy->lock) != 0; tries++) {
+    if (tries == LOOKS) return false;
+    usleep(LOOK_USEC);
+  }
+  state->active = proxy->nactive;
+  if (conn != NULL) {
+    state->posted = conn->posted;
+    state->done = conn->done;
+    state->expected = conn->expected;
+  }
+  pthread_mutex_unlock(&proxy->lock);
+  return true;
 }

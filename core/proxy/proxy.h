@@ -52,4 +52,12 @@ ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t 
  * returned again. */
 ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle);
 
+/* For reports: any thread; waits at most a few milliseconds. `conn` NULL: only `active` is set, for the whole engine.
+ * False: somebody is in the engine all the time, perhaps in a call of the plugin that does not return. */
+struct tt_proxy_state {
+  int active;                      /* connections and reductions with work left */
+  uint64_t posted, done, expected; /* steps of the connection: given to the plugin, complete, in all */
+};
+bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state);
+
 #endif

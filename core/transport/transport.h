@@ -109,6 +109,8 @@ struct tt_connector {
   enum tt_transport_id transport;
   bool connected, opened;          /* opened: by the device's conn_open */
   size_t bytes;                    /* of memory held by this end */
+  uint64_t planned;                /* steps of all operations planned so far, for reports */
+  uint64_t counted;                /* a report's own */
   void *resources;                 /* the transport's */
   struct tt_proxy_conn *proxied;   /* the net transport's engine side, else NULL */
   struct tt_proxy_reduce *reduced; /* of the sending end of a connection with a network, else NULL */

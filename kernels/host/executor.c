@@ -117,7 +117,7 @@ static ncclResult_t advance_chain(struct tt_launch *launch, struct tt_host_run *
     TT_TRY(tt_host_run_advance(run, moved));
     if (run->left > 0) return ncclSuccess;
     *moved = true;
-    launch->links[run->index].work->complete = 1;
+    __atomic_store_n(&launch->links[run->index].work->complete, 1, __ATOMIC_RELAXED); /* reports read it */
     run->index = launch->links[run->index].next;
     if (run->index == NONE) {
       *finished = true;

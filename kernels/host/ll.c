@@ -168,3 +168,11 @@ ncclResult_t tt_host_ll_poll(const struct tt_host_run *run, struct tt_host_opera
   operand->ready = operand->line == lines;
   return ncclSuccess;
 }
+
+bool tt_host_ready(struct tt_conn *conn, int protocol, bool send, uint64_t step)
+{
+  struct tt_host_operand operand = {.kind = send ? TT_SEND : TT_RECV, .conn = conn, .step = step};
+  if (send) return tt_host_has_room(&operand);
+  if (protocol == TT_PROTO_LL && !(conn->flags & TT_CONN_PROXIED)) return tt_host_ll_peek(&operand);
+  return atomic_load_explicit(conn->tail, memory_order_acquire) > step;
+}

@@ -29,6 +29,12 @@ void tt_host_write_header(const struct tt_host_run *run, const struct tt_host_op
   header->signature = run->work->signature;
 }
 
+/* Reports read it from other threads. */
+static void advance_step(struct tt_conn *conn, uint64_t step)
+{
+  __atomic_store_n(&conn->step, step, __ATOMIC_RELAXED);
+}
+
 void tt_host_post(const struct tt_host_operand *operand, size_t bytes, bool publish_tail)
 {
   struct tt_conn *conn = operand->conn;
@@ -37,7 +43,7 @@ void tt_host_post(const struct tt_host_operand *operand, size_t bytes, bool publ
         (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL, .size = (int64_t)(TT_SLOT_HEADER + bytes)};
   }
   if (publish_tail) atomic_store_explicit(conn->tail, operand->step + 1, memory_order_release);
-  conn->step = operand->step + 1;
+  advance_step(conn, operand->step + 1);
   tt_doorbell_ring(conn->peer_bell);
 }
 
@@ -45,7 +51,7 @@ void tt_host_release(const struct tt_host_operand *operand)
 {
   struct tt_conn *conn = operand->conn;
   atomic_store_explicit(conn->head, operand->step + 1, memory_order_release);
-  conn->step = operand->step + 1;
+  advance_step(conn, operand->step + 1);
   tt_doorbell_ring(conn->peer_bell);
 }
 

@@ -9,7 +9,7 @@ import sys
 
 ALLOWED = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "libexpat.so", "ld-linux")
 SANITIZERS = ("libasan.so", "libubsan.so", "libtsan.so")
-EXTRA = {"ncclResetDebugInitInternal", "tuttiGetVersion"}
+EXTRA = {"ncclResetDebugInitInternal", "tuttiCommReport", "tuttiGetVersion"}
 
 
 def exports(library):

@@ -7,11 +7,13 @@
  *     again                             destroys the communicator and makes another, whose id rank 0 sends over the old
  *     ready                             says "running"
  *     sleep:MILLISECONDS
+ *     ignore:USR1                       ignore that signal
  *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
  * names loop:...                          the same again and again, until it fails; says "running" after the first An
  * error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
 #include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,6 +250,8 @@ static void run(const char *step)
     _exit(0);
   } else if (strncmp(step, "sleep:", 6) == 0) {
     usleep((useconds_t)atoi(step + 6) * 1000);
+  } else if (strcmp(step, "ignore:USR1") == 0) {
+    signal(SIGUSR1, SIG_IGN);
   } else if (strncmp(step, "device:", 7) == 0) {
     choose_device(step);
   } else if (strncmp(step, "loop:", 5) == 0) {

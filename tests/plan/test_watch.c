@@ -36,7 +36,7 @@ START_TEST(begins_again)
   struct tt_watch_clock clock = {0};
   tt_watch_idle(&clock, SECOND);
   ck_assert(tt_watch_idle(&clock, 30 * SECOND).report_seconds > 0);
-  clock = (struct tt_watch_clock){0}; /* something moved */
+  tt_watch_moved(&clock);
   struct tt_watch_due due = tt_watch_idle(&clock, 31 * SECOND);
   ck_assert(!due.look && !due.stalled && due.report_seconds == 0);
 }

@@ -23,4 +23,8 @@ void info_devices(struct info_out *out);
 void info_plugins(struct info_out *out);
 void info_params(struct info_out *out, bool verbose);
 
+/* What the communicators of a running process are at: prints its report. The program's exit status; a refusal is said
+ * on stderr. */
+int info_ask(int pid, bool as_json);
+
 #endif

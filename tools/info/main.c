@@ -8,6 +8,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "info.h"
 #include "tutti.h"
 
@@ -16,15 +17,17 @@ enum { LIBRARY = 1, DEVICES = 2, PLUGINS = 4, PARAMS = 8, ALL = 15 };
 static void help(FILE *out)
 {
   fputs("usage: tutti-info [flags]\n"
+        "       tutti-info --pid N [--json]\n"
         "Shows the library, its devices, the plugins that it would load or pass over and why, and its parameters.\n\n"
         "  -L, --library   only the library\n"
         "  -D, --devices   only devices\n"
         "  -P, --plugins   only plugins\n"
         "  -E, --params    only parameters (environment and configuration files); these flags may be combined\n"
         "  -v, --verbose   with type, range, default and meaning of each parameter\n"
+        "  -p, --pid N     what the communicators of process N are at: pending operations, ranks waited for, memory\n"
         "  -J, --json      as JSON\n"
         "  -h, --help      this text\n\n"
-        "Exit status: 0; 1 when a parameter is malformed; 2 for a wrong command line.\n",
+        "Exit status: 0; 1 when a parameter is malformed or process N gives no report; 2 for a wrong command line.\n",
         out);
 }
 
@@ -59,11 +62,13 @@ static void show(struct info_out *out, int what, bool verbose, const char *path)
 int main(int argc, char **argv)
 {
   static const struct option options[] = {
-      {"library", 0, NULL, 'L'}, {"devices", 0, NULL, 'D'}, {"plugins", 0, NULL, 'P'}, {"params", 0, NULL, 'E'},
-      {"verbose", 0, NULL, 'v'}, {"json", 0, NULL, 'J'},    {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+      {"library", 0, NULL, 'L'}, {"devices", 0, NULL, 'D'}, {"plugins", 0, NULL, 'P'},
+      {"params", 0, NULL, 'E'},  {"verbose", 0, NULL, 'v'}, {"pid", 1, NULL, 'p'},
+      {"json", 0, NULL, 'J'},    {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
   int what = 0, c;
+  int64_t pid = 0;
   bool verbose = false, as_json = false;
-  while ((c = getopt_long(argc, argv, "LDPEvJh", options, NULL)) != -1) {
+  while ((c = getopt_long(argc, argv, "LDPEvp:Jh", options, NULL)) != -1) {
     switch (c) {
     case 'L':
       what |= LIBRARY;
@@ -80,6 +85,12 @@ int main(int argc, char **argv)
     case 'v':
       verbose = true;
       break;
+    case 'p':
+      if (!tt_text_int(optarg, &pid) || pid < 1 || pid > INT_MAX) {
+        fprintf(stderr, "tutti-info: --pid %s: not a process id\n", optarg);
+        return 2;
+      }
+      break;
     case 'J':
       as_json = true;
       break;
@@ -94,6 +105,11 @@ int main(int argc, char **argv)
     fprintf(stderr, "tutti-info: %s: takes flags only; see --help\n", argv[optind]);
     return 2;
   }
+  if (pid > 0 && (what != 0 || verbose)) {
+    fputs("tutti-info: --pid goes with --json only\n", stderr);
+    return 2;
+  }
+  if (pid > 0) return info_ask((int)pid, as_json);
   char path[PATH_MAX];
   const char *library = find_library(path);
   struct tool_json json = {0};

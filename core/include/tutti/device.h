@@ -90,7 +90,7 @@ struct tt_conn {
   TT_ATOMIC(uint64_t) * tail;
   struct tt_conn_fifo *fifo;     /* TT_SLOTS entries, or NULL */
   struct tt_doorbell *peer_bell; /* rung after a post; NULL when proxied */
-  uint64_t step;                 /* this end's next step; advanced by the executor only */
+  uint64_t step;                 /* this end's next step; advanced by the executor only, atomically: reports read it */
   uint32_t flags;                /* TT_CONN_* */
   int32_t peer;                  /* rank at the other end, or TT_PEER_NETWORK */
   void *twin;                    /* what the backend's conn_open made of it, or NULL; then `step` is not used */
@@ -177,6 +177,7 @@ struct tt_work {
   void **copies;                     /* the members' copies by index into program->members, for devices without
                                         multicast addresses */
   void *multicast;                   /* the multicast address, for devices that have them */
+  uint64_t op_count;                 /* the operation's number in logs and reports */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
