@@ -172,6 +172,16 @@ void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, co
     refuse(client, ncclInternalError, "the bootstrap root did not understand the check-in");
     return;
   }
+  if (id && id->state == TT_ROOT_ANSWERED && checkin.list != id->list) {
+    char text[320];
+    snprintf(
+        text, sizeof(text),
+        "rank %d passed other unique ids than the ranks that came before it, or this unique id was used before: all "
+        "ranks must pass the same new ids in the same order (ncclCommInitRankScalable)",
+        checkin.rank);
+    refuse(client, ncclInvalidUsage, text);
+    return;
+  }
   if (!id || id->state == TT_ROOT_ANSWERED) {
     refuse(client, ncclInvalidUsage,
            "this unique id was used before: every communicator needs an id of its own from "

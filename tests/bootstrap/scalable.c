@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "bootstrap/internal.h"
 #include "bootstrap/root.h"
@@ -71,16 +72,25 @@ static void make_ids(ncclUniqueId *ids, int nids)
   for (int k = 0; k < nids; k++) ck_assert_int_eq(tt_bootstrap_unique_id(&ids[k]), ncclSuccess);
 }
 
-/* How many warnings said something. */
-static const char *listened_for;
-static _Atomic int heard;
+/* How many warnings said each of two things. */
+static const char *listened_for[2];
+static _Atomic int heard[2];
 
-static void listen_in(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
-                      const char *text)
+static void count_warning(enum tt_log_level level, unsigned long subsystems, const char *file, int line,
+                          const char *func, const char *text)
 {
   (void)subsystems, (void)file, (void)line, (void)func;
-  if (level == TT_LOG_WARN) tt_log_remember(text);
-  if (level == TT_LOG_WARN && strstr(text, listened_for) != NULL) atomic_fetch_add(&heard, 1);
+  if (level != TT_LOG_WARN) return;
+  tt_log_remember(text);
+  for (int i = 0; i < 2; i++)
+    if (strstr(text, listened_for[i]) != NULL) atomic_fetch_add(&heard[i], 1);
+}
+
+static void listen_for(const char *first, const char *second)
+{
+  listened_for[0] = first;
+  listened_for[1] = second;
+  tt_log_redirect(count_warning);
 }
 
 START_TEST(roots)
@@ -117,17 +127,16 @@ START_TEST(wrong_lists)
 }
 END_TEST
 
-/* Roots count ranks as the communicator does, not as their shares do. Who waits for the missing one hears of it, twice
- * in four seconds; so do those whose own root is content: for a message that does not come. */
+/* Roots count ranks as the communicator does, not as their shares do. Who waits for the missing one hears of it; so do
+ * those whose own root is content: of a message that does not come. */
 START_TEST(missing_rank)
 {
   enum { N = 6, MISSING = 4 };
   struct member members[N];
   ncclUniqueId ids[2];
-  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=4", "TUTTI_INIT_WARN=1", NULL});
-  tt_log_redirect(listen_in);
-  listened_for = _i == 0 ? "3 of 4 ranks that share one of several unique ids have come so far; missing rank 4."
-                         : "s for a message of rank 3, which is late";
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=2", "TUTTI_INIT_WARN=1", NULL});
+  listen_for("3 of 4 ranks that share one of several unique ids have come so far; missing rank 4.",
+             "s for a message of rank 3, which is late");
   make_ids(ids, 2);
   for (int r = 0; r < N; r++)
     if (r != MISSING) start(&members[r], ids, 2, r, N);
@@ -140,10 +149,8 @@ START_TEST(missing_rank)
     if (r == 0 || r > 2)
       ck_assert_msg(strstr(members[r].error, "missing rank 4") != NULL, "rank %d: %s", r, members[r].error);
   }
-  if (_i == 0)
-    ck_assert_int_eq(heard, 6); /* ranks 0, 3 and 5, twice */
-  else
-    ck_assert_int_ge(heard, 1); /* rank 2, the neighbour of the one that does not get on */
+  ck_assert_int_eq(heard[0], 3); /* ranks 0, 3 and 5 */
+  ck_assert_int_eq(heard[1], 1); /* rank 2, the neighbour of one that does not get on */
 }
 END_TEST
 
@@ -159,7 +166,8 @@ START_TEST(doubled_rank)
 }
 END_TEST
 
-/* All in another order, one fewer, or one more: whoever meets the deviating rank is told, nobody waits. */
+/* All in another order, one fewer, or one more. While a root that the deviating rank comes to waits for others, whoever
+ * waits is told, and nobody until the deadline; ranks 1 and 2 are late so that it does. */
 START_TEST(different_lists)
 {
   enum { N = 6, OTHER = 4 };
@@ -171,15 +179,39 @@ START_TEST(different_lists)
   environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=60", NULL});
   make_ids(ids, 3);
   for (int k = 0; k < lists[_i].count; k++) other[k] = ids[lists[_i].ids[k]];
-  tt_log_redirect(listen_in);
-  listened_for = "passed other unique ids than a rank that came before it";
-  for (int r = 0; r < N; r++)
-    if (r != OTHER) start(&members[r], ids, 2, r, N);
+  listen_for("passed other unique ids than a rank that came before it", "NCCL_BOOTSTRAP_TIMEOUT");
   start(&members[OTHER], other, lists[_i].count, OTHER, N);
-  for (int r = 0; r < N; r++) pthread_join(members[r].thread, NULL);
+  for (int r = 0; r < N; r++)
+    if (r != 1 && r != 2 && r != OTHER) start(&members[r], ids, 2, r, N);
+  for (int r = 0; r < N; r++)
+    if (r != 1 && r != 2) pthread_join(members[r].thread, NULL);
+  for (int r = 1; r <= 2; r++) start(&members[r], ids, 2, r, N);
+  for (int r = 1; r <= 2; r++) pthread_join(members[r].thread, NULL);
   tt_log_redirect(NULL);
   for (int r = 0; r < N; r++) ck_assert_int_ne(members[r].result, ncclSuccess);
-  ck_assert_int_ge(heard, 1);
+  ck_assert_int_ge(heard[0], 2); /* the deviating rank, and one that it met */
+  ck_assert_int_eq(heard[1], 0);
+}
+END_TEST
+
+/* A root that has answered its share knows what was wrong with who comes later; the others miss that rank. */
+START_TEST(different_list_too_late)
+{
+  enum { N = 6, OTHER = 4 };
+  struct member members[N];
+  ncclUniqueId ids[2], other[2];
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=2", NULL});
+  make_ids(ids, 2);
+  other[0] = ids[1];
+  other[1] = ids[0];
+  for (int r = 0; r < N; r++)
+    if (r != OTHER) start(&members[r], ids, 2, r, N);
+  usleep(200000);
+  start(&members[OTHER], other, 2, OTHER, N);
+  for (int r = 0; r < N; r++) pthread_join(members[r].thread, NULL);
+  ck_assert_int_eq(members[OTHER].result, ncclInvalidUsage);
+  ck_assert_msg(strstr(members[OTHER].error, "rank 4 passed other unique ids") != NULL, "%s", members[OTHER].error);
+  for (int r = 0; r < N; r++) ck_assert_int_ne(members[r].result, ncclSuccess);
 }
 END_TEST
 
@@ -209,9 +241,10 @@ Suite *suite_scalable(void)
   tcase_add_test(tests, shares);
   tcase_add_loop_test(tests, roots, 1, MOST_ROOTS + 1);
   tcase_add_test(tests, wrong_lists);
-  tcase_add_loop_test(tests, missing_rank, 0, 2);
+  tcase_add_test(tests, missing_rank);
   tcase_add_test(tests, doubled_rank);
   tcase_add_loop_test(tests, different_lists, 0, 3);
+  tcase_add_test(tests, different_list_too_late);
   tcase_add_test(tests, partly_used);
   suite_add_tcase(suite, tests);
   return suite;
