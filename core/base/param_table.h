@@ -21,6 +21,8 @@ TT_PARAM(NCCL_CONNECT_ROUND_MAX_PEERS, INT, 128, 1, 1000000, true, "peers connec
 TT_PARAM(NCCL_REPORT_CONNECT_PROGRESS, BOOL, 0, 0, 1, false, "1: log the progress of connection set-up")
 TT_PARAM(NCCL_NET,                     STRING, 0, 0, 0, true, "name of the network to use, as the plugin reports it")
 TT_PARAM(NCCL_NET_PLUGIN,              STRING, 0, 0, 0, false, "comma list of net plugins (path, file name or suffix); none: built-in search only")
+TT_PARAM(NCCL_TUNER_PLUGIN,            STRING, 0, 0, 0, false, "comma list of tuner plugins (path, file name or suffix), of which the first that loads is used; none: no tuner")
+TT_PARAM(NCCL_TUNER_CONFIG_FILE,       STRING, 0, 0, 0, false, "file of rules for libtutti-tuner.so, which is then used without being named; other tuners may read it too")
 TT_PARAM(NCCL_NET_DISABLE,             BOOL, 0, 0, 1, true, "1: never use a network; ranks that cannot share memory cannot connect")
 TT_PARAM(NCCL_COLLNET_ENABLE,          BOOL, 0, 0, 1, true, "1: a collnet plugin may reduce in the network; overrides the collnetEnable member of a communicator's config")
 TT_PARAM(NCCL_COLLNET_NODE_THRESHOLD,  INT, 2, 0, 1000000, true, "hosts from which on a collnet plugin is used, unless NCCL_ALGO names a CollNet algorithm")
