@@ -21,13 +21,17 @@
 /* Every rank has at most so many listening sockets. */
 #define RANK_ADDRESSES 2
 
-/* Waits for the next event of the link; an error if aborted. */
-static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline)
+/* Waits for the next event of any of the links; an error if aborted. */
+static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *links, int nlinks, tt_deadline deadline)
 {
-  struct pollfd set = {.fd = link->fd, .events = tt_link_events(link)};
+  struct pollfd set[2];
+  for (int l = 0; l < nlinks; l++) {
+    set[l] = (struct pollfd){.fd = links[l]->fd, .events = tt_link_events(links[l])};
+    deadline = TT_MIN(deadline, links[l]->timer);
+  }
   if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was checking in", b->rank);
-  poll(&set, 1, tt_deadline_poll_ms(TT_MIN(link->timer, deadline), 20));
-  tt_link_progress(link);
+  poll(set, (nfds_t)nlinks, tt_deadline_poll_ms(deadline, 20));
+  for (int l = 0; l < nlinks; l++) tt_link_progress(links[l]);
   return ncclSuccess;
 }
 
@@ -65,7 +69,7 @@ static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, int ra
   TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, rank, &patience, out));
   while ((*out)->state != TT_LINK_READY) {
     if ((*out)->state == TT_LINK_CLOSED) return cannot_reach(b, id, *out);
-    TT_TRY(turn(b, *out, deadline));
+    TT_TRY(turn(b, out, 1, deadline));
   }
   return ncclSuccess;
 }
@@ -92,48 +96,77 @@ static tt_deadline next_word(int warned)
   return seconds > 0 ? tt_deadline_in_ms((seconds * 1000 << TT_MIN(warned, 10)) + WORD_LATE_MS) : TT_DEADLINE_NEVER;
 }
 
-/* Takes the root's next word; ncclInProgress in *answer: it is not the last. */
-static ncclResult_t await_word(struct tt_bootstrap *b, struct tt_link *link, int *warned, tt_deadline deadline,
-                               struct tt_answer *answer)
+/* A check-in with one root. */
+struct visit {
+  const struct tt_id *id;
+  int place, places; /* among those that come to this root */
+  struct tt_link *link;
+  struct tt_answer answer; /* ncclInProgress: there is none yet */
+  int warned;
+  tt_deadline warn_at; /* when a root that says nothing is mentioned */
+};
+
+static void expect_word(struct visit *visit)
 {
-  struct tt_message *message;
-  tt_deadline warn_at = next_word((*warned)++);
-  while (!(message = tt_link_receive(link))) {
-    if (link->state == TT_LINK_CLOSED)
-      return TT_FAIL(ncclRemoteError,
-                     "the bootstrap root went away while rank %d of %d was waiting for the other ranks: "
-                     "%s; the process that made the unique id has ended or was killed",
-                     b->rank, b->nranks, link->why);
-    if (tt_deadline_passed(deadline))
-      return TT_FAIL(ncclRemoteError,
-                     "the bootstrap root did not answer rank %d of %d within %lld s "
-                     "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
-                     b->rank, b->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
-    if (warn_at != TT_DEADLINE_NEVER && tt_deadline_passed(warn_at)) {
-      TT_WARN(
-          "rank %d of %d waits for the bootstrap root, which does not say who is missing: its process may be stopped",
-          b->rank, b->nranks);
-      warn_at = next_word((*warned)++);
-    }
-    TT_TRY(turn(b, link, deadline));
+  visit->warn_at = next_word(visit->warned++);
+}
+
+/* Why there will be no answer, if there will not. */
+static ncclResult_t check_silence(const struct tt_bootstrap *b, struct visit *visit, tt_deadline deadline)
+{
+  if (visit->link->state == TT_LINK_CLOSED)
+    return TT_FAIL(ncclRemoteError,
+                   "the bootstrap root went away while rank %d of %d was waiting for the other ranks: "
+                   "%s; the process that made the unique id has ended or was killed",
+                   b->rank, b->nranks, visit->link->why);
+  if (tt_deadline_passed(deadline))
+    return TT_FAIL(ncclRemoteError,
+                   "the bootstrap root did not answer rank %d of %d within %lld s "
+                   "(NCCL_BOOTSTRAP_TIMEOUT): its process is stopped, or a network is down",
+                   b->rank, b->nranks, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
+  if (visit->warn_at != TT_DEADLINE_NEVER && tt_deadline_passed(visit->warn_at)) {
+    TT_WARN("rank %d of %d waits for the bootstrap root, which does not say who is missing: its process may be stopped",
+            b->rank, b->nranks);
+    expect_word(visit);
   }
-  bool good = message->tag == TT_TAG_ANSWER && tt_wire_get_answer(message->data, message->bytes, answer);
-  free(message);
-  if (!good) return TT_FAIL(ncclInternalError, "the bootstrap root's answer to rank %d makes no sense", b->rank);
   return ncclSuccess;
 }
 
-static ncclResult_t await_answer(struct tt_bootstrap *b, struct tt_link *link, tt_deadline deadline,
-                                 struct tt_answer *answer)
+/* Takes what the root has said by now: who is missing, or its answer. A failure is an answer, too. */
+static ncclResult_t take_words(const struct tt_bootstrap *b, struct visit *visit, tt_deadline deadline)
 {
-  int warned = 0;
-  TT_TRY(await_word(b, link, &warned, deadline, answer));
-  while (answer->result == ncclInProgress) {
-    TT_WARN("rank %d of %d waits: %s", b->rank, b->nranks, answer->text);
-    TT_TRY(await_word(b, link, &warned, deadline, answer));
+  struct tt_message *message;
+  while (visit->answer.result == ncclInProgress && (message = tt_link_receive(visit->link))) {
+    bool good = message->tag == TT_TAG_ANSWER && tt_wire_get_answer(message->data, message->bytes, &visit->answer);
+    free(message);
+    if (!good) return TT_FAIL(ncclInternalError, "the bootstrap root's answer to rank %d makes no sense", b->rank);
+    if (visit->answer.result != ncclInProgress) break;
+    TT_WARN("rank %d of %d waits: %s", b->rank, b->nranks, visit->answer.text);
+    expect_word(visit);
   }
-  if (answer->result == ncclSuccess) return ncclSuccess;
-  return TT_FAIL(answer->result, "rank %d of %d could not join: %s", b->rank, b->nranks, answer->text);
+  if (visit->answer.result == ncclInProgress) return check_silence(b, visit, deadline);
+  if (visit->answer.result == ncclSuccess) return ncclSuccess;
+  return TT_FAIL(visit->answer.result, "rank %d of %d could not join: %s", b->rank, b->nranks, visit->answer.text);
+}
+
+/* Until all roots have answered. The first that refuses ends it: what it says is why the others never would. */
+static ncclResult_t await_answers(const struct tt_bootstrap *b, struct visit *visits, int nvisits, tt_deadline deadline)
+{
+  struct tt_link *links[2];
+  for (int v = 0; v < nvisits; v++) {
+    visits[v].answer.result = ncclInProgress;
+    expect_word(&visits[v]);
+  }
+  for (;;) {
+    int nlinks = 0;
+    for (int v = 0; v < nvisits; v++) {
+      if (visits[v].answer.result != ncclInProgress) continue;
+      TT_TRY(take_words(b, &visits[v], deadline));
+      if (visits[v].answer.result == ncclInProgress) links[nlinks++] = visits[v].link;
+    }
+    if (nlinks == 0) return ncclSuccess;
+    TT_TRY(turn(b, links, nlinks, deadline));
+  }
 }
 
 /* The communicator's own key and nonce, so that a fixed root's key serves many communicators apart. */
@@ -156,14 +189,6 @@ struct tt_share tt_share_of(int rank, int nranks, int nroots)
   int beyond = rank - in_longer;
   return (struct tt_share){longer + beyond / each, rank - beyond % each, each};
 }
-
-/* A check-in with one root. */
-struct visit {
-  const struct tt_id *id;
-  int place, places; /* among those that come to this root */
-  struct tt_link *link;
-  struct tt_answer answer;
-};
 
 /* A root makes a ring of those that check in with it. One of several has its share of the ranks and, last, the first
  * rank of the next share: so the last of its own learns who comes next, and that one, by visiting both roots, who comes
@@ -218,8 +243,7 @@ ncclResult_t tt_checkin_run(struct tt_bootstrap *b, const struct tt_id *ids, int
   int nvisits = plan_visits(b, ids, nids, visits);
   uint64_t list = hash_list(ids, nids);
   for (int v = 0; v < nvisits; v++) TT_TRY_GOTO(check_in(b, &visits[v], list, deadline, times), result, out);
-  for (int v = 0; v < nvisits; v++)
-    TT_TRY_GOTO(await_answer(b, visits[v].link, deadline, &visits[v].answer), result, out);
+  TT_TRY_GOTO(await_answers(b, visits, nvisits, deadline), result, out);
   times->answered = tt_timer_ns();
   derive(b, ids, nids == 1 ? visits[0].answer.salt : no_salt);
   b->peers[b->rank].endpoint = b->listener.endpoint;

@@ -90,6 +90,7 @@ static void listen_for(const char *first, const char *second)
 {
   listened_for[0] = first;
   listened_for[1] = second;
+  for (int i = 0; i < 2; i++) atomic_store(&heard[i], 0);
   tt_log_redirect(count_warning);
 }
 
