@@ -26,9 +26,15 @@ static inline uint8_t tt_float_to_e4m3(float value)
   return rest > 0x7f800000 ? 0x7f : (uint8_t)(sign | code);
 }
 
+/* Not by way of a half: so that the loop over it is vectorised. */
 static inline float tt_e5m2_to_float(uint8_t value)
 {
-  return tt_half_to_float((uint16_t)(value << 8));
+  uint32_t sign = (uint32_t)(value & 0x80) << 24, rest = value & 0x7f;
+  uint32_t normal = (rest << 21) + (112u << 23);
+  uint32_t subnormal = tt_float_bits((float)(int32_t)rest * 0x1p-16f); /* the unit of subnormals */
+  uint32_t bits = rest < 4 ? subnormal : normal;
+  bits = rest >= 0x7c ? 0x7f800000 | rest << 21 : bits; /* 0x7c is infinity */
+  return tt_bits_float(sign | (rest > 0x7c ? 0x7fc00000 : bits));
 }
 
 static inline uint8_t tt_float_to_e5m2(float value)

@@ -27,9 +27,9 @@ static inline float tt_half_to_float(uint16_t half)
   uint32_t rest = half & 0x7fff;
   uint32_t normal = (rest << 13) + (112u << 23);
   uint32_t subnormal = tt_float_bits((float)(int32_t)rest * 0x1p-24f); /* the unit of subnormal halves is 2^-24 */
-  uint32_t special = 0x7f800000 | (rest << 13) | (rest > 0x7c00 ? 0x400000 : 0);
   uint32_t bits = rest < 0x400 ? subnormal : normal;
-  return tt_bits_float(sign | (rest >= 0x7c00 ? special : bits));
+  bits = rest >= 0x7c00 ? 0x7f800000 | (rest << 13) : bits;
+  return tt_bits_float(sign | (rest > 0x7c00 ? bits | 0x400000 : bits));
 }
 
 static inline uint16_t tt_float_to_half(float value)

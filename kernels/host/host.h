@@ -15,11 +15,11 @@ const struct tt_device *tt_host_device(void);
  * Half precision, bfloat16 and fp8 are combined in fp32 and rounded once, to nearest even. A scaled input is rounded to
  * its type before it is combined, just as if it had been sent: so ranks that got it from a peer and the rank that owns
  * it compute the same bits. Integers wrap, as unsigned ones do; a result is wrapped to its type before it is divided,
- * truncating. The minimum of a and b is `b < a ? b : a`, so a NaN that comes first stays and a later one is skipped;
- * likewise the maximum.
+ * truncating. In a minimum or maximum a NaN gives way to a number on either side, so that the order of inputs does not
+ * matter; two NaNs give one. Results are the same in all sets of inner loops (reduce.h), but which NaN comes of two.
  *
  * Pointers need no alignment. Outputs may be the same as inputs or as each other, but not overlap partly. One input
- * without scaling or division is copied, whatever its type; otherwise the type is one of the ten that reduce. */
+ * without scaling or division is copied, whatever its type; otherwise the type is one of those that reduce. */
 void tt_host_reduce(const struct tt_reduction *reduction, void *const *dst, int ndst, const void *const *src, int nsrc,
                     const unsigned char *scaled, int final, size_t count);
 

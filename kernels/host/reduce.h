@@ -1,4 +1,5 @@
-/* The inner loops of reductions, compiled once for each instruction set. All of them give the same bits. */
+/* The inner loops of reductions, compiled once for each instruction set. All of them give the same bits,
+ * except where two NaNs meet: then one of them comes out, and which one is the compiler's choice. */
 #ifndef TT_KERNELS_HOST_REDUCE_H
 #define TT_KERNELS_HOST_REDUCE_H
 

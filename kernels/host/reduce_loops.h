@@ -38,6 +38,10 @@ typedef double TT_ANY_PLACE any_f64;
 #define TT_PROD(a, b) ((a) * (b))
 #define TT_LARGER(a, b) ((b) > (a) ? (b) : (a))
 #define TT_SMALLER(a, b) ((b) < (a) ? (b) : (a))
+/* A NaN, which is not equal to itself, gives way to a number on either side: so what comes out of many inputs does not
+ * depend on their order. */
+#define TT_LARGER_NUMBER(a, b) (((b) > (a)) | ((a) != (a)) ? (b) : (a))
+#define TT_SMALLER_NUMBER(a, b) (((b) < (a)) | ((a) != (a)) ? (b) : (a))
 
 #define TT_COMBINE(name, type, operation)                                                                              \
   static void name(void *out, const void *a, const void *b, size_t count)                                              \
@@ -49,20 +53,26 @@ typedef double TT_ANY_PLACE any_f64;
   }
 
 /* Wrapping arithmetic is that of the unsigned type of the same width; comparing needs the type itself. */
-#define TT_COMBINES(name, arithmetic, type)                                                                            \
+#define TT_COMBINE_INTEGERS(name, arithmetic, type)                                                                    \
   TT_COMBINE(name##_sum, arithmetic, TT_SUM)                                                                           \
   TT_COMBINE(name##_prod, arithmetic, TT_PROD)                                                                         \
   TT_COMBINE(name##_max, type, TT_LARGER)                                                                              \
   TT_COMBINE(name##_min, type, TT_SMALLER)
 
-TT_COMBINES(i8, any_u8, any_i8)
-TT_COMBINES(u8, any_u8, any_u8)
-TT_COMBINES(i32, any_u32, any_i32)
-TT_COMBINES(u32, any_u32, any_u32)
-TT_COMBINES(i64, any_u64, any_i64)
-TT_COMBINES(u64, any_u64, any_u64)
-TT_COMBINES(f32, any_f32, any_f32)
-TT_COMBINES(f64, any_f64, any_f64)
+#define TT_COMBINE_FLOATS(name, type)                                                                                  \
+  TT_COMBINE(name##_sum, type, TT_SUM)                                                                                 \
+  TT_COMBINE(name##_prod, type, TT_PROD)                                                                               \
+  TT_COMBINE(name##_max, type, TT_LARGER_NUMBER)                                                                       \
+  TT_COMBINE(name##_min, type, TT_SMALLER_NUMBER)
+
+TT_COMBINE_INTEGERS(i8, any_u8, any_i8)
+TT_COMBINE_INTEGERS(u8, any_u8, any_u8)
+TT_COMBINE_INTEGERS(i32, any_u32, any_i32)
+TT_COMBINE_INTEGERS(u32, any_u32, any_u32)
+TT_COMBINE_INTEGERS(i64, any_u64, any_i64)
+TT_COMBINE_INTEGERS(u64, any_u64, any_u64)
+TT_COMBINE_FLOATS(f32, any_f32)
+TT_COMBINE_FLOATS(f64, any_f64)
 
 #define TT_SCALE(name, type, member)                                                                                   \
   static void name(void *out, const void *in, const struct tt_reduction *reduction, size_t count)                      \
