@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "api/create.h"
 #include "api/export.h"
+#include "api/tasks.h"
 #include "base/check.h"
 #include "base/thread.h"
 #include "plan/plan.h"
@@ -73,9 +74,8 @@ static void *run_job(void *arg)
   return NULL;
 }
 
-/* Runs all jobs at once and returns the first failure, in the order in which they were added. The last one runs on the
- * calling thread, so that a single job needs no other. */
-static ncclResult_t run_jobs(struct tt_job *jobs)
+/* The last one runs on the calling thread, so that a single job needs no other. */
+ncclResult_t tt_group_run_jobs(struct tt_job *jobs)
 {
   ncclResult_t result = ncclSuccess;
   struct tt_job *last = jobs;
@@ -95,76 +95,12 @@ static ncclResult_t run_jobs(struct tt_job *jobs)
   return result;
 }
 
-static void drop_jobs(struct tt_job *jobs)
+void tt_group_drop_jobs(struct tt_job *jobs)
 {
   for (struct tt_job *job = jobs, *next; job != NULL; job = next) {
     next = job->next;
     job->drop(job);
   }
-}
-
-struct connect_job {
-  struct tt_job job;
-  struct ncclComm *comm;
-};
-
-static ncclResult_t run_connect(struct tt_job *job)
-{
-  struct ncclComm *comm = ((struct connect_job *)job)->comm;
-  tt_log_set_device(comm->device_index);
-  return tt_comm_fail(comm, tt_connect_run(comm->connect));
-}
-
-static void drop_connect(struct tt_job *job)
-{
-  free(job);
-}
-
-/* Brings up what the plans need; communicators wait for each other here when one thread drives several ranks, so each
- * gets a thread. */
-static ncclResult_t connect_all(struct tt_plan *plans, int nplans)
-{
-  struct tt_job *jobs = NULL, **end = &jobs;
-  ncclResult_t result = ncclSuccess;
-  for (int p = 0; p < nplans; p++) {
-    struct ncclComm *comm = plans[p].comm;
-    if (comm->connect == NULL || !tt_connect_pending(comm->connect)) continue;
-    struct connect_job *connect;
-    TT_TRY_GOTO(TT_CALLOC(&connect, 1), result, out);
-    connect->job = (struct tt_job){.run = run_connect, .drop = drop_connect};
-    connect->comm = comm;
-    *end = &connect->job;
-    end = &connect->job.next;
-  }
-  result = run_jobs(jobs);
-out:
-  drop_jobs(jobs);
-  return result;
-}
-
-static ncclResult_t run_tasks(struct ncclComm *comms)
-{
-  int ncomms = 0, nplans = 0;
-  bool ran = false;
-  struct tt_plan *plans = NULL;
-  ncclResult_t result = ncclSuccess;
-  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
-  if (ncomms == 0) return ncclSuccess;
-  TT_TRY(TT_CALLOC(&plans, (size_t)ncomms));
-  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next)
-    TT_TRY_GOTO(tt_plan_build(comm, &plans[nplans++]), result, out);
-  TT_TRY_GOTO(connect_all(plans, nplans), result, out);
-  for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
-  ran = true;
-  result = tt_plan_run(plans, nplans);
-out:
-  /* Nothing of the group runs, and the other ranks wait for all of it. A mistake in usage may be put right and tried
-   * again; after anything else this rank cannot be counted on. */
-  if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
-    for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) tt_comm_fail(comm, result);
-  for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
-  free(plans);
-  return result;
 }
 
 /* Closes one level. Whether it was the outermost. */
@@ -184,7 +120,7 @@ static void forget_group(void)
     tt_plan_drop_tasks(comm);
     if (atomic_exchange(&comm->in_group, TT_COMM_IDLE) == TT_COMM_ABANDONED) tt_comm_destroy(comm);
   }
-  drop_jobs(group.jobs);
+  tt_group_drop_jobs(group.jobs);
 }
 
 ncclResult_t tt_group_end(void)
@@ -193,8 +129,8 @@ ncclResult_t tt_group_end(void)
   TT_TRY(close_level("ncclGroupEnd", &outermost));
   if (!outermost) return ncclSuccess;
   ncclResult_t result = group.error;
-  if (result == ncclSuccess) result = run_jobs(group.jobs);
-  if (result == ncclSuccess) result = run_tasks(group.comms);
+  if (result == ncclSuccess) result = tt_group_run_jobs(group.jobs);
+  if (result == ncclSuccess) result = tt_tasks_run(group.comms);
   forget_group();
   return result;
 }

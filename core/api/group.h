@@ -28,6 +28,10 @@ bool tt_group_leave(struct ncclComm *comm);
 bool tt_group_has(const struct ncclComm *comm);
 /* Appends a job, which the group then owns. */
 void tt_group_add_job(struct tt_job *job);
+/* Runs all jobs of a list at once, and returns the first failure in the list's order. The list stays the caller's. */
+ncclResult_t tt_group_run_jobs(struct tt_job *jobs);
+/* Drops all jobs of a list, run or not. */
+void tt_group_drop_jobs(struct tt_job *jobs);
 /* Closes one level; the outermost forgets the work, and says what it would have taken, which is what the slowest of its
  * communicators takes, in microseconds. A group that makes communicators is ncclInvalidUsage. */
 ncclResult_t tt_group_simulate(float *microseconds);
