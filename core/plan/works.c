@@ -11,10 +11,15 @@
 #include "plan/scratch.h"
 #include "plan/stream.h"
 
-static int connection_index(const struct ncclComm *comm, const struct tt_work *work)
+/* All-to-all, gather and scatter reach many ranks, of which few are served at a time: over a network they use
+ * connections that share slots. All ranks decide alike. */
+static int connection_index(const struct ncclComm *comm, const struct tt_work *work, int peer)
 {
-  return tt_connect_index(tt_transport_device_memory(comm->env), work->protocol,
-                          work->signature.collective == TT_FUNC_SEND_RECV);
+  const struct tt_transport_env *env = comm->env;
+  int collective = work->signature.collective;
+  bool exchange = collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER || collective == TT_FUNC_SCATTER;
+  if (exchange && tt_transport_pools(env, peer)) return TT_CONN_INDEX_EXCHANGE;
+  return tt_connect_index(tt_transport_device_memory(env), work->protocol, collective == TT_FUNC_SEND_RECV);
 }
 
 size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol)
@@ -105,8 +110,8 @@ static ncclResult_t need_message(void *context, uint32_t peer_index, bool send, 
   struct message_context *message = context;
   (void)steps;
   int peer = message->work->channels[message->channel].program->peers[peer_index];
-  return tt_connect_need(message->comm->connect, peer, message->channel, connection_index(message->comm, message->work),
-                         send);
+  return tt_connect_need(message->comm->connect, peer, message->channel,
+                         connection_index(message->comm, message->work, peer), send);
 }
 
 ncclResult_t tt_plan_need(struct ncclComm *comm, const struct tt_work *work)
@@ -127,7 +132,7 @@ static ncclResult_t bind_message(void *context, uint32_t peer_index, bool send, 
   if (message->connectors[slot] != NULL) return ncclSuccess;
   int peer = channel->program->peers[peer_index];
   struct tt_connector *connector = tt_connect_get(message->comm->connect, peer, message->channel,
-                                                  connection_index(message->comm, message->work), send);
+                                                  connection_index(message->comm, message->work, peer), send);
   if (connector == NULL)
     return TT_FAIL(ncclInternalError, "rank %d has no connection %s rank %d on channel %d", message->comm->rank,
                    send ? "to" : "from", peer, message->channel);

@@ -17,9 +17,10 @@ static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
           ncclInvalidUsage,
           "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
           device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
+    if (conn->pool) continue; /* registered as it is used */
     size_t bytes = device->slot_bytes[p] * TT_SLOTS;
     ncclResult_t result =
-        tt_net_reg_mr(net, conn->config.comm, device->slots[p], bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
+        tt_net_reg_mr(net, conn->wire->comm, device->slots[p], bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
     if (result != ncclSuccess)
       return TT_FAIL(result, "%s cannot register %zu bytes for rank %d: check `ulimit -l`", conn->label, bytes,
                      conn->config.peer);
@@ -32,7 +33,32 @@ static void deregister(struct tt_proxy_conn *conn)
 {
   for (int i = 0; i < TT_SLOTS; i++) tt_proxy_transfer_clear(conn, &conn->transfers[i]);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
-    if (conn->registered[p]) tt_net_dereg_mr(conn->proxy->net, conn->config.comm, conn->mhandles[p]);
+    if (conn->registered[p]) tt_net_dereg_mr(conn->proxy->net, conn->wire->comm, conn->mhandles[p]);
+}
+
+/* The pool of the connection's device and direction, made if there is none. Called with the proxy's lock held. */
+static ncclResult_t find_pool(struct tt_proxy_conn *conn)
+{
+  struct tt_proxy *proxy = conn->proxy;
+  struct tt_proxy_pool_config config = {
+      .device = conn->config.device, .send = conn->config.send, .limit = conn->config.pool_units};
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
+    config.unit_bytes = TT_MAX(config.unit_bytes, (conn->config.conn->slot_bytes[p] + 127) / 128 * 128);
+  if (config.limit == 0) return ncclSuccess;
+  struct tt_proxy_pool_entry *entry = proxy->pools;
+  while (entry && !tt_proxy_pool_matches(entry->pool, &config)) entry = entry->next;
+  if (!entry) {
+    TT_TRY(TT_CALLOC(&entry, 1));
+    ncclResult_t result = tt_proxy_pool_create(&config, &entry->pool);
+    if (result != ncclSuccess) {
+      free(entry);
+      return result;
+    }
+    entry->next = proxy->pools;
+    proxy->pools = entry;
+  }
+  conn->pool = entry->pool;
+  return ncclSuccess;
 }
 
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
@@ -46,12 +72,22 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   snprintf(conn->label, sizeof(conn->label), "%s", config->label);
   conn->config.label = conn->label;
   conn->posted = conn->done = conn->expected = config->conn->step;
-  ncclResult_t result = register_buffers(conn);
-  if (result != ncclSuccess) {
-    deregister(conn);
-    free(conn);
-    return result;
-  }
+  conn->granted = conn->freed = conn->done;
+  ncclResult_t result = ncclSuccess;
+  conn->wire = config->link;
+  if (!conn->wire) TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, &conn->wire), result, out);
+  pthread_mutex_lock(&proxy->lock);
+  result = find_pool(conn);
+  pthread_mutex_unlock(&proxy->lock);
+  if (result != ncclSuccess) goto out;
+  pthread_mutex_lock(&conn->wire->lock);
+  result = register_buffers(conn);
+  if (result != ncclSuccess) deregister(conn);
+  pthread_mutex_unlock(&conn->wire->lock);
+  if (result != ncclSuccess) goto out;
+  tt_proxy_link_count(conn->wire, 1);
+  /* A sender waits until it is granted the first unit. */
+  if (conn->pool && config->send) atomic_store(config->conn->head, conn->granted - TT_SLOTS);
   pthread_mutex_lock(&proxy->lock);
   conn->next = proxy->conns;
   conn->link = &proxy->conns;
@@ -59,7 +95,40 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   proxy->conns = conn;
   pthread_mutex_unlock(&proxy->lock);
   *out = conn;
-  return ncclSuccess;
+out:
+  if (result != ncclSuccess) {
+    if (!config->link) tt_proxy_link_abandon(conn->wire);
+    free(conn);
+  }
+  return result;
+}
+
+/* Work left: at the end of the list, so that what was announced first comes first. */
+static void wake(struct tt_proxy_conn *conn)
+{
+  struct tt_proxy *proxy = conn->proxy;
+  if (conn->active) return;
+  conn->active = true;
+  conn->active_next = NULL;
+  conn->active_link = proxy->active_end;
+  *proxy->active_end = conn;
+  proxy->active_end = &conn->active_next;
+  proxy->nactive++;
+  if (conn->pool) tt_proxy_pool_count(conn->pool, 1);
+}
+
+void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
+{
+  struct tt_proxy *proxy = conn->proxy;
+  if (!conn->active) return;
+  conn->active = false;
+  *conn->active_link = conn->active_next;
+  if (conn->active_next)
+    conn->active_next->active_link = conn->active_link;
+  else
+    proxy->active_end = conn->active_link;
+  proxy->nactive--;
+  if (conn->pool) tt_proxy_pool_count(conn->pool, -1);
 }
 
 void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
@@ -69,12 +138,13 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   pthread_mutex_lock(&proxy->lock);
   *conn->link = conn->next;
   if (conn->next) conn->next->link = conn->link;
-  if (conn->active) proxy->nactive--;
+  tt_proxy_conn_rest(conn);
+  pthread_mutex_lock(&conn->wire->lock);
+  conn->wire->conns--;
   deregister(conn);
-  if (conn->config.send)
-    tt_net_close_send(proxy->net, conn->config.comm);
-  else
-    tt_net_close_recv(proxy->net, conn->config.comm);
+  pthread_mutex_unlock(&conn->wire->lock);
+  tt_proxy_link_release(conn->wire);
+  if (conn->pool) tt_proxy_pooled_close(conn);
   pthread_mutex_unlock(&proxy->lock);
   free(conn->operations);
   free(conn);
@@ -96,8 +166,7 @@ static ncclResult_t append(struct tt_proxy_conn *conn, int protocol, uint64_t st
     last->protocol = protocol;
   }
   last->end = conn->expected += steps;
-  if (!conn->active) conn->proxy->nactive++;
-  conn->active = true;
+  wake(conn);
   return ncclSuccess;
 }
 

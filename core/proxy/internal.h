@@ -3,13 +3,22 @@
 #define TT_PROXY_INTERNAL_H
 
 #include <pthread.h>
+#include "proxy/link.h"
+#include "proxy/pool.h"
 #include "proxy/proxy.h"
+
+struct tt_proxy_pool_entry {
+  struct tt_proxy_pool_entry *next;
+  struct tt_proxy_pool *pool;
+};
 
 struct tt_proxy {
   struct tt_net *net;
   int rank;
   pthread_mutex_t lock; /* guards all below, and the connections */
   struct tt_proxy_conn *conns;
+  struct tt_proxy_conn *active, **active_end; /* those with work left, in the order in which it was announced */
+  struct tt_proxy_pool_entry *pools;
   struct tt_proxy_reduce *reduces;
   int nactive;        /* connections and reductions with work left */
   ncclResult_t error; /* the first one */
@@ -35,22 +44,54 @@ struct tt_proxy_transfer {
 struct tt_proxy_conn {
   struct tt_proxy *proxy;
   struct tt_proxy_conn *next, **link;
+  struct tt_proxy_conn *active_next, **active_link;
   struct tt_proxy_conn_config config;
+  struct tt_proxy_link *wire; /* whose comm it uses */
   char label[64];
   bool registered[TT_NUM_PROTOCOLS];
   void *mhandles[TT_NUM_PROTOCOLS];
   struct tt_proxy_operation *operations; /* those not wholly posted, oldest first */
   size_t noperations, capacity;
   uint64_t posted, done, expected; /* steps: done <= posted <= expected */
-  bool active;                     /* done != expected */
+  bool active;                     /* done != expected, or units are held */
   struct tt_proxy_transfer transfers[TT_SLOTS];
+  /* With slots of a pool. Sending, a step's unit is granted to the device before it fills it, and taken back when it is
+   * sent: done <= posted <= granted. Receiving, a step has its unit from when it is posted until the device has read
+   * it: freed <= done. */
+  struct tt_proxy_pool *pool; /* NULL: slots of its own */
+  struct tt_proxy_wait wait;
+  uint64_t granted, freed;
+  int held; /* units */
+  struct tt_proxy_unit *units[TT_SLOTS];
 };
+
+/* What is needed of steps is their order and distance, which survive a wrap. */
+static inline bool tt_proxy_before(uint64_t a, uint64_t b)
+{
+  return (int64_t)(a - b) < 0;
+}
 
 /* Posts and completes what can be. Called with the lock held. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
 /* The same for all that reduces. */
 ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved);
-/* Gives back a transfer's own registration. */
+/* The connection has nothing left to do. Called with the lock held. */
+void tt_proxy_conn_rest(struct tt_proxy_conn *conn);
+/* Gives back a transfer's own registration. Called with the link's lock held. */
 void tt_proxy_transfer_clear(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer);
+
+/* ---- pooled.c: connections with slots of a pool ---- */
+
+/* Sending: lets the device fill as many steps as there are units for. */
+ncclResult_t tt_proxy_pooled_grant(struct tt_proxy_conn *conn, bool *moved);
+/* Receiving: takes back the units of what the device has read. */
+void tt_proxy_pooled_free(struct tt_proxy_conn *conn, uint64_t head, bool *moved);
+/* Finds the transfer's memory. False: it has to wait for a unit. Called with the link's lock held. */
+ncclResult_t tt_proxy_pooled_prepare(struct tt_proxy_conn *conn, uint64_t step, struct tt_proxy_transfer *transfer,
+                                     bool *ready);
+/* A transfer is complete: its unit goes back, or is shown to the device. */
+void tt_proxy_pooled_complete(struct tt_proxy_conn *conn, uint64_t step, int size);
+/* Gives back what the connection holds, or leaves it to the link if the network may still touch it. */
+void tt_proxy_pooled_close(struct tt_proxy_conn *conn);
 
 #endif

@@ -17,6 +17,7 @@ ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out
   TT_TRY(TT_CALLOC(&proxy, 1));
   proxy->net = net;
   proxy->rank = rank;
+  proxy->active_end = &proxy->active;
   pthread_mutex_init(&proxy->lock, NULL);
   *out = proxy;
   return ncclSuccess;
@@ -27,6 +28,12 @@ void tt_proxy_destroy(struct tt_proxy *proxy)
   if (!proxy) return;
   while (proxy->conns) tt_proxy_conn_destroy(proxy->conns);
   while (proxy->reduces) tt_proxy_reduce_destroy(proxy->reduces);
+  while (proxy->pools) {
+    struct tt_proxy_pool_entry *next = proxy->pools->next;
+    tt_proxy_pool_destroy(proxy->pools->pool);
+    free(proxy->pools);
+    proxy->pools = next;
+  }
   pthread_mutex_destroy(&proxy->lock);
   free(proxy);
 }
@@ -35,13 +42,10 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
 {
   *moved = false;
   pthread_mutex_lock(&proxy->lock);
-  for (struct tt_proxy_conn *conn = proxy->conns; conn && proxy->nactive > 0 && proxy->error == ncclSuccess;
-       conn = conn->next) {
-    if (!conn->active) continue;
+  for (struct tt_proxy_conn *conn = proxy->active, *next; conn && proxy->error == ncclSuccess; conn = next) {
+    next = conn->active_next;
     proxy->error = tt_proxy_conn_advance(conn, moved);
-    if (conn->done != conn->expected) continue;
-    conn->active = false;
-    proxy->nactive--;
+    if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
   }
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
   *idle = proxy->nactive == 0;
@@ -58,6 +62,11 @@ bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt
     usleep(LOOK_USEC);
   }
   state->active = proxy->nactive;
+  for (struct tt_proxy_pool_entry *entry = proxy->pools; entry; entry = entry->next) {
+    struct tt_proxy_pool_state pool = tt_proxy_pool_look(entry->pool);
+    state->pool_bytes += pool.bytes;
+    state->spares += pool.spares;
+  }
   if (conn != NULL) {
     state->posted = conn->posted;
     state->done = conn->done;

@@ -24,19 +24,25 @@ void tt_proxy_destroy(struct tt_proxy *proxy);
  * the comm and its registrations; `conn` is the device's view: staging memory, counters and FIFO, which outlive this
  * object. Counters and step start from conn->step.
  *
- * FIFO entries. NORMAL is a slot in its own place. A sender's device may instead name the message by OFFSET from the
+ * With TT_CONN_POOLED the slots are units of a pool (proxy/pool.h), which the engine names in the FIFO, and a sender's
+ * `head` says what it may fill. Else, FIFO entries:
+ * NORMAL is a slot in its own place. A sender's device may instead name the message by OFFSET from the
  * start of the protocol's buffer, or by POINTER; `size` is then its bytes. A receiver's device may write OFFSET or
  * POINTER, with the capacity in `size`, before it frees the slot: the next message of that slot is received there. In
  * every mode the message begins with its header. */
 struct tt_proxy_conn;
+struct tt_proxy_link; /* proxy/link.h */
 struct tt_proxy_conn_config {
   bool send;
-  void *comm; /* the plugin's sendComm or recvComm */
+  void *comm;                 /* the plugin's sendComm or recvComm; NULL with a link */
+  struct tt_proxy_link *link; /* NULL: the comm is this connection's own; else a reference, the engine's on success */
   struct tt_conn *conn;
   int peer; /* for errors and tags */
   int tag;
   size_t max_bytes;  /* the largest message that the network takes */
   const char *label; /* "NET/Socket/0", copied */
+  int pool_units;    /* 0: conn->slots are its own; else of the pool it draws from (TT_CONN_POOLED) */
+  int device;        /* of the network, of which there is one pool a direction */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
                                   struct tt_proxy_conn **out);
@@ -52,10 +58,12 @@ ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t 
  * returned again. */
 ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle);
 
-/* For reports: any thread; waits at most a few milliseconds. `conn` NULL: only `active` is set, for the whole engine.
+/* For reports: any thread; waits at most a few milliseconds. `conn` NULL: no steps are set.
  * False: somebody is in the engine all the time, perhaps in a call of the plugin that does not return. */
 struct tt_proxy_state {
   int active;                      /* connections and reductions with work left */
+  size_t pool_bytes;               /* of all pools now */
+  uint64_t spares;                 /* units beyond a pool's limit that connections got, so that they could go on */
   uint64_t posted, done, expected; /* steps of the connection: given to the plugin, complete, in all */
 };
 bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state);

@@ -9,12 +9,6 @@
 #include <string.h>
 #include "base/check.h"
 
-/* What is needed of steps is their order and distance, which survive a wrap. */
-static bool before(uint64_t a, uint64_t b)
-{
-  return (int64_t)(a - b) < 0;
-}
-
 static ncclResult_t bad(const struct tt_proxy_conn *conn, uint64_t step, const char *what, size_t bytes, size_t limit)
 {
   return TT_FAIL(ncclInternalError, "rank %d %s rank %d via %s: step %llu %s (%zu bytes, limit %zu)", conn->proxy->rank,
@@ -24,7 +18,7 @@ static ncclResult_t bad(const struct tt_proxy_conn *conn, uint64_t step, const c
 
 void tt_proxy_transfer_clear(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer)
 {
-  if (transfer->registered) tt_net_dereg_mr(conn->proxy->net, conn->config.comm, transfer->mhandle);
+  if (transfer->registered) tt_net_dereg_mr(conn->proxy->net, conn->wire->comm, transfer->mhandle);
   memset(transfer, 0, sizeof(*transfer));
 }
 
@@ -59,7 +53,7 @@ static ncclResult_t prepare(struct tt_proxy_conn *conn, uint64_t step, int proto
   transfer->registered = false;
   transfer->request = NULL;
   if (mode == TT_FIFO_POINTER) {
-    TT_TRY(tt_net_reg_mr(conn->proxy->net, conn->config.comm, data, (size_t)size, NCCL_PTR_HOST, &transfer->mhandle));
+    TT_TRY(tt_net_reg_mr(conn->proxy->net, conn->wire->comm, data, (size_t)size, NCCL_PTR_HOST, &transfer->mhandle));
     transfer->registered = true;
   }
   transfer->prepared = true;
@@ -80,28 +74,47 @@ static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t
   int tag = conn->config.tag;
   ncclResult_t result;
   if (conn->config.send)
-    result = tt_net_isend(net, conn->config.comm, t->data, t->bytes, tag, t->mhandle, NULL, &t->request);
+    result = tt_net_isend(net, conn->wire->comm, t->data, t->bytes, tag, t->mhandle, NULL, &t->request);
   else {
     t->request = NULL;
-    result = tt_net_irecv(net, conn->config.comm, 1, &t->data, &t->bytes, &tag, &t->mhandle, NULL, &t->request);
+    result = tt_net_irecv(net, conn->wire->comm, 1, &t->data, &t->bytes, &tag, &t->mhandle, NULL, &t->request);
   }
   if (result != ncclSuccess) return failed(conn, result);
+  return ncclSuccess;
+}
+
+/* Up to which step the device's counter allows to post. */
+static uint64_t allowed(const struct tt_proxy_conn *conn)
+{
+  const struct tt_conn *device = conn->config.conn;
+  if (conn->config.send) return atomic_load_explicit(device->tail, memory_order_acquire);
+  return atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
+}
+
+/* Makes the next step's transfer ready to be posted. */
+static ncclResult_t prepare_next(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer, bool *ready)
+{
+  *ready = transfer->prepared;
+  if (*ready) return ncclSuccess;
+  if (conn->pool) return tt_proxy_pooled_prepare(conn, conn->posted, transfer, ready);
+  TT_TRY(prepare(conn, conn->posted, conn->operations[0].protocol, transfer));
+  *ready = true;
   return ncclSuccess;
 }
 
 /* Posts while the FIFO has work and the plugin takes it. */
 static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
 {
-  const struct tt_conn *device = conn->config.conn;
-  uint64_t limit;
-  if (conn->config.send)
-    limit = atomic_load_explicit(device->tail, memory_order_acquire);
-  else
-    limit = atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
-  while (conn->posted != conn->expected && before(conn->posted, limit) && conn->posted - conn->done < TT_SLOTS) {
+  uint64_t limit = allowed(conn);
+  if (conn->pool && conn->config.send) TT_TRY(tt_proxy_pooled_grant(conn, moved));
+  if (conn->pool && !conn->config.send) tt_proxy_pooled_free(conn, limit - TT_SLOTS, moved);
+  while (conn->posted != conn->expected && tt_proxy_before(conn->posted, limit) &&
+         conn->posted - conn->done < TT_SLOTS) {
     struct tt_proxy_transfer *transfer = &conn->transfers[conn->posted % TT_SLOTS];
     struct tt_proxy_operation *operation = &conn->operations[0];
-    if (!transfer->prepared) TT_TRY(prepare(conn, conn->posted, operation->protocol, transfer));
+    bool ready;
+    TT_TRY(prepare_next(conn, transfer, &ready));
+    if (!ready) break;
     TT_TRY(post(conn, transfer));
     if (!transfer->request) break;
     *moved = true;
@@ -128,21 +141,27 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     ncclResult_t result = tt_net_test(conn->proxy->net, transfer->request, &done, &size);
     if (result != ncclSuccess) return failed(conn, result);
     if (!done) break;
-    if (!conn->config.send) {
-      TT_TRY(check_message(conn, transfer, size));
-      device->fifo[slot].size = size;
-    }
+    if (!conn->config.send) TT_TRY(check_message(conn, transfer, size));
     tt_proxy_transfer_clear(conn, transfer);
+    if (conn->pool)
+      tt_proxy_pooled_complete(conn, conn->done, size);
+    else if (!conn->config.send)
+      device->fifo[slot].size = size;
     conn->done++;
     *moved = true;
-    atomic_store_explicit(conn->config.send ? device->head : device->tail, conn->done, memory_order_release);
+    if (!conn->config.send)
+      atomic_store_explicit(device->tail, conn->done, memory_order_release);
+    else if (!conn->pool)
+      atomic_store_explicit(device->head, conn->done, memory_order_release);
   }
   return ncclSuccess;
 }
 
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved)
 {
-  TT_TRY(post_all(conn, moved));
-  TT_TRY(complete_all(conn, moved));
-  return ncclSuccess;
+  pthread_mutex_lock(&conn->wire->lock);
+  ncclResult_t result = post_all(conn, moved);
+  if (result == ncclSuccess) result = complete_all(conn, moved);
+  pthread_mutex_unlock(&conn->wire->lock);
+  return result;
 }

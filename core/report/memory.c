@@ -9,6 +9,8 @@ struct memory {
   int connections;                    /* ends that are up */
   size_t protocols[TT_NUM_PROTOCOLS]; /* slots that this rank holds; the other end may hold a connection's */
   size_t buffers;                     /* of all connections, those that are being made included */
+  size_t pools;                       /* of the network, from which connections take slots */
+  uint64_t spares;                    /* slots beyond a pool's limit that connections needed so far */
   size_t scratch, node, shared;
 };
 
@@ -19,7 +21,7 @@ static void count(void *context, const struct tt_connect_state *state)
   memory->connections++;
   if (state->connector->bytes == 0) return;
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
-    if (state->connector->conn.slots[p] != NULL)
+    if (state->connector->conn.slots[p] != NULL && !(state->connector->conn.flags & TT_CONN_POOLED))
       memory->protocols[p] += TT_SLOTS * state->connector->conn.slot_bytes[p];
 }
 
@@ -30,6 +32,10 @@ static void measure(struct ncclComm *comm, struct memory *memory)
   tt_connect_look(comm->connect, count, memory);
   memory->buffers = tt_connect_bytes(comm->connect);
   memory->shared = tt_shm_used(comm->env->shm);
+  struct tt_proxy_state state;
+  if (comm->env->proxy == NULL || !tt_proxy_look(comm->env->proxy, NULL, &state)) return;
+  memory->pools = state.pool_bytes;
+  memory->spares = state.spares;
 }
 
 void tt_report_memory(struct tt_writer *writer, struct ncclComm *comm)
@@ -37,12 +43,14 @@ void tt_report_memory(struct tt_writer *writer, struct ncclComm *comm)
   struct memory memory;
   measure(comm, &memory);
   tt_writer_open(writer, "memory", '{');
-  tt_writer_number(writer, "bytes", memory.buffers + memory.scratch + memory.node);
+  tt_writer_number(writer, "bytes", memory.buffers + memory.pools + memory.scratch + memory.node);
   tt_writer_number(writer, "connections", (uint64_t)memory.connections);
   tt_writer_number(writer, "connection_bytes", memory.buffers);
   tt_writer_open(writer, "slot_bytes", '{');
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_writer_number(writer, tt_protocol_name(p), memory.protocols[p]);
   tt_writer_close(writer, '{');
+  tt_writer_number(writer, "network_pool_bytes", memory.pools);
+  tt_writer_number(writer, "network_pool_spares", memory.spares);
   tt_writer_number(writer, "scratch_bytes", memory.scratch);
   tt_writer_number(writer, "node_bytes", memory.node);
   tt_writer_number(writer, "shared_with_peers_bytes", memory.shared);
@@ -56,9 +64,9 @@ void tt_report_log_memory(struct ncclComm *comm)
   measure(comm, &memory);
   TT_INFO(TT_INIT | TT_ALLOC,
           "comm %p rank %d nranks %d commId 0x%llx - memory held: %zu bytes: %zu for %d ends of connections (slots of "
-          "LL %zu, LL128 %zu, Simple %zu), scratch %zu, shared by the node %zu",
+          "LL %zu, LL128 %zu, Simple %zu), network pools %zu, scratch %zu, shared by the node %zu",
           (void *)comm, comm->rank, comm->nranks, (unsigned long long)comm->id_hash,
-          memory.buffers + memory.scratch + memory.node, memory.buffers, memory.connections,
+          memory.buffers + memory.pools + memory.scratch + memory.node, memory.buffers, memory.connections,
           memory.protocols[TT_PROTO_LL], memory.protocols[TT_PROTO_LL128], memory.protocols[TT_PROTO_SIMPLE],
-          memory.scratch, memory.node);
+          memory.pools, memory.scratch, memory.node);
 }

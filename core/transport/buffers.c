@@ -27,7 +27,7 @@ ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t prot
   memset(buffers, 0, sizeof(*buffers));
   buffers->tail = 0;
   buffers->head = LINE;
-  buffers->bytes = 2 * LINE;
+  buffers->bytes = buffers->slots_at = 2 * LINE;
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
     if (env->buffer_bytes[p] == 0 || !(protocols & (1u << p))) continue;
     size_t slot = tt_transport_slot_bytes(env, p);

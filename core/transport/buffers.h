@@ -9,6 +9,7 @@
  * device memory, begin at 64 modulo 128, so that their payload begins at a line of 128 bytes. */
 struct tt_buffers {
   size_t tail, head; /* offsets of the counters */
+  size_t slots_at;   /* where the first protocol's slots begin, at the latest */
   size_t slots[TT_NUM_PROTOCOLS];
   size_t slot_bytes[TT_NUM_PROTOCOLS];
   size_t bytes; /* of the block */

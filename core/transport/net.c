@@ -1,5 +1,7 @@
 /* Ranks that a net plugin connects. The receiving end listens and tells its handle; the sending end connects to it;
  * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone.
+ * Connections of point-to-point operations, and of collectives that work like them, take them from the proxy's pool:
+ * many ranks may have such connections, of which few are in use at a time.
  *
  * Handshake: version, role, device, bytes of each slot; the receiving end adds the plugin's handle. */
 #include "transport/transport.h"
@@ -57,9 +59,29 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
   return ncclSuccess;
 }
 
-static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources, uint64_t first_step)
+static bool has_pools(const struct tt_transport_env *env)
 {
-  size_t bytes = resources->buffers.bytes + TT_SLOTS * sizeof(struct tt_conn_fifo);
+  return tt_param_int(TT_PARAM_NCCL_NET_SHARED_BUFFERS) != 0 && env->device &&
+         (env->device->features & TT_DEVICE_POOLED) && !tt_transport_device_memory(env);
+}
+
+bool tt_transport_pools(const struct tt_transport_env *env, int peer)
+{
+  char reason[192];
+  return has_pools(env) && peer >= 0 && !tt_transport_peer.can(env, env->rank, peer, reason, sizeof(reason));
+}
+
+static bool pooled(const struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  return has_pools(env) && tt_connect_index_point_to_point(connector->index);
+}
+
+/* Counters, FIFO and slots; without the slots where they come from a pool. */
+static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources, uint64_t first_step,
+                               bool pool)
+{
+  size_t fifo_at = pool ? resources->buffers.slots_at : resources->buffers.bytes;
+  size_t bytes = fifo_at + TT_SLOTS * sizeof(struct tt_conn_fifo);
   void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED)
     return TT_FAIL(ncclSystemError,
@@ -69,8 +91,10 @@ static ncclResult_t make_block(struct tt_connector *connector, struct net_resour
   resources->block_bytes = connector->bytes = bytes;
   tt_buffers_apply(&resources->buffers, block, &connector->conn);
   tt_buffers_start(&connector->conn, first_step);
-  connector->conn.fifo = (struct tt_conn_fifo *)(void *)(resources->block + resources->buffers.bytes);
-  connector->conn.flags = TT_CONN_PROXIED;
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
+    if (pool && connector->conn.slots[p]) connector->conn.slots[p] = resources->block;
+  connector->conn.fifo = (struct tt_conn_fifo *)(void *)(resources->block + fifo_at);
+  connector->conn.flags = TT_CONN_PROXIED | (pool ? TT_CONN_POOLED : 0);
   return ncclSuccess;
 }
 
@@ -83,7 +107,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   connector->conn.peer = connector->peer;
   TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
   TT_TRY(choose_device(env, connector, resources));
-  TT_TRY(make_block(connector, resources, env->first_step));
+  TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
@@ -128,7 +152,8 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
 static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
 {
   const struct net_resources *resources = connector->resources;
-  snprintf(text, size, "NET/%s/%d", tt_net_name(env->net), resources ? resources->device : -1);
+  snprintf(text, size, "NET/%s/%d%s", tt_net_name(env->net), resources ? resources->device : -1,
+           connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "");
 }
 
 static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connector *connector)
@@ -136,13 +161,15 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   struct net_resources *resources = connector->resources;
   char text[64];
   label(env, connector, text, sizeof(text));
-  const struct tt_proxy_conn_config config = {.send = connector->send,
-                                              .comm = resources->comm,
-                                              .conn = &connector->conn,
-                                              .peer = connector->peer,
-                                              .tag = connector->send ? env->rank : connector->peer,
-                                              .max_bytes = resources->max_bytes,
-                                              .label = text};
+  struct tt_proxy_conn_config config = {.send = connector->send,
+                                        .comm = resources->comm,
+                                        .conn = &connector->conn,
+                                        .peer = connector->peer,
+                                        .tag = connector->send ? env->rank : connector->peer,
+                                        .max_bytes = resources->max_bytes,
+                                        .label = text,
+                                        .device = resources->device};
+  if (connector->conn.flags & TT_CONN_POOLED) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
   resources->comm = NULL;
   return ncclSuccess;

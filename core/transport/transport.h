@@ -77,8 +77,11 @@ static inline bool tt_transport_device_memory(const struct tt_transport_env *env
 }
 
 /* Connections of a pair on a channel, by index: those of collectives and of point-to-point operations are different
- * ones, so that neither waits for the other; in device memory each protocol has its own. */
+ * ones, so that neither waits for the other; in device memory each protocol has its own. Those of odd indices may share
+ * what they hold with others (transport/net.c). */
 #define TT_CONN_INDICES (2 * TT_NUM_PROTOCOLS)
+/* In host memory, of collectives in which each rank has messages for each other rank, between hosts. */
+#define TT_CONN_INDEX_EXCHANGE 3
 static inline int tt_connect_index(bool device_memory, int protocol, bool point_to_point)
 {
   return (device_memory ? 2 * protocol : 0) + point_to_point;
@@ -87,6 +90,8 @@ static inline bool tt_connect_index_point_to_point(int index)
 {
   return index % 2 != 0;
 }
+/* Whether connections of odd indices with that rank take slots from a pool of the network's. The two ranks agree. */
+bool tt_transport_pools(const struct tt_transport_env *env, int peer);
 /* Of a connection in device memory. */
 static inline int tt_connect_index_protocol(int index)
 {

@@ -67,6 +67,7 @@ void tt_host_ll_clean(const struct tt_host_operand *operand)
 {
   const struct tt_conn *conn = operand->conn;
   if ((operand->step & CLEAN_MASK) != CLEAN_MASK || conn->slots[TT_PROTO_LL] == NULL) return;
+  if (conn->flags & TT_CONN_POOLED) return; /* nobody looks at flags, and the slot is another one each time */
   unsigned char *slot = conn->slots[TT_PROTO_LL] + operand->step % TT_SLOTS * conn->slot_bytes[TT_PROTO_LL];
   uint64_t lines = (conn->slot_bytes[TT_PROTO_LL] - TT_SLOT_HEADER) / LINE_BYTES;
   for (uint64_t line = 0; line < lines; line++)

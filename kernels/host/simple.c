@@ -9,6 +9,7 @@ unsigned char *tt_host_slot(const struct tt_host_run *run, const struct tt_host_
   const struct tt_conn *conn = operand->conn;
   int protocol = run->work->protocol;
   uint64_t index = operand->step % TT_SLOTS;
+  if (conn->flags & TT_CONN_POOLED) return conn->fifo[index].pointer;
   if (operand->kind == TT_RECV && conn->fifo != NULL) {
     if (conn->fifo[index].mode == TT_FIFO_OFFSET) return conn->slots[protocol] + conn->fifo[index].offset;
     if (conn->fifo[index].mode == TT_FIFO_POINTER) return conn->fifo[index].pointer;
@@ -39,8 +40,9 @@ void tt_host_post(const struct tt_host_operand *operand, size_t bytes, bool publ
 {
   struct tt_conn *conn = operand->conn;
   if (conn->fifo != NULL) {
-    conn->fifo[operand->step % TT_SLOTS] =
-        (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL, .size = (int64_t)(TT_SLOT_HEADER + bytes)};
+    struct tt_conn_fifo *entry = &conn->fifo[operand->step % TT_SLOTS];
+    if (!(conn->flags & TT_CONN_POOLED)) *entry = (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL};
+    entry->size = (int64_t)(TT_SLOT_HEADER + bytes);
   }
   if (publish_tail) atomic_store_explicit(conn->tail, operand->step + 1, memory_order_release);
   advance_step(conn, operand->step + 1);

@@ -5,6 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int pool_units;
+
+void ends_use_pool(int units)
+{
+  pool_units = units;
+}
+
 static size_t payload(uint64_t step, size_t slot)
 {
   return (size_t)(step * 131 % (slot - TT_SLOT_HEADER + 1));
@@ -31,6 +38,7 @@ static void free_slot_for_recv(struct end *end, uint64_t step)
 static unsigned char *place(struct end *end, uint64_t step, int protocol)
 {
   unsigned slot = (unsigned)(step % TT_SLOTS), other = TT_SLOTS - 1 - slot;
+  if (pool_units) return end->fifo[slot].pointer;
   if (end->mode == TT_FIFO_OFFSET) return end->conn.slots[protocol] + other * SIMPLE_SLOT;
   if (end->mode == TT_FIFO_POINTER) return end->elsewhere + other * SIMPLE_SLOT;
   return end->conn.slots[protocol] + slot * end->conn.slot_bytes[protocol];
@@ -44,6 +52,7 @@ struct tt_proxy_conn_config end_config(struct end *end, void *comm)
                                        .peer = end->send ? 7 : 3,
                                        .tag = 3,
                                        .max_bytes = 1 << 20,
+                                       .pool_units = pool_units,
                                        .label = "NET/Fake/0"};
 }
 
@@ -66,7 +75,7 @@ void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first,
     end->conn.head = &end->head;
     end->conn.tail = &end->tail;
     end->conn.fifo = end->fifo;
-    end->conn.flags = TT_CONN_PROXIED;
+    end->conn.flags = TT_CONN_PROXIED | (pool_units ? TT_CONN_POOLED : 0);
     end->conn.step = first;
     for (uint64_t i = 0; !end->send && i < TT_SLOTS; i++) free_slot_for_recv(end, i);
     ck_assert_int_eq(tt_proxy_create(fake_net(), end->send ? 3 : 7, &end->proxy), ncclSuccess);
@@ -88,13 +97,14 @@ void ends_close(struct end ends[2])
 bool device_send(struct end *end, int protocol)
 {
   uint64_t step = end->conn.step;
-  if (step - atomic_load_explicit(&end->head, memory_order_acquire) >= TT_SLOTS) return false;
+  if ((int64_t)(step - atomic_load_explicit(&end->head, memory_order_acquire)) >= TT_SLOTS) return false;
   unsigned slot = (unsigned)(step % TT_SLOTS);
   unsigned char *message = place(end, step, protocol);
   struct tt_slot_header header = {.bytes = payload(step, end->conn.slot_bytes[protocol]), .step = step};
   memcpy(message, &header, sizeof(header));
   for (size_t i = 0; i < header.bytes; i++) message[TT_SLOT_HEADER + i] = byte_of(step, i);
-  end->fifo[slot] = (struct tt_conn_fifo){.mode = end->mode, .size = (int64_t)(TT_SLOT_HEADER + header.bytes)};
+  if (!pool_units) end->fifo[slot] = (struct tt_conn_fifo){.mode = end->mode};
+  end->fifo[slot].size = (int64_t)(TT_SLOT_HEADER + header.bytes);
   if (end->mode == TT_FIFO_OFFSET) end->fifo[slot].offset = (int32_t)(message - end->conn.slots[protocol]);
   if (end->mode == TT_FIFO_POINTER) end->fifo[slot].pointer = message;
   end->conn.step++;

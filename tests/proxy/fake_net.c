@@ -44,6 +44,23 @@ struct tt_net *fake_net(void)
   return (struct tt_net *)(void *)&fake;
 }
 
+struct tt_net *tt_net_retain(struct tt_net *net)
+{
+  return net;
+}
+
+ncclResult_t tt_net_close(struct tt_net *net)
+{
+  (void)net;
+  return ncclSuccess;
+}
+
+const char *tt_net_name(const struct tt_net *net)
+{
+  (void)net;
+  return "Fake";
+}
+
 void fake_set_mood(const struct fake_mood *mood)
 {
   pthread_mutex_lock(&fake.lock);

@@ -4,6 +4,7 @@
 
 void add_flow(Suite *suite);
 void add_errors(Suite *suite);
+void add_pool(Suite *suite);
 void add_reduce(Suite *suite);
 
 int main(void)
@@ -11,6 +12,7 @@ int main(void)
   Suite *suite = suite_create("proxy");
   add_flow(suite);
   add_errors(suite);
+  add_pool(suite);
   add_reduce(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

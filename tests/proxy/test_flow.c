@@ -39,8 +39,9 @@ static bool device_step(struct end *end, const struct operation *operations, str
   return moved;
 }
 
-static void run_schedule(const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode)
+static void run_with_pool(int pool, const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode)
 {
+  ends_use_pool(pool);
   struct end ends[2];
   struct operation operations[OPERATIONS];
   struct cursor cursors[2] = {{-1, 0}, {-1, 0}};
@@ -76,14 +77,22 @@ static void run_schedule(const struct fake_mood *mood, uint64_t first, int send_
     }
   }
   ck_assert(!ends[1].wrong_data);
-  for (int e = 0; e < 2; e++) ck_assert_uint_eq(ends[e].head, first + total);
+  ck_assert_uint_eq(ends[1].head, first + total);
+  ck_assert_uint_eq(ends[0].head, first + total - (pool ? TT_SLOTS : 0));
   struct fake_count count = fake_counts();
   ck_assert_int_eq(count.faults, 0);
   ck_assert_int_eq(count.sends, (int)total);
   ck_assert_int_eq(count.recvs, (int)total);
   ck_assert_int_eq(count.in_flight, 0);
   ck_assert_int_eq(count.tag, 3);
-  ck_assert_int_eq(count.registered, 4); /* two protocols, two ends */
+  if (!pool) ck_assert_int_eq(count.registered, 4); /* two protocols, two ends */
+  if (pool) ck_assert_int_le(count.registered, 2);  /* one slab, two ends; no spare is left */
+  for (int e = 0; e < 2 && pool; e++) {
+    struct tt_proxy_state state;
+    ck_assert(tt_proxy_look(ends[e].proxy, NULL, &state));
+    ck_assert_uint_le(state.pool_bytes, (size_t)pool * SIMPLE_SLOT + 64);
+    ck_assert_uint_gt(state.pool_bytes, 0);
+  }
   ends_close(ends);
   count = fake_counts();
   ck_assert_int_eq(count.registered, 0);
@@ -91,6 +100,23 @@ static void run_schedule(const struct fake_mood *mood, uint64_t first, int send_
   ck_assert_int_eq(count.closed_in_flight, 0);
   ck_assert_int_eq(count.faults, 0);
 }
+
+static void run_schedule(const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode)
+{
+  run_with_pool(0, mood, first, send_mode, recv_mode);
+}
+
+/* Slots of a pool, down to one slot for all. */
+START_TEST(pooled)
+{
+  static const int pools[] = {1, 2, 3, 8};
+  for (unsigned i = 0; i < 4; i++)
+    for (unsigned seed = 0; seed < 5; seed++) {
+      struct fake_mood mood = {.null_percent = 50, .slow_percent = 50, .seed = seed};
+      run_with_pool(pools[i], &mood, UINT64_MAX - 7 - seed * 11, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
+    }
+}
+END_TEST
 
 START_TEST(calm)
 {
@@ -250,6 +276,7 @@ void add_flow(Suite *suite)
   TCase *tc = tcase_create("flow");
   tcase_set_timeout(tc, 300);
   tcase_add_test(tc, calm);
+  tcase_add_test(tc, pooled);
   tcase_add_test(tc, requests_refused);
   tcase_add_test(tc, completion_out_of_order);
   tcase_add_test(tc, counters_wrap);

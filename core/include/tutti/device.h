@@ -73,8 +73,12 @@ struct tt_conn_fifo {
 struct tt_doorbell; /* base/doorbell.h: waiting without a kernel object */
 
 enum {
-  TT_CONN_PROXIED = 1 /* a proxy moves the slots: `fifo` is valid; LL slots too are published by `tail`, as whole
-                         messages, since a network may tear 8-byte stores */
+  TT_CONN_PROXIED = 1, /* a proxy moves the slots: `fifo` is valid; LL slots too are published by `tail`, as whole
+                          messages, since a network may tear 8-byte stores */
+  TT_CONN_POOLED = 2   /* of a proxied connection whose slots come from a pool: `slots` only say which protocols there
+                          are. The proxy writes mode POINTER and the place of a step's slot into its FIFO entry before it
+                          moves the counter that lets this end use it; a sender then sets `size` only, a receiver
+                          nothing. A sender's `head` counts the steps for which there is room, less TT_SLOTS. */
 };
 
 /* One end of one direction of one connection, as an executor sees it. `tail` counts slots filled and is written by the
@@ -200,6 +204,8 @@ enum {
   TT_DEVICE_MEMORY = 2,
   /* Values of ncclFloat8e4m3 and ncclFloat8e5m2 can be reduced, not only moved. */
   TT_DEVICE_FP8 = 4,
+  /* Connections may be TT_CONN_POOLED. */
+  TT_DEVICE_POOLED = 8,
 };
 
 struct tt_device_properties {

@@ -1,0 +1,42 @@
+/* A plugin's comm as connections use it: one of their own, or one that several share, told apart by tags.
+ *
+ * Connections of several proxies may share a link for sending, so its lock is held around every call of the plugin that
+ * names the comm or a request of it: a comm's data path is used by one thread at a time. Requests cannot be called
+ * back. So what a link has registered it keeps alive until its comm is closed, by whoever uses it last. */
+#ifndef TT_PROXY_LINK_H
+#define TT_PROXY_LINK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include "plugin/net.h"
+
+struct tt_proxy_slab;
+
+struct tt_proxy_registration {
+  struct tt_proxy_slab *slab; /* referenced */
+  void *mhandle;
+};
+
+struct tt_proxy_link {
+  struct tt_net *net; /* referenced */
+  void *comm;
+  bool send;
+  pthread_mutex_t lock; /* guards all below, and the comm */
+  int references, conns;
+  struct tt_proxy_registration *registrations;
+  int nregistrations, capacity;
+};
+
+/* The link owns the comm on success. */
+ncclResult_t tt_proxy_link_create(struct tt_net *net, bool send, void *comm, struct tt_proxy_link **out);
+struct tt_proxy_link *tt_proxy_link_retain(struct tt_proxy_link *link);
+/* Forgets a link that nobody else has: its comm is the caller's again. NULL is allowed. */
+void tt_proxy_link_abandon(struct tt_proxy_link *link);
+/* The last one closes the comm, with requests in flight. NULL is allowed. */
+void tt_proxy_link_release(struct tt_proxy_link *link);
+/* The plugin's handle for a slab, which is registered when first asked for. Called with the lock held. */
+ncclResult_t tt_proxy_link_register(struct tt_proxy_link *link, struct tt_proxy_slab *slab, void **mhandle);
+/* One more or one less connection that is served over the link. */
+void tt_proxy_link_count(struct tt_proxy_link *link, int more);
+
+#endif

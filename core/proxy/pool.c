@@ -1,0 +1,232 @@
+/* See pool.h. */
+#include "proxy/pool.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "base/check.h"
+#include "base/timer.h"
+
+#define SLAB_UNITS 8
+#define LEAD 64 /* bytes before the first unit */
+/* Far above what a message takes that both sides are ready for; far below what anybody notices as a hang. */
+#define POOL_STALL_NS 5000000u
+
+struct tt_proxy_slab {
+  struct tt_proxy_slab *next; /* of the pool's; not of spares */
+  _Atomic int references;
+  bool spare;
+  unsigned char *memory;
+  size_t bytes;
+  int nunits;
+  struct tt_proxy_unit units[SLAB_UNITS];
+};
+
+struct tt_proxy_pool {
+  struct tt_proxy_pool_config config;
+  struct tt_proxy_slab *slabs;
+  struct tt_proxy_unit *free;
+  struct tt_proxy_wait *first, **end;
+  int active;           /* connections with work */
+  uint64_t dry_since;   /* ns; 0: nobody was refused since a unit was given back */
+  int allowed, doubled; /* spares that may be given at once; how many the next time */
+  struct tt_proxy_pool_state state;
+};
+
+/* ---- Slabs ---- */
+
+static ncclResult_t make_slab(const struct tt_proxy_pool *pool, int nunits, struct tt_proxy_slab **out)
+{
+  struct tt_proxy_slab *slab;
+  TT_TRY(TT_CALLOC(&slab, 1));
+  slab->bytes = LEAD + (size_t)nunits * pool->config.unit_bytes;
+  void *memory = mmap(NULL, slab->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    size_t bytes = slab->bytes;
+    free(slab);
+    return TT_FAIL(ncclSystemError, "%zu bytes for a pool of network buffers: %m; lower NCCL_BUFFSIZE", bytes);
+  }
+  slab->memory = memory;
+  slab->nunits = nunits;
+  atomic_store(&slab->references, 1);
+  for (int u = 0; u < nunits; u++)
+    slab->units[u] =
+        (struct tt_proxy_unit){.slab = slab, .data = slab->memory + LEAD + (size_t)u * pool->config.unit_bytes};
+  *out = slab;
+  return ncclSuccess;
+}
+
+void *tt_proxy_slab_memory(const struct tt_proxy_slab *slab, size_t *bytes)
+{
+  *bytes = slab->bytes;
+  return slab->memory;
+}
+
+struct tt_proxy_slab *tt_proxy_slab_retain(struct tt_proxy_slab *slab)
+{
+  atomic_fetch_add(&slab->references, 1);
+  return slab;
+}
+
+void tt_proxy_slab_release(struct tt_proxy_slab *slab)
+{
+  if (atomic_fetch_sub(&slab->references, 1) != 1) return;
+  munmap(slab->memory, slab->bytes);
+  free(slab);
+}
+
+bool tt_proxy_unit_spare(const struct tt_proxy_unit *unit)
+{
+  return unit->slab->spare;
+}
+
+/* ---- The pool ---- */
+
+ncclResult_t tt_proxy_pool_create(const struct tt_proxy_pool_config *config, struct tt_proxy_pool **out)
+{
+  struct tt_proxy_pool *pool;
+  *out = NULL;
+  TT_TRY(TT_CALLOC(&pool, 1));
+  pool->config = *config;
+  pool->end = &pool->first;
+  pool->doubled = 1;
+  *out = pool;
+  return ncclSuccess;
+}
+
+void tt_proxy_pool_destroy(struct tt_proxy_pool *pool)
+{
+  if (!pool) return;
+  while (pool->slabs) {
+    struct tt_proxy_slab *next = pool->slabs->next;
+    tt_proxy_slab_release(pool->slabs);
+    pool->slabs = next;
+  }
+  free(pool);
+}
+
+bool tt_proxy_pool_matches(const struct tt_proxy_pool *pool, const struct tt_proxy_pool_config *config)
+{
+  return pool->config.device == config->device && pool->config.send == config->send &&
+         pool->config.unit_bytes == config->unit_bytes && pool->config.limit == config->limit;
+}
+
+static ncclResult_t grow(struct tt_proxy_pool *pool)
+{
+  int more = TT_MIN(pool->config.limit - pool->state.units, SLAB_UNITS);
+  if (more <= 0) return ncclSuccess;
+  struct tt_proxy_slab *slab;
+  TT_TRY(make_slab(pool, more, &slab));
+  slab->next = pool->slabs;
+  pool->slabs = slab;
+  for (int u = more; u-- > 0;) {
+    slab->units[u].next = pool->free;
+    pool->free = &slab->units[u];
+  }
+  pool->state.units += more;
+  pool->state.free += more;
+  pool->state.bytes += slab->bytes;
+  return ncclSuccess;
+}
+
+/* Whether the head of the queue has waited long enough for a spare. */
+static bool stalled(struct tt_proxy_pool *pool)
+{
+  uint64_t now = tt_timer_ns();
+  if (pool->dry_since == 0) pool->dry_since = now;
+  if (pool->allowed == 0 && now - pool->dry_since > POOL_STALL_NS) {
+    pool->allowed = pool->doubled;
+    pool->doubled = TT_MIN(2 * pool->doubled, 1024);
+    pool->dry_since = now;
+  }
+  return pool->allowed > 0;
+}
+
+static ncclResult_t make_spare(struct tt_proxy_pool *pool, struct tt_proxy_unit **unit)
+{
+  struct tt_proxy_slab *slab;
+  TT_TRY(make_slab(pool, 1, &slab));
+  slab->spare = true;
+  pool->allowed--;
+  pool->state.spares++;
+  pool->state.bytes += slab->bytes;
+  *unit = &slab->units[0];
+  return ncclSuccess;
+}
+
+static void enqueue(struct tt_proxy_pool *pool, struct tt_proxy_wait *wait)
+{
+  if (wait->queued) return;
+  wait->queued = true;
+  wait->next = NULL;
+  *pool->end = wait;
+  pool->end = &wait->next;
+  pool->state.waiting++;
+}
+
+void tt_proxy_pool_forget(struct tt_proxy_pool *pool, struct tt_proxy_wait *wait)
+{
+  if (!wait->queued) return;
+  struct tt_proxy_wait **at = &pool->first;
+  while (*at != wait) at = &(*at)->next;
+  *at = wait->next;
+  if (!*at) pool->end = at;
+  wait->queued = false;
+  pool->state.waiting--;
+}
+
+ncclResult_t tt_proxy_pool_take(struct tt_proxy_pool *pool, struct tt_proxy_wait *wait, int held,
+                                struct tt_proxy_unit **unit)
+{
+  *unit = NULL;
+  if (held > 0 && pool->first) return ncclSuccess;
+  if (!pool->free) TT_TRY(grow(pool));
+  bool turn = !pool->first || pool->first == wait;
+  if (turn && pool->free) {
+    *unit = pool->free;
+    pool->free = (*unit)->next;
+    pool->state.free--;
+  } else if (turn && held == 0 && stalled(pool)) {
+    TT_TRY(make_spare(pool, unit));
+  }
+  if (*unit)
+    tt_proxy_pool_forget(pool, wait);
+  else if (held == 0)
+    enqueue(pool, wait);
+  return ncclSuccess;
+}
+
+void tt_proxy_pool_give(struct tt_proxy_pool *pool, struct tt_proxy_unit *unit)
+{
+  pool->dry_since = 0;
+  pool->allowed = 0;
+  pool->doubled = 1;
+  if (unit->slab->spare) {
+    pool->state.bytes -= unit->slab->bytes;
+    tt_proxy_slab_release(unit->slab);
+    return;
+  }
+  unit->next = pool->free;
+  pool->free = unit;
+  pool->state.free++;
+}
+
+void tt_proxy_pool_count(struct tt_proxy_pool *pool, int more)
+{
+  pool->active += more;
+}
+
+int tt_proxy_pool_share(const struct tt_proxy_pool *pool)
+{
+  return TT_MAX(1, pool->config.limit / TT_MAX(pool->active, 1));
+}
+
+size_t tt_proxy_pool_unit_bytes(const struct tt_proxy_pool *pool)
+{
+  return pool->config.unit_bytes;
+}
+
+struct tt_proxy_pool_state tt_proxy_pool_look(const struct tt_proxy_pool *pool)
+{
+  return pool->state;
+}
