@@ -22,6 +22,8 @@
 
 /* A slot must hold its header, the LL signature line and some data. */
 #define SMALLEST_SLOT 512
+/* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
+#define POOL_KEEPS ((size_t)1 << 20)
 
 ncclResult_t tt_device_choose(const struct tt_device **device)
 {
@@ -238,16 +240,15 @@ static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm *
   comm->id_hash = tt_bootstrap_id_hash(&create->id);
   comm->tasks_end = &comm->tasks;
   comm->config = create->config;
-  if (create->config.commName != NULL && (comm->name = strdup(create->config.commName)) == NULL)
-    return TT_FAIL(ncclSystemError, "no memory for a communicator");
-  if (create->config.netName != NULL && (comm->net_name = strdup(create->config.netName)) == NULL)
-    return TT_FAIL(ncclSystemError, "no memory for a communicator");
+  TT_TRY(tt_pool_create(POOL_KEEPS, &comm->pool));
+  TT_TRY(tt_zone_copy(&comm->zone, create->config.commName, &comm->name));
+  TT_TRY(tt_zone_copy(&comm->zone, create->config.netName, &comm->net_name));
   comm->config.commName = comm->name;
   comm->config.netName = comm->net_name;
-  TT_TRY(TT_CALLOC(&comm->order, (size_t)comm->nranks));
-  TT_TRY(TT_CALLOC(&comm->node, (size_t)comm->nranks));
-  TT_TRY(TT_CALLOC(&comm->sends, (size_t)comm->nranks));
-  TT_TRY(TT_CALLOC(&comm->recvs, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->order, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->node, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->sends, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->recvs, (size_t)comm->nranks));
   return ncclSuccess;
 }
 
@@ -326,11 +327,7 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_programs_destroy(comm->programs);
   tt_report_remove(comm);
   pthread_mutex_destroy(&comm->error_lock);
-  free(comm->order);
-  free(comm->node);
-  free(comm->sends);
-  free(comm->recvs);
-  free(comm->name);
-  free(comm->net_name);
+  tt_pool_destroy(comm->pool);
+  tt_zone_clear(&comm->zone);
   free(comm);
 }

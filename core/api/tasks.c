@@ -53,7 +53,7 @@ ncclResult_t tt_tasks_run(struct ncclComm *comms)
   ncclResult_t result = ncclSuccess;
   for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
   if (ncomms == 0) return ncclSuccess;
-  TT_TRY(TT_CALLOC(&plans, (size_t)ncomms));
+  TT_TRY(TT_POOL_NEW(comms->pool, &plans, (size_t)ncomms));
   for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next)
     TT_TRY_GOTO(tt_plan_build(comm, &plans[nplans++]), result, out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
@@ -66,6 +66,6 @@ out:
   if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
     for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) tt_comm_fail(comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
-  free(plans);
+  tt_pool_give(plans);
   return result;
 }

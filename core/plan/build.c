@@ -1,7 +1,6 @@
 /* The tasks of an open group, and the plan made of them. */
 #include "plan/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "plan/kept.h"
@@ -17,7 +16,7 @@ static bool is_point_to_point(const struct tt_task *task)
 ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task)
 {
   struct tt_task *copy;
-  TT_TRY(TT_CALLOC(&copy, 1));
+  TT_TRY(TT_POOL_NEW(comm->pool, &copy, 1));
   *copy = *task;
   copy->next = NULL;
   *comm->tasks_end = copy;
@@ -38,7 +37,7 @@ void tt_plan_drop_tasks(struct ncclComm *comm)
 {
   for (struct tt_task *task = comm->tasks, *next; task != NULL; task = next) {
     next = task->next;
-    free(task);
+    tt_pool_give(task);
   }
   comm->tasks = NULL;
   comm->message_numbered = false;
@@ -78,10 +77,11 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   ncclResult_t result = ncclSuccess;
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
+  plan->zone.pool = comm->pool;
   if (comm->ntasks == 0) return ncclSuccess;
   plan->stream = comm->tasks->stream; /* all have the same: tt_api_check_task */
   tt_log_set_device(comm->device_index);
-  TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)comm->ntasks), result, out);
+  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &messages, (size_t)comm->ntasks), result, out);
   for (struct tt_task *task = comm->tasks; task != NULL; task = task->next) {
     if (is_point_to_point(task))
       messages[nmessages++] = task;
@@ -91,7 +91,7 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
   tt_pending_begin(comm, plan->works, plan->nworks);
 out:
-  free(messages);
+  tt_zone_clear(&plan->zone);
   if (result != ncclSuccess) tt_plan_take_back(plan);
   return result;
 }

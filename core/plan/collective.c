@@ -1,7 +1,6 @@
 /* From a collective's task to its work: choice, programs, geometry, scaling. */
 #include "plan/plan.h"
 
-#include <stdlib.h>
 #include "base/check.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
@@ -98,7 +97,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
     kept->signature.sequence = comm->collectives++;
     kept->op_count = task->op_count;
     if (tt_plan_append(plan, kept)) return ncclSuccess;
-    free(kept);
+    tt_pool_give(kept);
     comm->collectives--;
     return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
   }

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include "nccl.h"
+#include "base/zone.h"
 #include "bootstrap/bootstrap.h"
 #include "connect/connect.h"
 #include "health/health.h"
@@ -59,6 +60,8 @@ struct ncclComm {
   bool reported;                /* it is on that list */
   uint64_t report_passes;       /* a report's own */
   _Atomic int stage;            /* of its life, for reports: enum tt_stage */
+  struct tt_zone zone;          /* what lives as long as the communicator */
+  struct tt_pool *pool;         /* tasks, works, and what a group needs while it runs */
   int rank, nranks, device_index;
   uint64_t id_hash;    /* names the communicator in logs */
   char *name;          /* config.commName, or NULL */

@@ -49,20 +49,20 @@ struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task)
 void tt_kept_give(struct ncclComm *comm, struct tt_work *work)
 {
   if (!can_keep(comm, work) || (comm->kept == NULL && TT_CALLOC(&comm->kept, 1) != ncclSuccess)) {
-    free(work);
+    tt_pool_give(work);
     return;
   }
   struct tt_kept *kept = comm->kept;
   int place = kept->next;
   for (int k = 0; k < KEPT && kept->works[place] != NULL; k++) place = (place + 1) % KEPT;
-  free(kept->works[place]);
+  tt_pool_give(kept->works[place]);
   kept->works[place] = work;
   kept->next = (place + 1) % KEPT;
 }
 
 void tt_kept_free(struct ncclComm *comm)
 {
-  for (int k = 0; comm->kept != NULL && k < KEPT; k++) free(comm->kept->works[k]);
+  for (int k = 0; comm->kept != NULL && k < KEPT; k++) tt_pool_give(comm->kept->works[k]);
   free(comm->kept);
   comm->kept = NULL;
 }

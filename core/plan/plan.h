@@ -7,6 +7,7 @@
 #define TT_PLAN_PLAN_H
 
 #include "nccl.h"
+#include "base/zone.h"
 #include "plan/comm.h"
 
 /* One communicator's works of one group. */
@@ -14,8 +15,9 @@ struct tt_plan {
   struct ncclComm *comm;
   struct tt_work **works;
   int nworks, capacity;
-  bool launched; /* on a stream: the works may be kept */
-  void *stream;  /* of all its tasks; NULL for the host device */
+  struct tt_zone zone; /* what is needed only while works are made or bound */
+  bool launched;       /* on a stream: the works may be kept */
+  void *stream;        /* of all its tasks; NULL for the host device */
 };
 
 /* Appends a task to the communicator's open group. */

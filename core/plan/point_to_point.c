@@ -116,12 +116,11 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
 {
   struct ncclComm *comm = plan->comm;
   int n = comm->nranks, nmessages = 0;
-  struct message *messages = NULL;
-  uint64_t *passes = NULL;
-  ncclResult_t result = ncclSuccess;
-  TT_TRY_GOTO(plan_local(plan, tasks, ntasks), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&messages, (size_t)ntasks), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&passes, 2 * (size_t)n), result, out);
+  struct message *messages;
+  uint64_t *passes;
+  TT_TRY(plan_local(plan, tasks, ntasks));
+  TT_TRY(TT_ZONE_NEW(&plan->zone, &messages, (size_t)ntasks));
+  TT_TRY(TT_ZONE_NEW(&plan->zone, &passes, 2 * (size_t)n));
   for (int t = 0; t < ntasks; t++) {
     bool send = tasks[t]->collective == TT_FUNC_SEND;
     int peer = tasks[t]->root;
@@ -133,9 +132,6 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
     };
   }
   qsort(messages, (size_t)nmessages, sizeof *messages, by_pass_and_round);
-  for (int m = 0; m < nmessages; m++) TT_TRY_GOTO(plan_message(plan, messages[m].task), result, out);
-out:
-  free(messages);
-  free(passes);
-  return result;
+  for (int m = 0; m < nmessages; m++) TT_TRY(plan_message(plan, messages[m].task));
+  return ncclSuccess;
 }

@@ -2,7 +2,6 @@
  * and the proxies of all communicators until all is done. */
 #include "plan/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "base/doorbell.h"
@@ -31,8 +30,9 @@ static ncclResult_t collect(struct run *run)
   int total = 0, at = 0;
   for (int p = 0; p < run->nplans; p++) total += run->plans[p].nworks;
   run->nworks = total;
-  TT_TRY(TT_CALLOC(&run->works, (size_t)TT_MAX(total, 1)));
-  TT_TRY(TT_CALLOC(&run->bells, (size_t)run->nplans));
+  struct tt_pool *pool = run->plans[0].comm->pool;
+  TT_TRY(TT_POOL_NEW(pool, &run->works, (size_t)TT_MAX(total, 1)));
+  TT_TRY(TT_POOL_NEW(pool, &run->bells, (size_t)run->nplans));
   for (int p = 0; p < run->nplans; p++) {
     struct tt_plan *plan = &run->plans[p];
     for (int w = 0; w < plan->nworks; w++) {
@@ -110,8 +110,8 @@ static ncclResult_t run_here(struct tt_plan *plans, int nplans)
   if (run.launch != NULL) plans[0].comm->device->finish(run.launch);
   if (result != ncclSuccess)
     for (int p = 0; p < nplans; p++) tt_comm_fail(plans[p].comm, result);
-  free(run.works);
-  free(run.bells);
+  tt_pool_give(run.works);
+  tt_pool_give(run.bells);
   return result;
 }
 

@@ -1,7 +1,6 @@
 /* Works: making them, finding their connections, counting what will pass through each. */
 #include "plan/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "plan/kept.h"
@@ -42,8 +41,10 @@ bool tt_plan_append(struct tt_plan *plan, struct tt_work *work)
 {
   if (plan->nworks == plan->capacity) {
     int capacity = plan->capacity ? 2 * plan->capacity : 8;
-    struct tt_work **works = realloc(plan->works, (size_t)capacity * sizeof *works);
+    struct tt_work **works = tt_pool_take(plan->comm->pool, (size_t)capacity * sizeof *works);
     if (works == NULL) return false;
+    if (plan->nworks > 0) memcpy(works, plan->works, (size_t)plan->nworks * sizeof *works);
+    tt_pool_give(plan->works);
     plan->works = works;
     plan->capacity = capacity;
   }
@@ -58,8 +59,9 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
     npeers += programs[c]->npeers;
     nscratch = TT_MAX(nscratch, programs[c]->nscratch);
   }
-  struct tt_work *work = calloc(1, sizeof *work + (size_t)nchannels * sizeof *work->channels +
-                                       2 * npeers * sizeof(struct tt_conn *) + nscratch * sizeof(void *));
+  struct tt_work *work =
+      tt_pool_take_zeroed(plan->comm->pool, sizeof *work + (size_t)nchannels * sizeof *work->channels +
+                                                2 * npeers * sizeof(struct tt_conn *) + nscratch * sizeof(void *));
   if (work == NULL) return NULL;
   work->size = sizeof *work;
   work->channels = (struct tt_work_channel *)(work + 1);
@@ -73,10 +75,11 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
   if (nscratch > 0) work->scratch = (void **)conns;
   work->nchannels = (uint32_t)nchannels;
   work->abort = &plan->comm->abort;
+  work->pool = plan->comm->pool;
   work->rank = plan->comm->rank;
   if (plan->comm->context != NULL) work->context = plan->comm->context->handle;
   if (tt_plan_append(plan, work)) return work;
-  free(work);
+  tt_pool_give(work);
   return NULL;
 }
 
@@ -141,15 +144,16 @@ static ncclResult_t bind_message(void *context, uint32_t peer_index, bool send, 
   return ncclSuccess;
 }
 
-static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *work, int c)
+static ncclResult_t bind_channel(struct tt_plan *plan, const struct tt_work *work, int c)
 {
+  struct ncclComm *comm = plan->comm;
   const struct tt_program *program = work->channels[c].program;
   struct message_context context = {.comm = comm, .work = work, .channel = c};
   ncclResult_t result = ncclSuccess;
   uint32_t ends = 2 * program->npeers;
   if (ends == 0) return ncclSuccess;
-  TT_TRY_GOTO(TT_CALLOC(&context.connectors, ends), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&context.steps, ends), result, out);
+  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &context.connectors, ends), result, out);
+  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &context.steps, ends), result, out);
   TT_TRY_GOTO(visit_messages(program, bind_message, &context), result, out);
   for (uint32_t end = 0; end < ends; end++) {
     struct tt_connector *connector = context.connectors[end];
@@ -162,8 +166,7 @@ static ncclResult_t bind_channel(struct ncclComm *comm, const struct tt_work *wo
           result, out);
   }
 out:
-  free(context.connectors);
-  free(context.steps);
+  tt_zone_clear(&plan->zone);
   return result;
 }
 
@@ -215,7 +218,7 @@ ncclResult_t tt_plan_bind(struct tt_plan *plan)
   TT_TRY(bind_scratch(plan));
   for (int w = 0; w < plan->nworks; w++) {
     if (is_bound(plan->works[w])) continue;
-    for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan->comm, plan->works[w], (int)c));
+    for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan, plan->works[w], (int)c));
   }
   return ncclSuccess;
 }
@@ -227,8 +230,8 @@ void tt_plan_free(struct tt_plan *plan)
     if (plan->launched)
       tt_kept_give(plan->comm, plan->works[w]);
     else
-      free(plan->works[w]);
+      tt_pool_give(plan->works[w]);
   }
-  free(plan->works);
+  tt_pool_give(plan->works);
   memset(plan, 0, sizeof *plan);
 }

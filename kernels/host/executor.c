@@ -2,7 +2,6 @@
  * costs no more to progress than the few that can run. */
 #include "kernels/host/executor.h"
 
-#include <stdlib.h>
 #include "kernels/host/host.h"
 
 /* Works of a chain that are finished in one call of progress before the other chains have their turn. */
@@ -53,25 +52,26 @@ static ncclResult_t make_chains(struct tt_launch *launch, struct tt_work *const 
   size_t nslots = 4;
   while (nslots < 2 * (size_t)nworks) nslots *= 2;
   struct chains chains = {.mask = nslots - 1};
+  struct tt_pool *pool = works[0]->pool; /* of one communicator of the launch: all of them live longer than it */
   ncclResult_t result;
-  TT_TRY_GOTO(TT_CALLOC(&launch->links, (size_t)nworks), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&chains.slots, nslots), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&chains.first, (size_t)nworks), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&chains.last, (size_t)nworks), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &launch->links, (size_t)nworks), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &chains.slots, nslots), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &chains.first, (size_t)nworks), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &chains.last, (size_t)nworks), result, out);
   for (int w = 0; w < nworks; w++) {
     launch->links[w] = (struct link){works[w], NONE};
     link_work(launch, &chains, w);
   }
-  TT_TRY_GOTO(TT_CALLOC(&launch->runs, (size_t)launch->nchains), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&launch->active, (size_t)launch->nchains), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &launch->runs, (size_t)launch->nchains), result, out);
+  TT_TRY_GOTO(TT_POOL_NEW(pool, &launch->active, (size_t)launch->nchains), result, out);
   for (int c = 0; c < launch->nchains; c++) {
     launch->runs[c].index = chains.first[c];
     launch->active[launch->nactive++] = c;
   }
 out:
-  free(chains.slots);
-  free(chains.first);
-  free(chains.last);
+  tt_pool_give(chains.slots);
+  tt_pool_give(chains.first);
+  tt_pool_give(chains.last);
   return result;
 }
 
@@ -79,10 +79,10 @@ static void launch_finish(struct tt_launch *launch)
 {
   if (launch == NULL) return;
   for (int c = 0; launch->runs != NULL && c < launch->nchains; c++) tt_host_run_free(&launch->runs[c]);
-  free(launch->active);
-  free(launch->runs);
-  free(launch->links);
-  free(launch);
+  tt_pool_give(launch->active);
+  tt_pool_give(launch->runs);
+  tt_pool_give(launch->links);
+  tt_pool_give(launch);
 }
 
 static ncclResult_t launch_start(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **out)
@@ -91,7 +91,7 @@ static ncclResult_t launch_start(struct tt_work *const *works, int nworks, void 
   ncclResult_t result = ncclSuccess;
   *out = NULL;
   if (stream != NULL) return TT_FAIL(ncclInvalidArgument, "the host device has no streams, and got %p as one", stream);
-  TT_TRY(TT_CALLOC(&launch, 1));
+  TT_TRY(TT_POOL_NEW(nworks > 0 ? works[0]->pool : NULL, &launch, 1));
   if (nworks > 0) TT_TRY_GOTO(make_chains(launch, works, nworks), result, out);
   for (int c = 0; c < launch->nchains; c++)
     TT_TRY_GOTO(tt_host_run_begin(&launch->runs[c], launch->links[launch->runs[c].index].work), result, out);

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include "base/check.h"
+#include "base/pool.h"
 #include "tutti/device.h"
 
 struct tt_host_run;

@@ -145,7 +145,7 @@ static ncclResult_t place_unpacked(struct tt_host_strand *strand, uint32_t noper
   }
   if (needed > strand->unpacked_bytes) {
     tt_host_strand_clear(strand);
-    TT_TRY(TT_CALLOC(&strand->unpacked, needed));
+    TT_TRY(TT_POOL_NEW(strand->run->work->pool, &strand->unpacked, needed));
     strand->unpacked_bytes = needed;
   }
   size_t used = 0;

@@ -2,7 +2,6 @@
  * work of the chain uses again. */
 #include "kernels/host/executor.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "kernels/host/reduce.h"
 
@@ -163,9 +162,9 @@ ncclResult_t tt_host_run_begin(struct tt_host_run *run, const struct tt_work *wo
   struct carver carver = {0};
   size_t needed = lay_out(run, &carver);
   if (needed > run->memory_bytes) {
-    free(run->memory);
+    tt_pool_give(run->memory);
     run->memory_bytes = 0;
-    run->memory = malloc(needed);
+    run->memory = tt_pool_take(work->pool, needed);
     if (run->memory == NULL)
       return TT_FAIL(ncclSystemError, "rank %d: no memory for %zu bytes of execution state", work->rank, needed);
     run->memory_bytes = needed;
@@ -180,7 +179,7 @@ ncclResult_t tt_host_run_begin(struct tt_host_run *run, const struct tt_work *wo
 void tt_host_run_free(struct tt_host_run *run)
 {
   clear_strands(run);
-  free(run->memory);
+  tt_pool_give(run->memory);
   run->memory = NULL;
 }
 

@@ -2,7 +2,6 @@
  * next. Moves are done one by one as they become ready, the reduction when all of its operands are. */
 #include "kernels/host/executor.h"
 
-#include <stdlib.h>
 #include "kernels/host/host.h"
 
 /* Bytes that are reduced at a time where the result is then packed in lines: they stay in the first-level cache. A
@@ -285,7 +284,7 @@ ncclResult_t tt_host_strand_advance(struct tt_host_strand *strand, int budget, b
 
 void tt_host_strand_clear(struct tt_host_strand *strand)
 {
-  free(strand->unpacked);
+  tt_pool_give(strand->unpacked);
   strand->unpacked = NULL;
   strand->unpacked_bytes = 0;
 }

@@ -10,7 +10,7 @@ static struct ncclComm comm;
 
 static struct tt_work *new_work(const struct tt_program *program, const struct tt_task *task)
 {
-  struct tt_work *work = calloc(1, sizeof *work + sizeof *work->channels);
+  struct tt_work *work = tt_pool_take_zeroed(NULL, sizeof *work + sizeof *work->channels);
   work->channels = (struct tt_work_channel *)(work + 1);
   work->channels[0].program = program;
   work->nchannels = 1;
@@ -65,7 +65,7 @@ START_TEST(scaled)
   ck_assert_ptr_null(tt_kept_take(&comm, &sum));
   ck_assert_ptr_null(tt_kept_take(&comm, &thrice));
   ck_assert_ptr_eq(tt_kept_take(&comm, &twice), work);
-  free(work);
+  tt_pool_give(work);
   tt_kept_free(&comm);
 }
 END_TEST
@@ -113,7 +113,7 @@ START_TEST(replaced)
       continue;
     }
     found++;
-    free(work);
+    tt_pool_give(work);
   }
   ck_assert_int_eq(found, 64);
   tt_kept_free(&comm);

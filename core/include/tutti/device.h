@@ -71,6 +71,7 @@ struct tt_conn_fifo {
 };
 
 struct tt_doorbell; /* base/doorbell.h: waiting without a kernel object */
+struct tt_pool;     /* base/pool.h: memory that is used again */
 
 enum {
   TT_CONN_PROXIED = 1, /* a proxy moves the slots: `fifo` is valid; LL slots too are published by `tail`, as whole
@@ -182,6 +183,7 @@ struct tt_work {
                                         multicast addresses */
   void *multicast;                   /* the multicast address, for devices that have them */
   uint64_t op_count;                 /* the operation's number in logs and reports */
+  struct tt_pool *pool;              /* memory for the host backend, which is part of the core; may be NULL */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
