@@ -1,5 +1,5 @@
 /* Ranks that reduce numbers in which every order of additions shows, and print what came out:
- *     e2e_numerics threads|processes NRANKS
+ *     e2e_numerics threads|processes NRANKS COLLECTIVE...
  * A line of standard output is `RANK COLLECTIVE TYPE OP COUNT DIGEST`. Each operation is done several times: again, in
  * place, with buffers that are aligned to nothing, and in place on some ranks only; a difference between these ends the
  * program with status 1, an error with status 3. With E2E_HOSTS, one letter a rank, processes say that they are on
@@ -28,6 +28,7 @@ static const char *const ops[] = {"sum", "prod", "max", "min", "avg"};
 static const size_t counts[] = {7, 1000};
 
 static int nranks;
+static bool chosen[3]; /* of the collectives */
 static ncclUniqueId id;
 
 static uint64_t mix(uint64_t x)
@@ -126,7 +127,8 @@ static void *run(void *arg)
     for (int op = ncclSum; op <= ncclAvg; op++) {
       if (op == ncclAvg && formats[f].exponent + formats[f].fraction == 7) continue; /* fp8 has no average */
       for (int c = 0; c < 3; c++)
-        for (int n = 0; n < 2; n++) try_operation(rank, comm, (struct operation){&formats[f], c, op, 0, counts[n]});
+        for (int n = 0; chosen[c] && n < 2; n++)
+          try_operation(rank, comm, (struct operation){&formats[f], c, op, 0, counts[n]});
     }
   }
   check(rank, ncclCommDestroy(comm), NULL);
@@ -168,11 +170,21 @@ static int run_processes(void)
   return worst;
 }
 
+static bool choose(const char *collective)
+{
+  for (int c = 0; c < 3; c++) {
+    if (strcmp(collective, collectives[c]) == 0) return chosen[c] = true;
+  }
+  return false;
+}
+
 int main(int argc, char **argv)
 {
-  if (argc == 3) nranks = atoi(argv[2]);
-  if (nranks < 1 || nranks > MOST) {
-    fprintf(stderr, "usage: %s threads|processes NRANKS\n", argv[0]);
+  if (argc > 2) nranks = atoi(argv[2]);
+  bool right = argc > 3 && nranks >= 1 && nranks <= MOST;
+  for (int i = 3; i < argc; i++) right = choose(argv[i]) && right;
+  if (!right) {
+    fprintf(stderr, "usage: %s threads|processes NRANKS all_reduce|reduce_scatter|reduce ...\n", argv[0]);
     return USAGE;
   }
   setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* processes share it, line by line */

@@ -20,7 +20,14 @@ START_TEST(encodings)
                {"bfloat16", -256, 0xc380},
                {"float", 0.5, 0x3f000000},
                {"float", -3, 0xc0400000},
-               {"double", 1, 0x3ff0000000000000}};
+               {"double", 1, 0x3ff0000000000000},
+               {"f8e4m3", 1, 0x38},
+               {"f8e4m3", -448, 0xfe},
+               {"f8e4m3", 1.0 / 64, 0x08},
+               {"f8e4m3", 0, 0},
+               {"f8e5m2", 1, 0x3c},
+               {"f8e5m2", -57344, 0xfb},
+               {"f8e5m2", 0x1p-14, 0x04}};
   for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
     const struct perf_type *type = perf_type_find(table[i].type);
     uint64_t bits = 0;
@@ -35,6 +42,14 @@ START_TEST(encodings)
   ck_assert(isnan(perf_pattern_decode(half, &special[2])));
   ck_assert_double_eq(perf_pattern_decode(half, &special[3]), 0x1p-24);
   ck_assert(perf_pattern_decode(half, &special[4]) == 0);
+  uint8_t codes[] = {0x01, 0x7f, 0xff, 0x78, 0x01, 0x7c, 0xfc, 0x7d};
+  const struct perf_type *e4m3 = perf_type_find("f8e4m3"), *e5m2 = perf_type_find("f8e5m2");
+  ck_assert_double_eq(perf_pattern_decode(e4m3, &codes[0]), 0x1p-9);
+  ck_assert(isnan(perf_pattern_decode(e4m3, &codes[1])) && isnan(perf_pattern_decode(e4m3, &codes[2])));
+  ck_assert_double_eq(perf_pattern_decode(e4m3, &codes[3]), 256); /* no infinity */
+  ck_assert_double_eq(perf_pattern_decode(e5m2, &codes[4]), 0x1p-16);
+  ck_assert(perf_pattern_decode(e5m2, &codes[5]) == INFINITY && perf_pattern_decode(e5m2, &codes[6]) == -INFINITY);
+  ck_assert(isnan(perf_pattern_decode(e5m2, &codes[7])));
 }
 END_TEST
 
@@ -64,12 +79,36 @@ START_TEST(promises_of_exactness)
               perf_pattern_fill(&pattern, back ? ranks[r] - 1 - i : i, index, 1, element);
               double value = perf_pattern_decode(type, element);
               total = o ? total * value : total + value;
-              ck_assert_msg(exact(type, total), "%s %s over %d ranks: %g", type->name, perf_op_at(o)->name, ranks[r],
-                            total);
+              if (!exact(type, total)) /* check itself is slow where all is well */
+                ck_abort_msg("%s %s over %d ranks: %g", type->name, perf_op_at(o)->name, ranks[r], total);
             }
           }
       }
   }
+}
+END_TEST
+
+/* Every number of every reduction is one of the type's, and not so small that it lost digits. */
+START_TEST(numbers_fit_their_types)
+{
+  for (int t = 0; perf_type_at(t); t++)
+    for (int o = 0; perf_op_at(o); o++) {
+      const struct perf_type *type = perf_type_at(t);
+      struct perf_pattern pattern = {type, perf_op_at(o), 4, 5};
+      char elements[400 * 8];
+      double least = INFINITY, most = 0;
+      if (type->kind != PERF_FLOATING) continue;
+      perf_pattern_fill(&pattern, 1, 0, 400, elements);
+      for (int i = 0; i < 400; i++) {
+        double value = fabs(perf_pattern_decode(type, elements + i * type->bytes));
+        if (value > 0) least = fmin(least, value);
+        most = fmax(most, value);
+        ck_assert_msg(exact(type, value), "%s %s: %g", type->name, perf_op_at(o)->name, value);
+      }
+      ck_assert_msg(least >= ldexp(1, -type->range) && most < ldexp(1, type->range + 2), "%s %s: %g to %g", type->name,
+                    perf_op_at(o)->name, least, most);
+      ck_assert_msg(most > least, "%s %s: all are %g", type->name, perf_op_at(o)->name, least);
+    }
 }
 END_TEST
 
@@ -140,6 +179,7 @@ Suite *suite_pattern(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, encodings);
   tcase_add_test(tests, promises_of_exactness);
+  tcase_add_test(tests, numbers_fit_their_types);
   tcase_add_test(tests, averages_of_integers_do_not_overflow);
   tcase_add_test(tests, values_depend_on_all_three);
   tcase_add_test(tests, tolerance_is_zero_where_results_are_exact);

@@ -19,13 +19,13 @@ static struct perf_options base(const char *collective)
 static void expect_sizes(const struct perf_options *options, const uint64_t *sizes, size_t count)
 {
   struct perf_sweep sweep;
-  perf_sweep_begin(&sweep, options, 4);
+  perf_sweep_begin(&sweep, options, 4, false);
   for (size_t i = 0; i < count; i++) {
     ck_assert(perf_sweep_next(&sweep));
     ck_assert_uint_eq(sweep.bytes, sizes[i]);
   }
   ck_assert(!perf_sweep_next(&sweep));
-  ck_assert_uint_eq(perf_sweep_count(options, 4), count);
+  ck_assert_uint_eq(perf_sweep_count(options, 4, false), count);
 }
 
 START_TEST(size_sweeps)
@@ -55,8 +55,8 @@ START_TEST(cycles_repeat_rows)
   expect_sizes(&o, (uint64_t[]){8, 8, 16, 16}, 4);
   o.cycles = 0;
   struct perf_sweep sweep;
-  ck_assert_uint_eq(perf_sweep_count(&o, 4), 0);
-  perf_sweep_begin(&sweep, &o, 4);
+  ck_assert_uint_eq(perf_sweep_count(&o, 4, false), 0);
+  perf_sweep_begin(&sweep, &o, 4, false);
   for (int i = 0; i < 1000; i++) {
     ck_assert(perf_sweep_next(&sweep));
     ck_assert_uint_eq(sweep.bytes, i % 2 ? 16 : 8);
@@ -76,7 +76,7 @@ START_TEST(lists_of_sizes_keep_their_order)
   expect_sizes(&o, (uint64_t[]){64, 8, 4096, 64, 8, 4096, 64, 8, 4096, 64, 8, 4096, 64, 8, 4096}, 15);
   o.cycles = 0;
   struct perf_sweep sweep;
-  perf_sweep_begin(&sweep, &o, 4);
+  perf_sweep_begin(&sweep, &o, 4, false);
   for (int i = 0; i < 100; i++) {
     ck_assert(perf_sweep_next(&sweep));
     ck_assert_uint_eq(sweep.bytes, o.sizes[i % 3]);
@@ -88,19 +88,41 @@ START_TEST(all_types_ops_roots)
 {
   struct perf_options o = base("reduce");
   o.all_types = o.all_ops = o.all_roots = true;
-  ck_assert_uint_eq(perf_sweep_count(&o, 3), 10 * 5 * 3);
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, true), (10 * 5 + 2 * 4) * 3);
   o.collective = perf_collective_find("all_gather"); /* no op and no root: these flags are nothing to it */
-  ck_assert_uint_eq(perf_sweep_count(&o, 3), 10);
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, true), 12);
   o.collective = perf_collective_find("broadcast");
-  ck_assert_uint_eq(perf_sweep_count(&o, 3), 30);
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, true), 36);
   struct perf_sweep sweep;
-  bool seen[10][3] = {{false}};
-  perf_sweep_begin(&sweep, &o, 3);
+  bool seen[12][3] = {{false}};
+  perf_sweep_begin(&sweep, &o, 3, true);
   while (perf_sweep_next(&sweep)) {
     ck_assert_ptr_null(sweep.op);
     ck_assert(!seen[sweep.type - perf_type_at(0)][sweep.root]);
     seen[sweep.type - perf_type_at(0)][sweep.root] = true;
   }
+}
+END_TEST
+
+/* Of fp8, "all" has what there is; a type or an operation that was named is tried. */
+START_TEST(fp8_where_it_is)
+{
+  struct perf_options o = base("all_reduce");
+  o.all_types = o.all_ops = true;
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, false), 10 * 5); /* the device reduces none */
+  o.all_ops = false;
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, true), 12);
+  o.op = perf_op_find("avg");
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, true), 10);
+  struct perf_sweep sweep;
+  perf_sweep_begin(&sweep, &o, 3, true);
+  while (perf_sweep_next(&sweep)) ck_assert(!perf_type_is_fp8(sweep.type));
+  o.all_types = false;
+  o.type = perf_type_find("e5m2");
+  ck_assert_str_eq(o.type->name, "f8e5m2");
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, false), 1);
+  o.all_ops = true;
+  ck_assert_uint_eq(perf_sweep_count(&o, 3, false), 4);
 }
 END_TEST
 
@@ -175,6 +197,7 @@ Suite *suite_sweep(void)
   tcase_add_test(tests, cycles_repeat_rows);
   tcase_add_test(tests, lists_of_sizes_keep_their_order);
   tcase_add_test(tests, all_types_ops_roots);
+  tcase_add_test(tests, fp8_where_it_is);
   tcase_add_test(tests, bandwidth_factors);
   tcase_add_test(tests, shapes);
   tcase_add_test(tests, collective_names);

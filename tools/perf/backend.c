@@ -83,6 +83,7 @@ static const char *host_error(void)
 const struct perf_backend perf_backend_host = {
     .size = sizeof(struct perf_backend),
     .name = "host",
+    .fp8 = true,
     .count = host_count,
     .describe = host_describe,
     .choose = host_choose,

@@ -16,6 +16,7 @@ struct perf_backend {
   size_t size;      /* sizeof(struct perf_backend), so that a helper of another build is found out */
   const char *name; /* "host", "cuda" */
   bool streams;     /* operations are put on streams and run by themselves; there are graphs */
+  bool fp8;         /* values of the fp8 types can be reduced, not only moved */
   int (*count)(void);
   /* Of device number `device`: its name, and its PCI id or "". */
   bool (*describe)(int device, char *name, size_t name_size, char *pci, size_t pci_size);

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include "types.h"
 
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
@@ -164,20 +165,9 @@ static ncclResult_t run_scatter(const struct perf_call *c)
 
 static size_t type_bytes(ncclDataType_t type)
 {
-  switch (type) {
-  case ncclInt8:
-  case ncclUint8:
-    return 1;
-  case ncclFloat16:
-  case ncclBfloat16:
-    return 2;
-  case ncclInt32:
-  case ncclUint32:
-  case ncclFloat32:
-    return 4;
-  default:
-    return 8;
-  }
+  int i = 0;
+  while (perf_type_at(i)->type != type) i++;
+  return (size_t)perf_type_at(i)->bytes;
 }
 
 static ncclResult_t run_alltoall(const struct perf_call *c)

@@ -38,7 +38,8 @@ void perf_options_help(const struct perf_options *o, FILE *out)
         "  -f, --stepfactor X    factor between sizes, instead of a step\n"
         "      --sizes A,B,...   these sizes, instead of a sweep\n\n"
         "What is run\n"
-        "  -d, --datatype TYPE   int8 uint8 int32 uint32 int64 uint64 half float double bfloat16, or all (float)\n"
+        "  -d, --datatype TYPE   int8 uint8 int32 uint32 int64 uint64 half float double bfloat16, or all (float);\n"
+        "                        f8e4m3 and f8e5m2 where the device reduces them, without averages\n"
         "  -o, --op OP           sum prod min max avg, or all (sum)\n"
         "  -r, --root R          root rank, or all (0)\n",
         out);

@@ -152,7 +152,7 @@ static bool type_value(struct parser *parser, const char *text)
   if (o->all_types || (o->type = perf_type_find(text))) return true;
   return wrong(parser,
                "-d %s: no such type; there are int8 uint8 int32 uint32 int64 uint64 half float double "
-               "bfloat16 and all (--device chooses between host and cuda)",
+               "bfloat16 f8e4m3 f8e5m2 and all (--device chooses between host and cuda)",
                text);
 }
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include "formats.h"
 
 #define BLOCK 512 /* elements computed at once: two blocks of 8-byte values stay in the first-level cache */
 
@@ -71,31 +72,26 @@ static void integers(const struct perf_pattern *p, int rank, size_t first, size_
   for (size_t i = 0; i < count; i++) out[i] = narrow(type, out[i]);
 }
 
-/* 2^exponent for -1022 <= exponent <= 1023, faster than ldexp. */
-static inline double power_of_two(int exponent)
-{
-  uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-  double value;
-  memcpy(&value, &bits, 8);
-  return value;
-}
-
-/* -1 or 1, without a branch: it would be mispredicted every other time. */
-static inline double sign_of(uint64_t bits)
-{
-  return (double)(1 - 2 * (int)(bits & 1));
-}
-
-/* A factor whose product over all ranks is exact: only 12 ranks have an exponent other than 0 (in -1..1), and only the
- * rank that owns the index has more than one bit of mantissa, so products stay within 2^-12 .. 2^13. */
+/* A factor whose product over all ranks is exact: only 12 ranks have an exponent other than 0 (in -1..1), fewer where
+ * the type has fewer, and only the rank that owns the index has more than one bit of mantissa. So products stay within
+ * 2^-12 .. 2^13. */
 static double factor(const struct perf_pattern *p, int digits, int rank, size_t index, uint64_t bits)
 {
-  int exponent = rank < 12 ? (int)below(bits, 3) - 1 : 0;
+  int exponent = rank < 12 && rank < p->type->range ? (int)below(bits, 3) - 1 : 0;
   double value = 1.0;
   if ((uint32_t)(index + p->epoch) % (uint32_t)p->nranks == (uint32_t)rank)
-    value = 1.0 + (double)(int64_t)(bits & ((1u << (digits - 1)) - 1)) * power_of_two(1 - digits);
-  value *= power_of_two(exponent);
-  return value * sign_of(bits >> 31);
+    value = 1.0 + (double)(int64_t)(bits & ((1u << (digits - 1)) - 1)) * perf_power_of_two(1 - digits);
+  value *= perf_power_of_two(exponent);
+  return value * perf_sign_of(bits >> 31);
+}
+
+/* Numbers of all digits over 7 powers of two; the largest are below 2^16, or what the type has. */
+static double any_number(const struct perf_type *type, int digits, uint64_t bits)
+{
+  int lowest = (type->range < 14 ? type->range - 5 : 9) - digits;
+  double value =
+      (1.0 + (double)(int64_t)below(bits, (1u << digits) - 1)) * perf_power_of_two((int)(bits >> 8 & 7) + lowest);
+  return value * perf_sign_of(bits);
 }
 
 static void floats(const struct perf_pattern *p, int rank, size_t first, size_t count, double *out)
@@ -108,97 +104,22 @@ static void floats(const struct perf_pattern *p, int rank, size_t first, size_t 
     break;
   case ncclMin:
   case ncclMax:
-    for (size_t i = 0; i < count; i++) {
-      uint64_t bits = bits_at(seed, first + i);
-      double value =
-          (1.0 + (double)(int64_t)below(bits, (1u << digits) - 1)) * power_of_two((int)(bits >> 8 & 7) + 9 - digits);
-      out[i] = value * sign_of(bits);
-    }
+    for (size_t i = 0; i < count; i++) out[i] = any_number(p->type, digits, bits_at(seed, first + i));
     break;
   default:
     for (size_t i = 0; i < count; i++) out[i] = (double)small_integer(p, bound, rank, bits_at(seed, first + i));
   }
 }
 
-static inline uint32_t float_bits(double value)
-{
-  float single = (float)value;
-  uint32_t bits;
-  memcpy(&bits, &single, 4);
-  return bits;
-}
-
-/* Rebiases the exponent from 127 to 15; the test data has no subnormals, infinities or NaNs. */
-static inline uint16_t half_bits(double value)
-{
-  uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffffu;
-  return (uint16_t)((bits >> 16 & 0x8000u) | (magnitude ? (magnitude - (112u << 23)) >> 13 : 0));
-}
-
-static inline double half_value(uint16_t bits)
-{
-  int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  double value;
-  if (exponent == 31)
-    value = mantissa ? NAN : INFINITY;
-  else
-    value = exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24;
-  return value * sign_of(bits >> 15);
-}
-
-static void encode(const struct perf_type *type, const double *from, size_t count, char *to)
-{
-  uint32_t bits;
-  uint16_t low;
-  switch (type->type) {
-  case ncclFloat64:
-    memcpy(to, from, 8 * count);
-    break;
-  case ncclFloat32:
-    for (size_t i = 0; i < count; i++) bits = float_bits(from[i]), memcpy(to + 4 * i, &bits, 4);
-    break;
-  case ncclFloat16:
-    for (size_t i = 0; i < count; i++) low = half_bits(from[i]), memcpy(to + 2 * i, &low, 2);
-    break;
-  default: /* bfloat16: the upper half of a float */
-    for (size_t i = 0; i < count; i++) low = (uint16_t)(float_bits(from[i]) >> 16), memcpy(to + 2 * i, &low, 2);
-  }
-}
-
-static void decode(const struct perf_type *type, const char *from, size_t count, double *to)
-{
-  float single;
-  uint32_t bits;
-  uint16_t low;
-  switch (type->type) {
-  case ncclFloat64:
-    memcpy(to, from, 8 * count);
-    break;
-  case ncclFloat32:
-    for (size_t i = 0; i < count; i++) memcpy(&single, from + 4 * i, 4), to[i] = single;
-    break;
-  case ncclFloat16:
-    for (size_t i = 0; i < count; i++) memcpy(&low, from + 2 * i, 2), to[i] = half_value(low);
-    break;
-  default:
-    for (size_t i = 0; i < count; i++) {
-      memcpy(&low, from + 2 * i, 2);
-      bits = (uint32_t)low << 16;
-      memcpy(&single, &bits, 4);
-      to[i] = single;
-    }
-  }
-}
-
 void perf_pattern_encode(const struct perf_type *type, double value, void *out)
 {
-  encode(type, &value, 1, out);
+  perf_format_encode(type, &value, 1, out);
 }
 
 double perf_pattern_decode(const struct perf_type *type, const void *in)
 {
   double value;
-  decode(type, in, 1, &value);
+  perf_format_decode(type, in, 1, &value);
   return value;
 }
 
@@ -234,7 +155,7 @@ void perf_pattern_fill(const struct perf_pattern *p, int rank, size_t first, siz
       integers(p, rank, first + done, n, block.integer);
     }
     if (floating)
-      encode(p->type, block.floating, n, to);
+      perf_format_encode(p->type, block.floating, n, to);
     else
       put_integers(block.integer, n, bytes, to);
     to += n * bytes;
@@ -347,7 +268,7 @@ size_t perf_pattern_compare(const struct perf_pattern *p, int origin, int reduce
     bool by_value = reduced && p->type->kind == PERF_FLOATING;
     if (by_value) {
       reduce_floats(p, first + done, n, floating, size);
-      decode(p->type, from, n, found);
+      perf_format_decode(p->type, from, n, found);
     } else {
       if (reduced)
         reduce_integers(p, first + done, n, integer), put_integers(integer, n, bytes, bits);

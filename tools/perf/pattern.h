@@ -3,10 +3,12 @@
  * from an earlier one is wrong.
  *
  * Data that is only moved is random bits. Data that is reduced is chosen so that the result is exact in any order:
- *   integers      any value for sum, prod, min, max (arithmetic modulo 2^bits); for avg, small ones that cannot
- * overflow floating sum  integers whose sum over all ranks stays below 2^digits floating prod signed powers of two, and
- * one rank (another for each index) with a full mantissa floating avg  as sum; exact if the number of ranks is a power
- * of two, else compared with the bound that perf_pattern_tolerance derives */
+ *
+ * - integers: any value for sum, prod, min, max (arithmetic modulo 2^bits); for avg, small ones that cannot overflow;
+ * - floating sum: integers whose sum over all ranks stays below 2^digits;
+ * - floating prod: signed powers of two, and one rank (another for each index) with a full mantissa;
+ * - floating avg: as sum; exact if the number of ranks is a power of two, else compared with the bound that
+ *   perf_pattern_tolerance derives. */
 #ifndef PERF_PATTERN_H
 #define PERF_PATTERN_H
 
@@ -38,7 +40,7 @@ void perf_pattern_explain(const struct perf_pattern *pattern, int origin, int re
 /* Largest error of an average, as a multiple of the mean of the absolute inputs; 0 where it must be exact. */
 double perf_pattern_tolerance(const struct perf_pattern *pattern);
 
-/* One value to and from a floating type; `value` must be exact in the type. */
+/* One value to and from a floating type; `value` must be exact in the type (formats.h). */
 void perf_pattern_encode(const struct perf_type *type, double value, void *out);
 double perf_pattern_decode(const struct perf_type *type, const void *in);
 

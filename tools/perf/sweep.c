@@ -3,10 +3,13 @@
 
 #include <math.h>
 
-void perf_sweep_begin(struct perf_sweep *sweep, const struct perf_options *options, int ranks)
+void perf_sweep_begin(struct perf_sweep *sweep, const struct perf_options *options, int ranks, bool fp8)
 {
-  *sweep = (struct perf_sweep){
-      .options = options, .ranks = ranks, .root = options->all_roots ? 0 : options->root, .bytes = options->min_bytes};
+  *sweep = (struct perf_sweep){.options = options,
+                               .ranks = ranks,
+                               .fp8 = fp8,
+                               .root = options->all_roots ? 0 : options->root,
+                               .bytes = options->min_bytes};
 }
 
 static bool settle(struct perf_sweep *sweep)
@@ -40,7 +43,8 @@ static bool next_size(struct perf_sweep *sweep)
   return more;
 }
 
-bool perf_sweep_next(struct perf_sweep *sweep)
+/* The next in order, whether or not there is such a measurement. */
+static bool advance(struct perf_sweep *sweep)
 {
   const struct perf_options *o = sweep->options;
   if (!sweep->started) {
@@ -61,12 +65,28 @@ bool perf_sweep_next(struct perf_sweep *sweep)
   return o->all_types && perf_type_at(++sweep->type_index) && settle(sweep);
 }
 
-size_t perf_sweep_count(const struct perf_options *options, int ranks)
+/* "all" means all that there is; what was asked for by name is tried, and the library says no. */
+static bool is_there(const struct perf_sweep *sweep)
+{
+  const struct perf_options *o = sweep->options;
+  if (o->all_types && perf_type_is_fp8(sweep->type) && !sweep->fp8) return false;
+  return !(o->all_types || o->all_ops) || !sweep->op || perf_op_exists(sweep->type, sweep->op);
+}
+
+bool perf_sweep_next(struct perf_sweep *sweep)
+{
+  do {
+    if (!advance(sweep)) return false;
+  } while (!is_there(sweep));
+  return true;
+}
+
+size_t perf_sweep_count(const struct perf_options *options, int ranks, bool fp8)
 {
   struct perf_sweep sweep;
   size_t count = 0;
   if (options->cycles == 0) return 0;
-  perf_sweep_begin(&sweep, options, ranks);
+  perf_sweep_begin(&sweep, options, ranks, fp8);
   while (perf_sweep_next(&sweep)) count++;
   return count;
 }

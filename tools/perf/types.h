@@ -2,6 +2,7 @@
 #ifndef PERF_TYPES_H
 #define PERF_TYPES_H
 
+#include <stdbool.h>
 #include "nccl.h"
 
 enum perf_kind { PERF_SIGNED, PERF_UNSIGNED, PERF_FLOATING };
@@ -12,6 +13,7 @@ struct perf_type {
   int bytes;
   enum perf_kind kind;
   int digits; /* significant bits of a floating type: integers up to 2^digits are exact; value bits of the others */
+  int range;  /* of a floating type: numbers from 2^-range up to 2^(range + 2) have all digits */
 };
 
 struct perf_op {
@@ -22,8 +24,13 @@ struct perf_op {
 /* Entry i of each table, or NULL past the end. */
 const struct perf_type *perf_type_at(int i);
 const struct perf_op *perf_op_at(int i);
-/* By name, any case; "fp16", "fp32", "fp64", "bf16" and "char" are understood too. NULL if unknown. */
+/* By name, any case; "fp16", "fp32", "fp64", "bf16", "e4m3", "e5m2" and "char" are understood too. NULL if unknown. */
 const struct perf_type *perf_type_find(const char *name);
 const struct perf_op *perf_op_find(const char *name);
+
+/* Not every device reduces these types. */
+bool perf_type_is_fp8(const struct perf_type *type);
+/* Whether the API has this reduction: fp8 types have no averages. */
+bool perf_op_exists(const struct perf_type *type, const struct perf_op *op);
 
 #endif

@@ -206,10 +206,10 @@ static void sweep_all(struct perf_worker *worker)
 {
   struct perf_team *team = worker->team;
   bool reports = team->control->process == 0 && worker->thread == 0;
-  size_t total = perf_sweep_count(team->options, team->ranks), done = 0;
+  size_t total = perf_sweep_count(team->options, team->ranks, team->backend->fp8), done = 0;
   struct perf_sweep sweep;
   struct perf_row row;
-  perf_sweep_begin(&sweep, team->options, team->ranks);
+  perf_sweep_begin(&sweep, team->options, team->ranks, team->backend->fp8);
   for (; perf_sweep_next(&sweep); done++) {
     if (reports) perf_report_progress(team->report, done, total, sweep.bytes);
     perf_measure(worker, &sweep, &row);
