@@ -25,6 +25,7 @@ TT_PARAM(NCCL_TUNER_PLUGIN,            STRING, 0, 0, 0, false, "comma list of tu
 TT_PARAM(NCCL_TUNER_CONFIG_FILE,       STRING, 0, 0, 0, false, "file of rules for libtutti-tuner.so, which is then used without being named; other tuners may read it too")
 TT_PARAM(NCCL_NET_DISABLE,             BOOL, 0, 0, 1, true, "1: never use a network; ranks that cannot share memory cannot connect")
 TT_PARAM(NCCL_NET_SHARED_BUFFERS,      INT, -2, -2, 1, true, "1 or -2: sends, receives, all-to-all, gather and scatter over a network take their slots from a pool; 0: each connection has slots of its own")
+TT_PARAM(NCCL_NET_SHARED_COMMS,        BOOL, 1, 0, 1, true, "1: connections with slots of a pool, from the ranks of one process to one rank, share a network connection, if the network receives in groups; 0: each has its own")
 TT_PARAM(TUTTI_NET_POOL_SLOTS,         INT, 64, 1, 65536, false, "slots of a pool for each network device and direction, of which as many are allocated as are used at the same time")
 TT_PARAM(NCCL_COLLNET_ENABLE,          BOOL, 0, 0, 1, true, "1: a collnet plugin may reduce in the network; overrides the collnetEnable member of a communicator's config")
 TT_PARAM(NCCL_COLLNET_NODE_THRESHOLD,  INT, 2, 0, 1000000, true, "hosts from which on a collnet plugin is used, unless NCCL_ALGO names a CollNet algorithm")

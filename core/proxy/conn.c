@@ -75,7 +75,8 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   conn->granted = conn->freed = conn->done;
   ncclResult_t result = ncclSuccess;
   conn->wire = config->link;
-  if (!conn->wire) TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, &conn->wire), result, out);
+  if (!conn->wire)
+    TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, 1, &conn->wire), result, out);
   pthread_mutex_lock(&proxy->lock);
   result = find_pool(conn);
   pthread_mutex_unlock(&proxy->lock);
@@ -141,6 +142,8 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   tt_proxy_conn_rest(conn);
   pthread_mutex_lock(&conn->wire->lock);
   conn->wire->conns--;
+  tt_proxy_group_forget(conn);
+  if (conn->config.link && conn->pool) tt_proxy_pooled_leave(conn);
   deregister(conn);
   pthread_mutex_unlock(&conn->wire->lock);
   tt_proxy_link_release(conn->wire);

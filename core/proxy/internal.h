@@ -19,6 +19,7 @@ struct tt_proxy {
   struct tt_proxy_conn *conns;
   struct tt_proxy_conn *active, **active_end; /* those with work left, in the order in which it was announced */
   struct tt_proxy_pool_entry *pools;
+  struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;
   int nactive;        /* connections and reductions with work left */
   ncclResult_t error; /* the first one */
@@ -30,6 +31,8 @@ struct tt_proxy_operation {
   uint64_t end;
 };
 
+struct tt_proxy_group;
+
 /* A slot on its way. Prepared once, posted when the plugin takes it. */
 struct tt_proxy_transfer {
   bool prepared;
@@ -39,6 +42,8 @@ struct tt_proxy_transfer {
   size_t bytes; /* of the message, or that can be received */
   void *mhandle;
   void *request;
+  struct tt_proxy_group *group; /* of receives, which has the request; NULL: none */
+  int member;
 };
 
 struct tt_proxy_conn {
@@ -47,6 +52,8 @@ struct tt_proxy_conn {
   struct tt_proxy_conn *active_next, **active_link;
   struct tt_proxy_conn_config config;
   struct tt_proxy_link *wire; /* whose comm it uses */
+  bool ready;                 /* in the link's list */
+  struct tt_proxy_conn *ready_next;
   char label[64];
   bool registered[TT_NUM_PROTOCOLS];
   void *mhandles[TT_NUM_PROTOCOLS];
@@ -80,6 +87,24 @@ void tt_proxy_conn_rest(struct tt_proxy_conn *conn);
 /* Gives back a transfer's own registration. Called with the link's lock held. */
 void tt_proxy_transfer_clear(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer);
 
+/* The next transfer was taken by the plugin. */
+void tt_proxy_conn_posted(struct tt_proxy_conn *conn);
+
+/* ---- group.c: receives of several connections in one request ---- */
+
+/* Whether the connection's next step may be received in a group. */
+bool tt_proxy_group_fits(const struct tt_proxy_conn *conn);
+/* That step's transfer is prepared. Called with the proxy's and the link's lock held, as are the others. */
+void tt_proxy_group_offer(struct tt_proxy_conn *conn);
+/* Posts what was offered. Called with the proxy's lock held. */
+ncclResult_t tt_proxy_groups_post(struct tt_proxy *proxy, bool *moved);
+/* Tests a transfer of a group. */
+ncclResult_t tt_proxy_group_test(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer, int *done, int *size);
+/* The connection needs its part of the group no more. */
+void tt_proxy_group_leave(struct tt_proxy_transfer *transfer);
+/* The connection is being closed. */
+void tt_proxy_group_forget(struct tt_proxy_conn *conn);
+
 /* ---- pooled.c: connections with slots of a pool ---- */
 
 /* Sending: lets the device fill as many steps as there are units for. */
@@ -91,7 +116,10 @@ ncclResult_t tt_proxy_pooled_prepare(struct tt_proxy_conn *conn, uint64_t step, 
                                      bool *ready);
 /* A transfer is complete: its unit goes back, or is shown to the device. */
 void tt_proxy_pooled_complete(struct tt_proxy_conn *conn, uint64_t step, int size);
-/* Gives back what the connection holds, or leaves it to the link if the network may still touch it. */
+/* A connection of a shared link is closed while messages are on their way: their units are the link's from now on.
+ * Called with the link's lock held. */
+void tt_proxy_pooled_leave(struct tt_proxy_conn *conn);
+/* Gives back what the connection holds. */
 void tt_proxy_pooled_close(struct tt_proxy_conn *conn);
 
 #endif

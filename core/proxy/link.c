@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "proxy/pool.h"
 
-ncclResult_t tt_proxy_link_create(struct tt_net *net, bool send, void *comm, struct tt_proxy_link **out)
+ncclResult_t tt_proxy_link_create(struct tt_net *net, bool send, void *comm, int max_recvs, struct tt_proxy_link **out)
 {
   struct tt_proxy_link *link;
   *out = NULL;
@@ -15,6 +15,9 @@ ncclResult_t tt_proxy_link_create(struct tt_net *net, bool send, void *comm, str
   link->comm = comm;
   link->send = send;
   link->references = 1;
+  link->max_recvs = max_recvs;
+  link->requests = tt_net_version(net) <= 6 ? NCCL_NET_MAX_REQUESTS_V6 : NCCL_NET_MAX_REQUESTS;
+  link->ready_end = &link->ready;
   pthread_mutex_init(&link->lock, NULL);
   *out = link;
   return ncclSuccess;
@@ -83,6 +86,13 @@ ncclResult_t tt_proxy_link_register(struct tt_proxy_link *link, struct tt_proxy_
                    bytes);
   link->registrations[link->nregistrations++] = (struct tt_proxy_registration){tt_proxy_slab_retain(slab), *mhandle};
   return ncclSuccess;
+}
+
+void tt_proxy_link_keep(struct tt_proxy_link *link, struct tt_proxy_slab *slab, void *mhandle)
+{
+  tt_proxy_slab_retain(slab); /* without memory for the note, for ever */
+  if (reserve(link) == ncclSuccess)
+    link->registrations[link->nregistrations++] = (struct tt_proxy_registration){slab, mhandle};
 }
 
 void tt_proxy_link_count(struct tt_proxy_link *link, int more)

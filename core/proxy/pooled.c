@@ -92,6 +92,21 @@ void tt_proxy_pooled_complete(struct tt_proxy_conn *conn, uint64_t step, int siz
     show(conn, step, size);
 }
 
+void tt_proxy_pooled_leave(struct tt_proxy_conn *conn)
+{
+  for (uint64_t step = conn->done; step != conn->posted; step++) {
+    struct tt_proxy_transfer *transfer = &conn->transfers[step % TT_SLOTS];
+    struct tt_proxy_unit **unit = unit_of(conn, step);
+    if (transfer->registered) {
+      tt_proxy_link_keep(conn->wire, (*unit)->slab, transfer->mhandle);
+      tt_proxy_slab_release((*unit)->slab);
+      transfer->registered = false;
+    }
+    *unit = NULL;
+    conn->held--;
+  }
+}
+
 void tt_proxy_pooled_close(struct tt_proxy_conn *conn)
 {
   tt_proxy_pool_forget(conn->pool, &conn->wait);

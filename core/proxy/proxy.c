@@ -47,6 +47,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
     proxy->error = tt_proxy_conn_advance(conn, moved);
     if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
   }
+  if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
   *idle = proxy->nactive == 0;
   ncclResult_t result = proxy->error;

@@ -68,6 +68,12 @@ static ncclResult_t failed(const struct tt_proxy_conn *conn, ncclResult_t result
                  tt_log_thread_error());
 }
 
+void tt_proxy_conn_posted(struct tt_proxy_conn *conn)
+{
+  struct tt_proxy_operation *operation = &conn->operations[0];
+  if (++conn->posted == operation->end) memmove(operation, operation + 1, --conn->noperations * sizeof(*operation));
+}
+
 static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t)
 {
   struct tt_net *net = conn->proxy->net;
@@ -102,6 +108,13 @@ static ncclResult_t prepare_next(struct tt_proxy_conn *conn, struct tt_proxy_tra
   return ncclSuccess;
 }
 
+/* How many of the requests that a comm takes at a time, by the ABI, are this connection's: one at least, so that none
+ * of those that share the comm waits for another. */
+static uint64_t requests(const struct tt_proxy_conn *conn)
+{
+  return (uint64_t)TT_MAX(1, TT_MIN(TT_SLOTS, conn->wire->requests / TT_MAX(conn->wire->conns, 1)));
+}
+
 /* Posts while the FIFO has work and the plugin takes it. */
 static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
 {
@@ -109,16 +122,19 @@ static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
   if (conn->pool && conn->config.send) TT_TRY(tt_proxy_pooled_grant(conn, moved));
   if (conn->pool && !conn->config.send) tt_proxy_pooled_free(conn, limit - TT_SLOTS, moved);
   while (conn->posted != conn->expected && tt_proxy_before(conn->posted, limit) &&
-         conn->posted - conn->done < TT_SLOTS) {
+         conn->posted - conn->done < requests(conn)) {
     struct tt_proxy_transfer *transfer = &conn->transfers[conn->posted % TT_SLOTS];
-    struct tt_proxy_operation *operation = &conn->operations[0];
     bool ready;
     TT_TRY(prepare_next(conn, transfer, &ready));
     if (!ready) break;
+    if (tt_proxy_group_fits(conn)) {
+      tt_proxy_group_offer(conn);
+      break;
+    }
     TT_TRY(post(conn, transfer));
     if (!transfer->request) break;
     *moved = true;
-    if (++conn->posted == operation->end) memmove(operation, operation + 1, --conn->noperations * sizeof(*operation));
+    tt_proxy_conn_posted(conn);
   }
   return ncclSuccess;
 }
@@ -138,10 +154,12 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     unsigned slot = (unsigned)(conn->done % TT_SLOTS);
     struct tt_proxy_transfer *transfer = &conn->transfers[slot];
     int done = 0, size = 0;
-    ncclResult_t result = tt_net_test(conn->proxy->net, transfer->request, &done, &size);
+    ncclResult_t result = transfer->group ? tt_proxy_group_test(conn, transfer, &done, &size)
+                                          : tt_net_test(conn->proxy->net, transfer->request, &done, &size);
     if (result != ncclSuccess) return failed(conn, result);
     if (!done) break;
     if (!conn->config.send) TT_TRY(check_message(conn, transfer, size));
+    tt_proxy_group_leave(transfer);
     tt_proxy_transfer_clear(conn, transfer);
     if (conn->pool)
       tt_proxy_pooled_complete(conn, conn->done, size);

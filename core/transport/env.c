@@ -10,6 +10,7 @@
 #include "bootstrap/bootstrap.h"
 #include "transport/imports.h"
 #include "transport/memory.h"
+#include "transport/net_link.h"
 #include "transport/node.h"
 #include "transport/reach.h"
 
@@ -107,6 +108,7 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   TT_TRY_GOTO(tt_peer_memory_start(env->memory, peers), result, out);
   TT_TRY_GOTO(tt_node_prove(env->memory, bootstrap, config->rank, config->nranks, peers), result, out);
   number_devices(peers, config->nranks);
+  if (env->net) TT_TRY_GOTO(tt_net_links_open(env), result, out);
   if (tt_transport_device_memory(env))
     TT_TRY_GOTO(tt_reach_create(env->device, config->rank, config->nranks, peers, bootstrap, &env->reach), result, out);
   *out = env;
@@ -119,6 +121,7 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
 {
   if (!env) return;
   tt_proxy_destroy(env->proxy);
+  tt_net_links_close(env);
   tt_imports_destroy(env->imports);
   tt_peer_memory_destroy(env->memory); /* its service hands out slabs until then */
   tt_slabs_destroy(env->slabs);

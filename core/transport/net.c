@@ -3,7 +3,8 @@
  * Connections of point-to-point operations, and of collectives that work like them, take them from the proxy's pool:
  * many ranks may have such connections, of which few are in use at a time.
  *
- * Handshake: version, role, device, bytes of each slot; the receiving end adds the plugin's handle. */
+ * Handshake: version, role, device, bytes of each slot; the receiving end adds the plugin's handle, and the number of
+ * the network connection if it is one that several share (net_link.h), else 0. */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -13,18 +14,22 @@
 #include "base/check.h"
 #include "base/param.h"
 #include "transport/buffers.h"
+#include "transport/net_link.h"
 #include "transport/wire.h"
 
-#define NET_VERSION 1
+#define NET_VERSION 2
 
 struct net_resources {
   struct tt_buffers buffers;
   int device;
   size_t max_bytes;
+  int max_recvs;
   bool parsed;
-  void *listen_comm, *comm; /* comm: until the proxy has it */
+  struct tt_net_link *link;   /* that is shared; NULL: the network connection is this one's own */
+  struct tt_proxy_link *wire; /* of the link; until the proxy has it */
+  void *listen_comm, *comm;   /* comm: until the proxy has it */
   /* The plugin may keep its state in the handle while it connects, so each retry gets the same storage. */
-  _Alignas(64) unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+  struct tt_net_link_offer offer; /* id 0: not shared */
   unsigned char *block;
   size_t block_bytes;
 };
@@ -44,7 +49,7 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   return false;
 }
 
-/* Spreads the channels of all ranks of a node over its devices. */
+/* Spreads the channels of all ranks of a node over its devices; what ranks of a process share, by who receives. */
 static ncclResult_t choose_device(const struct tt_transport_env *env, const struct tt_connector *connector,
                                   struct net_resources *resources)
 {
@@ -52,10 +57,12 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
   TT_TRY(tt_net_devices(env->net, &ndev));
   if (ndev < 1) return TT_FAIL(ncclSystemError, "network %s has no devices any more", tt_net_name(env->net));
   for (int r = 0; r < env->rank; r++) index += env->peers[r].node == env->peers[env->rank].node;
+  if (connector->send && tt_net_link_wanted(env, connector)) index = connector->peer;
   resources->device = (index + connector->channel) % ndev;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
+  resources->max_recvs = props.maxRecvs;
   return ncclSuccess;
 }
 
@@ -98,6 +105,15 @@ static ncclResult_t make_block(struct tt_connector *connector, struct net_resour
   return ncclSuccess;
 }
 
+/* Where the sending end finds this one. */
+static ncclResult_t listen_for_sender(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  if (tt_net_link_wanted(env, connector) && resources->max_recvs > 1)
+    return tt_net_link_offer(env, connector, resources->device, &resources->link, &resources->offer);
+  return tt_net_listen(env->net, resources->device, resources->offer.handle, &resources->listen_comm);
+}
+
 static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)
 {
   struct net_resources *resources = aligned_alloc(_Alignof(struct net_resources), sizeof(*resources));
@@ -106,16 +122,17 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   connector->resources = resources;
   connector->conn.peer = connector->peer;
   TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
-  TT_TRY(choose_device(env, connector, resources));
   TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
+  TT_TRY(choose_device(env, connector, resources));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
   tt_wire_put_int(&w, (uint32_t)resources->device, 4);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_wire_put_int(&w, resources->buffers.slot_bytes[p], 8);
   if (!connector->send) {
-    TT_TRY(tt_net_listen(env->net, resources->device, resources->handle, &resources->listen_comm));
-    tt_wire_put(&w, resources->handle, sizeof(resources->handle));
+    TT_TRY(listen_for_sender(env, connector));
+    tt_wire_put(&w, resources->offer.handle, sizeof(resources->offer.handle));
+    tt_wire_put_int(&w, resources->offer.id, 8);
   }
   mine->bytes = (uint16_t)w.at;
   return ncclSuccess;
@@ -133,7 +150,8 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
   tt_wire_get_int(&r, 4); /* the device: for a log of the bytes only */
   uint64_t slot_bytes[TT_NUM_PROTOCOLS];
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) slot_bytes[p] = tt_wire_get_int(&r, 8);
-  const unsigned char *handle = connector->send ? tt_wire_get(&r, sizeof(resources->handle)) : NULL;
+  const unsigned char *handle = connector->send ? tt_wire_get(&r, sizeof(resources->offer.handle)) : NULL;
+  uint64_t id = connector->send ? tt_wire_get_int(&r, 8) : 0;
   if (r.bad || r.at != r.size || sends == connector->send)
     return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for the network", connector->peer,
                    handshake->bytes);
@@ -144,7 +162,15 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
           "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
           "ranks",
           connector->peer, (unsigned long long)slot_bytes[p], p, resources->buffers.slot_bytes[p]);
-  if (handle) memcpy(resources->handle, handle, sizeof(resources->handle));
+  if (id != 0 && !(connector->conn.flags & TT_CONN_POOLED))
+    return TT_FAIL(ncclInvalidUsage,
+                   "rank %d shares network connections, this rank does not: set NCCL_NET_SHARED_* "
+                   "alike on all ranks",
+                   connector->peer);
+  if (handle) {
+    memcpy(resources->offer.handle, handle, sizeof(resources->offer.handle));
+    resources->offer.id = id;
+  }
   resources->parsed = true;
   return ncclSuccess;
 }
@@ -163,6 +189,7 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   label(env, connector, text, sizeof(text));
   struct tt_proxy_conn_config config = {.send = connector->send,
                                         .comm = resources->comm,
+                                        .link = resources->wire,
                                         .conn = &connector->conn,
                                         .peer = connector->peer,
                                         .tag = connector->send ? env->rank : connector->peer,
@@ -172,6 +199,19 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   if (connector->conn.flags & TT_CONN_POOLED) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
   resources->comm = NULL;
+  resources->wire = NULL;
+  return ncclSuccess;
+}
+
+/* Over a network connection of its own. */
+static ncclResult_t connect_alone(struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  if (connector->send) return tt_net_connect(env->net, resources->device, resources->offer.handle, &resources->comm);
+  TT_TRY(tt_net_accept(env->net, resources->listen_comm, &resources->comm));
+  if (!resources->comm) return ncclSuccess;
+  TT_TRY(tt_net_close_listen(env->net, resources->listen_comm));
+  resources->listen_comm = NULL;
   return ncclSuccess;
 }
 
@@ -181,15 +221,13 @@ static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connecto
   struct net_resources *resources = connector->resources;
   *done = false;
   if (!resources->parsed) TT_TRY(parse(connector, handshake, resources));
-  if (connector->send) {
-    TT_TRY(tt_net_connect(env->net, resources->device, resources->handle, &resources->comm));
-    if (!resources->comm) return ncclSuccess;
-  } else {
-    TT_TRY(tt_net_accept(env->net, resources->listen_comm, &resources->comm));
-    if (!resources->comm) return ncclSuccess;
-    TT_TRY(tt_net_close_listen(env->net, resources->listen_comm));
-    resources->listen_comm = NULL;
-  }
+  if (connector->send && resources->offer.id != 0 && !resources->link)
+    TT_TRY(tt_net_link_join(env, connector, resources->device, &resources->offer, &resources->link));
+  if (resources->link)
+    TT_TRY(tt_net_link_connect(env, resources->link, &resources->wire));
+  else
+    TT_TRY(connect_alone(env, connector));
+  if (!resources->wire && !resources->comm) return ncclSuccess;
   TT_TRY(hand_to_proxy(env, connector));
   *done = true;
   return ncclSuccess;
@@ -204,6 +242,8 @@ static void close_net(struct tt_transport_env *env, struct tt_connector *connect
   if (resources->listen_comm) tt_net_close_listen(env->net, resources->listen_comm);
   if (resources->comm && connector->send) tt_net_close_send(env->net, resources->comm);
   if (resources->comm && !connector->send) tt_net_close_recv(env->net, resources->comm);
+  tt_proxy_link_release(resources->wire);
+  tt_net_link_leave(env, resources->link);
   if (resources->block) munmap(resources->block, resources->block_bytes);
   free(resources);
   connector->resources = NULL;

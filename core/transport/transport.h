@@ -26,6 +26,7 @@ struct tt_imports;       /* transport/imports.h */
 struct tt_reach;         /* transport/reach.h */
 struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
+struct tt_net_links;     /* transport/net_link.h */
 
 /* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
 struct tt_transport_env {
@@ -41,6 +42,7 @@ struct tt_transport_env {
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
   uint64_t first_step;                   /* from which connections count */
   const _Atomic uint32_t *abort;
+  struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */
   /* For devices with memory of their own; else NULL. */
   struct tt_context *context;

@@ -6,6 +6,7 @@ void add_message(Suite *suite);
 void add_rounds(Suite *suite);
 void add_failures(Suite *suite);
 void add_net(Suite *suite);
+void add_shared(Suite *suite);
 void add_device(Suite *suite);
 
 int main(void)
@@ -16,6 +17,7 @@ int main(void)
   add_rounds(suite);
   add_failures(suite);
   add_net(suite);
+  add_shared(suite);
   add_device(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -187,43 +187,60 @@ static unsigned char byte_of(uint64_t step, size_t i)
   return (unsigned char)(step * 31 + i);
 }
 
+static unsigned char *slot_by_hand(const struct tt_conn *conn, unsigned slot)
+{
+  if (conn->flags & TT_CONN_POOLED) return conn->fifo[slot].pointer;
+  return conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
+}
+
+bool expect_by_hand(struct tt_connector *connector, int count)
+{
+  return !connector->proxied || tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) == ncclSuccess;
+}
+
 bool send_by_hand(struct rank *rank, struct tt_connector *connector, int count)
 {
   struct tt_conn *conn = &connector->conn;
   tt_deadline deadline = tt_deadline_in_ms(60000);
-  if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
-    return false;
+  if (!expect_by_hand(connector, count)) return false;
   for (int i = 0; i < count; i++, conn->step++) {
-    while (conn->step - atomic_load_explicit(conn->head, memory_order_acquire) >= TT_SLOTS)
+    while ((int64_t)(conn->step - atomic_load_explicit(conn->head, memory_order_acquire)) >= TT_SLOTS)
       if (!drive(rank, deadline)) return false;
     unsigned slot = (unsigned)(conn->step % TT_SLOTS);
-    unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
+    unsigned char *data = slot_by_hand(conn, slot);
     size_t bytes = (conn->step * 37) % (conn->slot_bytes[TT_PROTO_SIMPLE] - TT_SLOT_HEADER + 1);
     struct tt_slot_header header = {.bytes = bytes, .step = conn->step};
     memcpy(data, &header, sizeof(header));
     for (size_t k = 0; k < bytes; k++) data[TT_SLOT_HEADER + k] = byte_of(conn->step, k);
-    if (conn->fifo)
-      conn->fifo[slot] = (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL, .size = (int64_t)(TT_SLOT_HEADER + bytes)};
+    if (conn->fifo && !(conn->flags & TT_CONN_POOLED)) conn->fifo[slot] = (struct tt_conn_fifo){.mode = TT_FIFO_NORMAL};
+    if (conn->fifo) conn->fifo[slot].size = (int64_t)(TT_SLOT_HEADER + bytes);
     atomic_store_explicit(conn->tail, conn->step + 1, memory_order_release);
     tt_doorbell_ring(conn->peer_bell);
   }
-  while (connector->proxied && atomic_load(conn->head) != conn->step)
+  uint64_t through = conn->flags & TT_CONN_POOLED ? conn->step - TT_SLOTS : conn->step;
+  struct tt_proxy_state state = {0};
+  while (connector->proxied &&
+         (atomic_load(conn->head) != through ||
+          (tt_proxy_look(rank->env->proxy, connector->proxied, &state) && state.done != conn->step)))
     if (!drive(rank, deadline)) return false;
   return true;
 }
 
 bool recv_by_hand(struct rank *rank, struct tt_connector *connector, int count)
 {
+  return expect_by_hand(connector, count) && take_by_hand(rank, connector, count);
+}
+
+bool take_by_hand(struct rank *rank, struct tt_connector *connector, int count)
+{
   struct tt_conn *conn = &connector->conn;
   tt_deadline deadline = tt_deadline_in_ms(60000);
   bool good = true;
-  if (connector->proxied && tt_proxy_expect(connector->proxied, TT_PROTO_SIMPLE, (uint64_t)count) != ncclSuccess)
-    return false;
   for (int i = 0; i < count; i++, conn->step++) {
     while (atomic_load_explicit(conn->tail, memory_order_acquire) <= conn->step)
       if (!drive(rank, deadline)) return false;
     unsigned slot = (unsigned)(conn->step % TT_SLOTS);
-    unsigned char *data = conn->slots[TT_PROTO_SIMPLE] + slot * conn->slot_bytes[TT_PROTO_SIMPLE];
+    unsigned char *data = slot_by_hand(conn, slot);
     struct tt_slot_header header;
     memcpy(&header, data, sizeof(header));
     size_t bytes = (conn->step * 37) % (conn->slot_bytes[TT_PROTO_SIMPLE] - TT_SLOT_HEADER + 1);

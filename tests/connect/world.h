@@ -50,5 +50,8 @@ void set_env(const char *name, const char *value); /* NULL: unset; parameters ar
  * not what the peer sends. */
 bool send_by_hand(struct rank *rank, struct tt_connector *connector, int count);
 bool recv_by_hand(struct rank *rank, struct tt_connector *connector, int count);
+/* The two halves of recv_by_hand: others may be expected in between. */
+bool expect_by_hand(struct tt_connector *connector, int count);
+bool take_by_hand(struct rank *rank, struct tt_connector *connector, int count);
 
 #endif
