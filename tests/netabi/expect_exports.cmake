@@ -1,9 +1,10 @@
-# The plugin shows its ABI symbols and nothing else, and needs no library of Tutti's: cmake -DPLUGIN= -P this
+# A plugin shows its ABI symbols and nothing else, and needs no library of Tutti's:
+# cmake -DPLUGIN=file "-DWANTED=symbol symbol" -P this
 execute_process(COMMAND nm -D --defined-only --format=posix ${PLUGIN} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX REPLACE " [^\n]*\n" ";" symbols "${symbols}")
 list(FILTER symbols INCLUDE REGEX ".")
 list(SORT symbols COMPARE NATURAL)
-set(wanted ncclNetPlugin_v8 ncclNetPlugin_v9 ncclNetPlugin_v10 ncclNetPlugin_v11 ncclNetPlugin_v12)
+separate_arguments(wanted UNIX_COMMAND "${WANTED}")
 if(NOT symbols STREQUAL wanted)
   message(FATAL_ERROR "${PLUGIN} exports ${symbols}, not ${wanted}")
 endif()
