@@ -25,6 +25,65 @@
 /* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
 #define POOL_KEEPS ((size_t)1 << 20)
 
+/* ---- How what is acquired here is given up: see tt_comm_at_end ---- */
+
+static void end_context(struct ncclComm *comm)
+{
+  tt_context_release(comm->context);
+  comm->context = NULL;
+}
+
+static void end_net(struct ncclComm *comm)
+{
+  tt_net_close(comm->net);
+  comm->net = NULL;
+}
+
+static void end_bootstrap(struct ncclComm *comm)
+{
+  tt_bootstrap_destroy(comm->bootstrap);
+  comm->bootstrap = NULL;
+}
+
+static void end_env(struct ncclComm *comm)
+{
+  tt_transport_env_destroy(comm->env);
+  comm->env = NULL;
+}
+
+static void end_health(struct ncclComm *comm)
+{
+  tt_health_destroy(comm->health);
+  comm->health = NULL;
+}
+
+static void end_connect(struct ncclComm *comm)
+{
+  tt_connect_destroy(comm->connect);
+  comm->connect = NULL;
+}
+
+static void end_programs(struct ncclComm *comm)
+{
+  tt_programs_destroy(comm->programs);
+  comm->programs = NULL;
+}
+
+static void end_collnet(struct ncclComm *comm)
+{
+  tt_comm_leave_collnet(comm);
+  tt_collnet_close(comm->collnet);
+  comm->collnet = NULL;
+}
+
+static void end_tuning(struct ncclComm *comm)
+{
+  tt_tuning_destroy(comm->tuning);
+  comm->tuning = NULL;
+}
+
+/* ---- Making ---- */
+
 ncclResult_t tt_device_choose(const struct tt_device **device)
 {
   return tt_device_find(tt_host_device(), device);
@@ -47,7 +106,7 @@ static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properti
   TT_TRY(device->properties(index, properties));
   properties->name[sizeof properties->name - 1] = properties->pci[sizeof properties->pci - 1] = 0;
   TT_TRY(tt_context_open(device, index, comm->rank, comm->nranks, &comm->context));
-  return ncclSuccess;
+  return tt_comm_at_end(comm, end_context);
 }
 
 /* Two ranks on one device would wait for each other's works to make room, some devices' for ever. */
@@ -136,10 +195,13 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_prope
   };
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
+  TT_TRY(tt_comm_at_end(comm, end_env));
   TT_TRY(check_duplicates(comm));
   TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, tt_signature_differences,
                           &comm->health));
+  TT_TRY(tt_comm_at_end(comm, end_health));
   TT_TRY(tt_connect_create(comm->env, comm->bootstrap, &comm->connect));
+  TT_TRY(tt_comm_at_end(comm, end_connect));
   tt_connect_set_check(comm->connect, check_health, comm->health);
   return ncclSuccess;
 }
@@ -199,10 +261,13 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
                    "(NCCL_MAX_NCHANNELS, maxCTAs) are asked for",
                    input.min_channels, input.max_channels);
   memcpy(input.buffer_bytes, comm->env->buffer_bytes, sizeof input.buffer_bytes);
+  TT_TRY(tt_comm_at_end(comm, end_collnet));
   TT_TRY(tt_comm_join_collnet(comm, config, input.min_channels, input.max_channels));
   input.collnet_networks = comm->collnet_networks;
   input.collnet_channels = comm->collnet_channels;
   TT_TRY(tt_tuning_create(&input, &comm->tuning));
+  TT_TRY(tt_comm_at_end(comm, end_tuning));
+  TT_TRY(tt_comm_at_end(comm, tt_shared_leave));
   return tt_shared_join(comm, tt_tuning_shared_channels(comm->tuning));
 }
 
@@ -214,7 +279,9 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   const char *name = comm->device != NULL ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
   const ncclUniqueId *ids = create->ids != NULL ? create->ids : &create->id;
   int nids = create->ids != NULL ? create->nids : 1;
+  TT_TRY(tt_comm_at_end(comm, end_net)); /* found later, but the bootstrap may use it until its end */
   TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
+  TT_TRY(tt_comm_at_end(comm, end_bootstrap));
   atomic_store(&comm->stage, TT_STAGE_AGREEING);
   TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
   if (device != ncclSuccess) return device;
@@ -279,6 +346,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   *out = NULL;
   TT_TRY_GOTO(alloc_comm(create, &comm), result, out);
   tt_report_add(comm);
+  TT_TRY_GOTO(tt_comm_at_end(comm, tt_report_remove), result, out);
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
   if (device == ncclSuccess) device = open_device(comm, &properties);
@@ -288,6 +356,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   TT_TRY_GOTO(place(comm, &max_local), result, out);
   tt_log_set_device(comm->device_index);
   TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs), result, out);
+  TT_TRY_GOTO(tt_comm_at_end(comm, end_programs), result, out);
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
@@ -314,18 +383,7 @@ void tt_comm_destroy(struct ncclComm *comm)
   tt_redop_free(comm);
   tt_register_free(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
-  tt_connect_destroy(comm->connect);
-  tt_health_destroy(comm->health);
-  tt_bootstrap_destroy(comm->bootstrap);
-  tt_comm_leave_collnet(comm);
-  tt_shared_leave(comm);
-  tt_transport_env_destroy(comm->env);
-  tt_collnet_close(comm->collnet);
-  tt_context_release(comm->context);
-  tt_net_close(comm->net);
-  tt_tuning_destroy(comm->tuning);
-  tt_programs_destroy(comm->programs);
-  tt_report_remove(comm);
+  tt_comm_undo(comm);
   pthread_mutex_destroy(&comm->error_lock);
   tt_pool_destroy(comm->pool);
   tt_zone_clear(&comm->zone);

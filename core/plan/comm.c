@@ -1,8 +1,36 @@
-/* The communicator's memory of its first failure. */
+/* The communicator's memory of its first failure, and of what it has to give up. */
 #include "plan/comm.h"
 
 #include <stdio.h>
-#include "base/log.h"
+#include "base/check.h"
+
+struct tt_comm_undo {
+  struct tt_comm_undo *before;
+  tt_comm_end *end;
+};
+
+ncclResult_t tt_comm_at_end(struct ncclComm *comm, tt_comm_end *end)
+{
+  struct tt_comm_undo *undo;
+  ncclResult_t result = TT_ZONE_NEW(&comm->zone, &undo, 1);
+  if (result != ncclSuccess) {
+    end(comm);
+    return result;
+  }
+  undo->before = comm->undo;
+  undo->end = end;
+  comm->undo = undo;
+  return ncclSuccess;
+}
+
+void tt_comm_undo(struct ncclComm *comm)
+{
+  while (comm->undo != NULL) {
+    struct tt_comm_undo *undo = comm->undo;
+    comm->undo = undo->before;
+    undo->end(comm);
+  }
+}
 
 bool tt_comm_note(struct ncclComm *comm, ncclResult_t result)
 {

@@ -62,6 +62,7 @@ struct ncclComm {
   _Atomic int stage;            /* of its life, for reports: enum tt_stage */
   struct tt_zone zone;          /* what lives as long as the communicator */
   struct tt_pool *pool;         /* tasks, works, and what a group needs while it runs */
+  struct tt_comm_undo *undo;    /* of tt_comm_at_end */
   int rank, nranks, device_index;
   uint64_t id_hash;    /* names the communicator in logs */
   char *name;          /* config.commName, or NULL */
@@ -118,6 +119,14 @@ struct ncclComm {
   pthread_mutex_t error_lock;
   char error_text[1024];
 };
+
+/* Whoever acquires something for the communicator's whole life says here how it is given up. Order is the reverse of
+ * these calls; `end` may find that there is nothing (yet), so that it can be registered early where the order asks for
+ * it. If there is no memory to note it, `end` is called at once. One thread at a time. */
+typedef void tt_comm_end(struct ncclComm *comm);
+ncclResult_t tt_comm_at_end(struct ncclComm *comm, tt_comm_end *end);
+/* Gives up everything. */
+void tt_comm_undo(struct ncclComm *comm);
 
 /* Keeps the first failure of a communicator, with the calling thread's last error sentence. Returns whether this was
  * the first. */

@@ -1,20 +1,25 @@
-/* What communicators allocate. This program's linker leads every call of the allocator through here, which counts those
- * of the thread that asks for it. */
+/* What communicators allocate, and what they do when they cannot. This program's linker leads every call of the
+ * allocator through here, which counts those of the thread that asks for it, and has one of them fail. */
 #include <check.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "nccl.h"
 
 static _Thread_local bool counts;
 static _Thread_local int allocations;
+static _Thread_local int failing; /* the number of the allocation that fails, from 1; 0: none */
 
 #define COUNTED(result, name, parameters, arguments)                                                                   \
   result __real_##name parameters;                                                                                     \
   result __wrap_##name parameters;                                                                                     \
   result __wrap_##name parameters                                                                                      \
   {                                                                                                                    \
-    allocations += counts;                                                                                             \
+    if (counts && ++allocations == failing) return NULL;                                                               \
     return __real_##name arguments;                                                                                    \
   }
 COUNTED(void *, malloc, (size_t bytes), (bytes))
@@ -91,12 +96,123 @@ START_TEST(repeated_calls)
 }
 END_TEST
 
+/* ---- Creation that fails ---- */
+
+static int entries(const char *folder)
+{
+  int count = 0;
+  DIR *dir = opendir(folder);
+  ck_assert_ptr_nonnull(dir);
+  while (readdir(dir) != NULL) count++;
+  closedir(dir);
+  return count;
+}
+
+/* A thread ends a little after it was asked to. */
+static void expect_at_most(int files, int threads)
+{
+  for (int i = 0; i < 5000 && (entries("/proc/self/fd") > files || entries("/proc/self/task") > threads); i++)
+    usleep(1000);
+  ck_assert_int_le(entries("/proc/self/fd"), files);
+  ck_assert_int_le(entries("/proc/self/task"), threads);
+}
+
+/* Creates a communicator in which allocation number `n` of this thread fails. Whether there were so many. */
+static bool create_failing(int n, ncclUniqueId id, int nranks, int rank)
+{
+  ncclComm_t comm = NULL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = "short of memory";
+  allocations = 0;
+  failing = n;
+  counts = true;
+  ncclResult_t result = ncclCommInitRankConfig(&comm, nranks, id, rank, &config);
+  counts = false;
+  failing = 0;
+  bool failed = allocations >= n;
+  if (result == ncclSuccess)
+    ok(ncclCommDestroy(comm));
+  else
+    ck_assert_ptr_null(comm);
+  if (!failed) ok(result);
+  return failed;
+}
+
+static ncclUniqueId new_id(void)
+{
+  ncclUniqueId id;
+  ok(ncclGetUniqueId(&id));
+  return id;
+}
+
+START_TEST(creation_fails_alone)
+{
+  create_failing(1000, new_id(), 1, 0); /* what the process allocates once */
+  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task"), n = 1;
+  while (create_failing(n, (ncclUniqueId){0}, 1, 0)) n++;
+  ck_assert_int_gt(n, 4);
+  expect_at_most(files, threads);
+}
+END_TEST
+
+/* The other rank, which has memory. */
+struct partner {
+  ncclUniqueId id;
+  _Atomic bool started, first_is_over;
+  int unused; /* ids that nobody asked for anything: each has a socket, and one thread serves them all */
+};
+
+/* It comes once the first rank waits for it: one that failed before would be waited for. It fails too, in time, or
+ * finds out later. */
+static void *create_partner(void *arg)
+{
+  struct partner *partner = arg;
+  ncclComm_t comm = NULL;
+  for (int i = 0; i < 20 && !partner->first_is_over; i++) usleep(1000);
+  if (partner->first_is_over) return NULL;
+  partner->started = true;
+  if (ncclCommInitRank(&comm, 2, partner->id, 1) == ncclSuccess) ok(ncclCommDestroy(comm));
+  return NULL;
+}
+
+/* The same for a communicator of two ranks. */
+static bool create_two_failing(int n, struct partner *partner)
+{
+  pthread_t thread;
+  partner->id = new_id();
+  partner->started = partner->first_is_over = false;
+  ck_assert_int_eq(pthread_create(&thread, NULL, create_partner, partner), 0);
+  bool failed = create_failing(n, partner->id, 2, 0);
+  partner->first_is_over = true;
+  pthread_join(thread, NULL);
+  partner->unused += !partner->started;
+  return failed;
+}
+
+START_TEST(creation_fails_among_two)
+{
+  struct partner partner = {.unused = 0};
+  setenv("NCCL_BOOTSTRAP_TIMEOUT", "20", 1);
+  setenv("NCCL_SOCKET_RETRY_SLEEP_MSEC", "10", 1); /* of calls to ranks that are gone */
+  setenv("NCCL_SOCKET_RETRY_CNT", "5", 1);
+  create_two_failing(1 << 30, &partner);
+  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task"), n = 1;
+  while (create_two_failing(n, &partner)) n++;
+  ck_assert_int_gt(n, 30);
+  expect_at_most(files + partner.unused, threads + 1);
+  printf("creation of two ranks: %d allocations, each failed once\n", n - 1);
+}
+END_TEST
+
 int main(void)
 {
+  setenv("NCCL_DEBUG_FILE", "/dev/null", 0); /* hundreds of failures */
   Suite *suite = suite_create("memory");
   TCase *tests = tcase_create("memory");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, repeated_calls);
+  tcase_add_test(tests, creation_fails_alone);
+  tcase_add_test(tests, creation_fails_among_two);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
