@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/param.h"
+#include "plan/host_stream.h"
 #include "plan/stream.h"
 #include "program/emit.h"
 
@@ -77,14 +78,18 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   return ncclSuccess;
 }
 
-/* NCCL joins the streams of a group's calls; that takes events, which devices do not offer. */
+/* NCCL joins the streams of a group's calls, and so do host streams; on a device that takes events, which its ABI does
+ * not offer. */
 static ncclResult_t check_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
 {
   if (!tt_stream_device(comm)) {
-    if (stream == NULL) return ncclSuccess;
-    return TT_FAIL(ncclInvalidArgument, "%s: stream is %p; the host device takes only NULL, and completes in the call",
-                   function, (void *)stream);
+    return stream == NULL ? ncclSuccess : tt_host_stream_check(function, stream);
   }
+  if (tt_host_stream_like(stream))
+    return TT_FAIL(ncclInvalidArgument,
+                   "%s: stream is %p, of tuttiStreamCreate: the host device takes it; this communicator is of the %s "
+                   "device, which takes streams of its own",
+                   function, (void *)stream, comm->device->name);
   if (comm->tasks == NULL || comm->tasks->stream == stream) return ncclSuccess;
   return TT_FAIL(
       ncclInvalidUsage,

@@ -10,6 +10,7 @@
 #include "api/handle.h"
 #include "base/check.h"
 #include "base/param.h"
+#include "plan/host_stream.h"
 #include "plan/stream.h"
 #include "tutti.h"
 
@@ -282,10 +283,12 @@ TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
   TT_TRY(take("ncclCommAbort", comm, false));
+  tt_stream_abort_host(comm); /* a group may wait for what it has on streams */
   for (tt_deadline end = tt_deadline_in_ms(RUNNING_MS); atomic_load(&comm->in_group) && !tt_deadline_passed(end);)
     usleep(100);
   if (!tt_group_leave(comm)) return ncclSuccess; /* an open group of another thread: it frees the communicator */
   tt_stream_abort(comm);
+  if (!tt_host_leave(comm)) return ncclSuccess; /* what still runs on a host stream frees it */
   end_comm(comm, "Abort");
   return ncclSuccess;
 }

@@ -298,7 +298,7 @@ static ncclResult_t shrink(struct ncclComm *parent, const int *list, int count, 
     free(excluded);
     return result;
   }
-  if (flags == NCCL_SHRINK_ABORT) tt_stream_abort(parent); /* the host device's operations end with their calls */
+  if (flags == NCCL_SHRINK_ABORT) tt_stream_abort(parent);
   child->excluded = excluded;
   child->nexcluded = count;
   start_child(child);

@@ -2,9 +2,15 @@
 #include "api/tasks.h"
 
 #include <stdlib.h>
+#include "api/create.h"
 #include "api/group.h"
+#include "api/host_stream.h"
 #include "base/check.h"
+#include "plan/host_stream.h"
 #include "plan/plan.h"
+#include "plan/stream.h"
+
+/* ---- Connections ---- */
 
 struct connect_job {
   struct tt_job job;
@@ -45,17 +51,19 @@ out:
   return result;
 }
 
-ncclResult_t tt_tasks_run(struct ncclComm *comms)
+/* ---- Running ---- */
+
+/* Runs the parts together. */
+static ncclResult_t run_parts(const struct tt_host_part *parts, int nparts)
 {
-  int ncomms = 0, nplans = 0;
+  int nplans = 0;
   bool ran = false;
   struct tt_plan *plans = NULL;
   ncclResult_t result = ncclSuccess;
-  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
-  if (ncomms == 0) return ncclSuccess;
-  TT_TRY(TT_POOL_NEW(comms->pool, &plans, (size_t)ncomms));
-  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next)
-    TT_TRY_GOTO(tt_plan_build(comm, &plans[nplans++]), result, out);
+  if (nparts == 0) return ncclSuccess;
+  TT_TRY(TT_POOL_NEW(parts[0].comm->pool, &plans, (size_t)nparts));
+  for (int p = 0; p < nparts; p++)
+    TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, &plans[nplans++]), result, out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
   for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
   ran = true;
@@ -64,8 +72,64 @@ out:
   /* Nothing of the group runs, and the other ranks wait for all of it. A mistake in usage may be put right and tried
    * again; after anything else this rank cannot be counted on. */
   if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
-    for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) tt_comm_fail(comm, result);
+    for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
   tt_pool_give(plans);
   return result;
+}
+
+/* An item of a host stream. Communicators that failed meanwhile are left out. Nobody hears of a failure but by its
+ * communicators and the stream, so that even a mistake in usage, which is found when it is too late to try again, is
+ * the communicators'. */
+static ncclResult_t run_item(struct tt_host_part *parts, int nparts)
+{
+  ncclResult_t first = ncclSuccess;
+  int good = 0;
+  for (int p = 0; p < nparts; p++) {
+    ncclResult_t failed = tt_host_not_begun(parts[p].comm);
+    if (first == ncclSuccess) first = failed;
+    if (failed != ncclSuccess) continue;
+    struct tt_host_part part = parts[p];
+    parts[p] = parts[good];
+    parts[good++] = part;
+  }
+  ncclResult_t result = run_parts(parts, good);
+  for (int p = 0; p < good; p++) tt_comm_fail(parts[p].comm, result);
+  return result != ncclSuccess ? result : first;
+}
+
+void tt_tasks_end(struct ncclComm *comm)
+{
+  tt_stream_abort(comm);
+  if (tt_host_leave(comm)) tt_comm_destroy(comm);
+}
+
+/* What is to be complete when the call returns: after what the communicators have on host streams. */
+static ncclResult_t run_here(struct tt_host_part *parts, int nparts)
+{
+  ncclResult_t result = ncclSuccess;
+  for (int p = 0; p < nparts && result == ncclSuccess; p++) result = tt_stream_drain_host(parts[p].comm);
+  if (result == ncclSuccess) return run_parts(parts, nparts);
+  for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result); /* the other ranks wait for all of it */
+  return result;
+}
+
+ncclResult_t tt_tasks_run(struct ncclComm *comms)
+{
+  int ncomms = 0, nparts = 0;
+  struct tt_host_part *parts;
+  struct tt_host_items items = {0};
+  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
+  if (ncomms == 0) return ncclSuccess;
+  TT_TRY(TT_POOL_NEW(comms->pool, &parts, (size_t)ncomms));
+  ncclResult_t result = tt_host_items_make(comms, ncomms, run_item, tt_comm_destroy, &items);
+  if (result == ncclSuccess) result = tt_host_enqueue(items.items, items.count);
+  bool enqueued = result == ncclSuccess;
+  for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next)
+    if (comm->ntasks > 0)
+      parts[nparts++] = (struct tt_host_part){.comm = comm, .tasks = comm->tasks, .ntasks = comm->ntasks};
+  if (enqueued) result = run_here(parts, nparts);
+  ncclResult_t waited = tt_host_items_end(&items, enqueued);
+  tt_pool_give(parts);
+  return result != ncclSuccess ? result : waited;
 }

@@ -39,6 +39,37 @@ typedef enum { tuttiReportText = 0, tuttiReportJson = 1 } tuttiReportFormat_t;
  * communicator of this process. ncclSystemError: no memory. */
 ncclResult_t tuttiCommReport(ncclComm_t comm, tuttiReportFormat_t format, char *buffer, size_t *bytes);
 
+/*
+ * Host streams, for communicators of the host device. Every NCCL call that takes a stream takes one of these: the call
+ * then returns when the operation is enqueued, and a thread of the library runs it. Until it is complete
+ * (tuttiStreamSynchronize), its buffers belong to the library.
+ *
+ * Order. Operations of one stream run one after another, a group counting as one operation; different streams run side
+ * by side. Operations of one communicator run in the order of the calls, whatever the streams. Calls of one group on
+ * one communicator, or on communicators that have a stream in common, may name several streams: they are one operation,
+ * which waits for all these streams, and for which all of them wait. A call on stream NULL waits for what its
+ * communicator has on streams, and for nothing else; it returns when its result is there. In a group, what shares a
+ * communicator with a call on NULL is complete when the group ends.
+ *
+ * Failures. An operation that fails after it was enqueued is an error of its communicator (ncclCommGetAsyncError), and
+ * of the streams it was on, and so is one that cannot be begun because its communicator has failed or was aborted. The
+ * stream goes on with other communicators' operations.
+ *
+ * Threads: any, at any time. A handle is looked up, never followed: one that is unknown or was destroyed is
+ * ncclInvalidArgument.
+ */
+
+/* *stream: a new stream, to be destroyed by tuttiStreamDestroy. It costs a thread from its first operation on, which
+ * sleeps while there is nothing to do. */
+ncclResult_t tuttiStreamCreate(cudaStream_t *stream);
+/* Waits for what is on the stream, and ends it. Returns what tuttiStreamSynchronize would. NULL: nothing. */
+ncclResult_t tuttiStreamDestroy(cudaStream_t stream);
+/* Waits for what is on the stream at the time of the call. Returns the first failure since the last one that was
+ * returned here; ncclGetLastError(NULL) on the same thread says which. NULL: nothing is ever left to wait for. */
+ncclResult_t tuttiStreamSynchronize(cudaStream_t stream);
+/* ncclInProgress while anything is on the stream; else what tuttiStreamSynchronize would return, which it still will. */
+ncclResult_t tuttiStreamQuery(cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -33,12 +33,17 @@ uint64_t tt_plan_number(struct ncclComm *comm, const struct tt_task *task)
   return comm->message_number;
 }
 
-void tt_plan_drop_tasks(struct ncclComm *comm)
+void tt_plan_free_tasks(struct tt_task *tasks)
 {
-  for (struct tt_task *task = comm->tasks, *next; task != NULL; task = next) {
+  for (struct tt_task *task = tasks, *next; task != NULL; task = next) {
     next = task->next;
     tt_pool_give(task);
   }
+}
+
+void tt_plan_drop_tasks(struct ncclComm *comm)
+{
+  tt_plan_free_tasks(comm->tasks);
   comm->tasks = NULL;
   comm->message_numbered = false;
   comm->tasks_end = &comm->tasks;
@@ -70,7 +75,7 @@ void tt_plan_end(struct ncclComm *comm)
   tt_scratch_free(comm);
 }
 
-ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
+ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plan *plan)
 {
   struct tt_task **messages = NULL;
   int nmessages = 0;
@@ -78,11 +83,11 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan)
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
   plan->zone.pool = comm->pool;
-  if (comm->ntasks == 0) return ncclSuccess;
-  plan->stream = comm->tasks->stream; /* all have the same: tt_api_check_task */
+  if (ntasks == 0) return ncclSuccess;
+  plan->stream = tasks->stream; /* on a device with streams all have the same: tt_api_check_task */
   tt_log_set_device(comm->device_index);
-  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &messages, (size_t)comm->ntasks), result, out);
-  for (struct tt_task *task = comm->tasks; task != NULL; task = task->next) {
+  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &messages, (size_t)ntasks), result, out);
+  for (struct tt_task *task = tasks; task != NULL; task = task->next) {
     if (is_point_to_point(task))
       messages[nmessages++] = task;
     else

@@ -99,7 +99,7 @@ struct ncclComm {
   uint64_t message_number;   /* of the open group's sends and receives */
   bool message_numbered;
   struct tt_pending pending;          /* what the running group is at */
-  uint64_t collectives;               /* collectives launched: their sequence numbers */
+  _Atomic uint64_t collectives;       /* collectives launched: their sequence numbers */
   uint64_t *sends, *recvs;            /* point-to-point operations launched, by peer */
   struct tt_task *tasks, **tasks_end; /* of the open group */
   int ntasks;
@@ -107,6 +107,12 @@ struct ncclComm {
   /* TT_COMM_IN_GROUP: on the list of a thread's open or running group, which clears it as the last thing it does.
    * TT_COMM_ABANDONED: the same, and was aborted meanwhile, so that the group frees it. */
   _Atomic int in_group;
+
+  /* On host streams (plan/host_stream.h): items that ever entered, and that are done, which their lock guards; how many
+   * are left; and whether the last one frees the communicator. */
+  uint64_t host_entered, host_done;
+  _Atomic uint32_t host_pending;
+  bool host_abandoned;
 
   _Atomic int finalized, revoked;
   struct tt_redops *redops;               /* NULL: none yet */

@@ -17,7 +17,7 @@ struct tt_plan {
   int nworks, capacity;
   struct tt_zone zone; /* what is needed only while works are made or bound */
   bool launched;       /* on a stream: the works may be kept */
-  void *stream;        /* of all its tasks; NULL for the host device */
+  void *stream;        /* of all its tasks, on a device with streams */
 };
 
 /* Appends a task to the communicator's open group. */
@@ -27,9 +27,11 @@ ncclResult_t tt_plan_add_task(struct ncclComm *comm, const struct tt_task *task)
 uint64_t tt_plan_number(struct ncclComm *comm, const struct tt_task *task);
 /* Drops the tasks of the open group. */
 void tt_plan_drop_tasks(struct ncclComm *comm);
+/* Frees a list of tasks. */
+void tt_plan_free_tasks(struct tt_task *tasks);
 
-/* Plans all tasks of the communicator and notes the connections that they need. Local: sends nothing. */
-ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_plan *plan);
+/* Plans the communicator's `ntasks` tasks and notes the connections that they need. Local: sends nothing. */
+ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plan *plan);
 /* What they would take, in microseconds, by the cost model. */
 ncclResult_t tt_plan_estimate(const struct ncclComm *comm, float *microseconds);
 /* Once the connections are up: hands each work its connections and scratch memory, and tells the proxy what will pass.

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
+#include "plan/host_stream.h"
 #include "plan/pending.h"
 #include "plan/stream.h"
 #include "plan/watch.h"
@@ -65,12 +66,13 @@ static ncclResult_t advance(struct run *run, bool *moved, bool *done, bool *netw
   return ncclSuccess;
 }
 
-/* Ranks that share this host, as far as the run's communicators know; those that this thread drives count once. */
+/* Ranks that share this host, as far as the run's communicators know; those that this thread drives count once. Or host
+ * streams of this process, if more of them run. */
 static int crowd(const struct run *run)
 {
   int most = 1;
   for (int p = 0; p < run->nplans; p++) most = TT_MAX(most, run->plans[p].comm->local_ranks - run->nplans + 1);
-  return most;
+  return TT_MAX(most, tt_host_running());
 }
 
 static ncclResult_t drive(struct run *run)

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "device/context.h"
+#include "plan/host_stream.h"
 #include "plan/monitor.h"
 #include "plan/watch.h"
 
@@ -43,9 +44,19 @@ static ncclResult_t say_aborted(const struct ncclComm *comm)
   return TT_FAIL(ncclInternalError, "rank %d: aborted, before what was launched was complete", comm->rank);
 }
 
+ncclResult_t tt_stream_drain_host(struct ncclComm *comm)
+{
+  if (atomic_load(&comm->host_pending) == 0) return ncclSuccess;
+  TT_TRY(tt_host_drain(comm));
+  ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
+  if (failed != ncclSuccess) tt_log_remember(comm->error_text);
+  return failed;
+}
+
 ncclResult_t tt_stream_drain(struct ncclComm *comm)
 {
   int done = 0;
+  if (!tt_stream_device(comm)) return tt_stream_drain_host(comm);
   while (comm->monitor != NULL) {  /* else nothing was ever launched */
     bool over = tt_monitor_over(); /* then nobody would see what ends the works */
     TT_TRY(drain(comm, over ? STOPPED_MS : DRAIN_MS, &done));
@@ -61,9 +72,21 @@ ncclResult_t tt_stream_drain(struct ncclComm *comm)
   return ncclSuccess;
 }
 
+/* What runs ends because its communicator has failed. */
+void tt_stream_abort_host(struct ncclComm *comm)
+{
+  if (atomic_load(&comm->host_pending) == 0) return;
+  tt_comm_fail(comm, say_aborted(comm));
+  tt_host_abort(comm, STOPPED_MS);
+}
+
 void tt_stream_abort(struct ncclComm *comm)
 {
   int done = 0;
+  if (!tt_stream_device(comm)) {
+    tt_stream_abort_host(comm);
+    return;
+  }
   if (comm->monitor == NULL) return;
   bool complete = drain(comm, 0, &done) == ncclSuccess && done;
   if (!complete) tt_comm_fail(comm, say_aborted(comm));

@@ -1,5 +1,5 @@
 /* Works on streams: a device with TT_DEVICE_STREAMS enqueues them, and nobody waits for them but who ends the
- * communicator. */
+ * communicator. Of other devices' operations on host streams, only that end is here. */
 #ifndef TT_PLAN_STREAM_H
 #define TT_PLAN_STREAM_H
 
@@ -15,8 +15,13 @@ static inline bool tt_stream_device(const struct ncclComm *comm)
 ncclResult_t tt_stream_launch(struct tt_plan *plan);
 /* Waits until what was launched is done. The communicator's failure if that ended it. */
 ncclResult_t tt_stream_drain(struct ncclComm *comm);
-/* Ends what runs, and waits for that at most a second. If something ran, it is a failure, which the others are told. */
+/* The same of what the communicator has on host streams only. */
+ncclResult_t tt_stream_drain_host(struct ncclComm *comm);
+/* Ends what runs and what is to run, and waits for that at most a second. If there was something, it is a failure,
+ * which the others are told. */
 void tt_stream_abort(struct ncclComm *comm);
+/* The same of what the communicator has on host streams only; at any moment, from any thread. */
+void tt_stream_abort_host(struct ncclComm *comm);
 /* Stops what runs, if anything does, and looks after nothing any more. */
 void tt_stream_end(struct ncclComm *comm);
 

@@ -62,6 +62,14 @@ void tt_watch_begin(const struct tt_plan *plans, int nplans)
         tt_health_begin(plans[p].comm->health, &plans[p].works[w]->signature);
 }
 
+/* What another thread of this process has failed ends what runs: an abort of operations on streams. */
+static ncclResult_t check_failed(const struct ncclComm *comm)
+{
+  ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
+  if (failed != ncclSuccess) tt_log_remember(comm->error_text);
+  return failed;
+}
+
 ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle)
 {
   for (int p = 0; p < nplans; p++) {
@@ -70,6 +78,7 @@ ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle)
       return TT_FAIL(ncclInvalidUsage, "rank %d: the communicator was revoked while an operation ran",
                      plans[p].comm->rank);
     TT_TRY(tt_health_check(plans[p].comm->health, idle));
+    TT_TRY(check_failed(plans[p].comm));
   }
   return ncclSuccess;
 }

@@ -50,6 +50,7 @@ static const char *state_of(struct ncclComm *comm, int stage, bool running)
   if (atomic_load(&comm->revoked)) return "revoked";
   if (atomic_load(&comm->async_error) != ncclSuccess) return "failed";
   if (running) return "in operation";
+  if (atomic_load(&comm->host_pending) > 0) return "queued";
   return atomic_load(&comm->finalized) ? "finalized" : "idle";
 }
 
@@ -131,6 +132,8 @@ static void write_all(struct tt_writer *writer, struct ncclComm *comm, const str
   tt_writer_signed(writer, "hosts", comm->nnodes);
   write_error(writer, comm);
   tt_writer_number(writer, "op_count", atomic_load(&comm->op_count));
+  uint32_t on_streams = atomic_load(&comm->host_pending);
+  if (on_streams > 0) tt_writer_number(writer, "groups_on_host_streams", on_streams);
   uint64_t still = tt_report_operations(writer, comm);
   bool stalled = status->stalled != 0, message = status->signature.collective == TT_FUNC_SEND_RECV;
   if (stalled) write_device_wait(writer, comm, status);

@@ -9,7 +9,8 @@ import sys
 
 ALLOWED = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "libexpat.so", "ld-linux")
 SANITIZERS = ("libasan.so", "libubsan.so", "libtsan.so")
-EXTRA = {"ncclResetDebugInitInternal", "tuttiCommReport", "tuttiGetVersion"}
+EXTRA = {"ncclResetDebugInitInternal", "tuttiCommReport", "tuttiGetVersion"} | {
+    f"tuttiStream{n}" for n in ("Create", "Destroy", "Synchronize", "Query")}
 
 
 def exports(library):

@@ -12,5 +12,6 @@ Suite *handles_suite(void);
 Suite *children_suite(void);
 Suite *redop_suite(void);
 Suite *limits_suite(void);
+Suite *streams_suite(void);
 
 #endif

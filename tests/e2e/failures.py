@@ -205,6 +205,11 @@ class Killed(Failures):
                 self.running(processes)
                 self.kill(processes, victim)
 
+    def test_on_host_streams(self):
+        processes = self.ranks(["init stream loop:all_reduce:200000"] * 3)
+        self.running(processes)
+        self.kill(processes, 1)
+
     def test_between_operations(self):
         """The dead rank left before the others called anything."""
         processes = self.ranks(["init all_reduce:10 loop:all_reduce:10", "init all_reduce:10 leave",

@@ -1,16 +1,18 @@
 /* One rank of a communicator that does what its arguments say, knowing of the other ranks only what the library tells
  * it: e2e_ranks RANK NRANKS ID_FILE STEP... Rank 0 writes the unique id to ID_FILE, the others wait for it there (with
- * NCCL_COMM_ID set too: the file then says that rank 0 is up). A step is one of id                                fetch
- * the unique id (init does so too) init | destroy | leave            create the communicator; destroy it; exit at once
- * with status 0 COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
+ * NCCL_COMM_ID set too: the file then says that rank 0 is up). A step is one of
+ *     id                                fetch the unique id (init does so too)
+ *     init | destroy | leave            create the communicator; destroy it; exit at once with status 0
+ *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
  *     send:COUNT:PEER | recv:COUNT:PEER of floats; shift:COUNT sends to the next rank and receives from the one before
  *     again                             destroys the communicator and makes another, whose id rank 0 sends over the old
  *     ready                             says "running"
  *     sleep:MILLISECONDS
  *     ignore:USR1                       ignore that signal
  *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
- * names loop:...                          the same again and again, until it fails; says "running" after the first An
- * error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
+ * names stream                            what follows is put on a host stream, and waited for there loop:... the same
+ * again and again, until it fails; says "running" after the first An error is printed as `rank R: STEP: TEXT` and ends
+ * the program with status 3. Wrong data ends it with status 1. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>
@@ -21,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "nccl.h"
+#include "tutti.h"
 
 enum { WRONG_DATA = 1, USAGE = 2, FAILED = 3, ID_SECONDS = 60 };
 
@@ -29,7 +32,9 @@ static const char *id_file;
 static ncclUniqueId id;
 static bool have_id;
 static ncclComm_t comm;
-static bool (*wait_for_device)(void *stream, int timeout_ms); /* NULL: a call's end is the operation's end */
+static cudaStream_t stream; /* of all operations: NULL, or a host stream */
+/* NULL: a call's end is the operation's end. */
+static bool (*wait_for_device)(void *on, int timeout_ms);
 
 /* What a communicator may not leave behind: threads, descriptors, shared mappings. */
 struct traces {
@@ -102,6 +107,7 @@ static void choose_device(const char *step)
 static void wait_for_operation(const char *step)
 {
   ncclResult_t result = ncclSuccess;
+  check(step, tuttiStreamSynchronize(stream));
   if (wait_for_device == NULL) return;
   bool ended = wait_for_device(NULL, 60000);
   check(step, ncclCommGetAsyncError(comm, &result));
@@ -161,8 +167,8 @@ static void shift(const char *step, size_t count)
   float *in = calloc(count + 1, sizeof *in), *out = calloc(count + 1, sizeof *out);
   for (size_t i = 0; i < count; i++) in[i] = (float)rank;
   check(step, ncclGroupStart());
-  check(step, ncclSend(in, count, ncclFloat, (rank + 1) % nranks, comm, NULL));
-  check(step, ncclRecv(out, count, ncclFloat, (rank + nranks - 1) % nranks, comm, NULL));
+  check(step, ncclSend(in, count, ncclFloat, (rank + 1) % nranks, comm, stream));
+  check(step, ncclRecv(out, count, ncclFloat, (rank + nranks - 1) % nranks, comm, stream));
   check(step, ncclGroupEnd());
   wait_for_operation(step);
   compare(out, count, (float)((rank + nranks - 1) % nranks));
@@ -174,7 +180,7 @@ static void shift(const char *step, size_t count)
 static void again(const char *step)
 {
   if (rank == 0) check(step, ncclGetUniqueId(&id));
-  check(step, ncclBroadcast(&id, &id, sizeof id, ncclUint8, 0, comm, NULL));
+  check(step, ncclBroadcast(&id, &id, sizeof id, ncclUint8, 0, comm, stream));
   wait_for_operation(step);
   check(step, ncclCommDestroy(comm));
   comm = NULL;
@@ -203,8 +209,8 @@ static void collective(const char *step)
   if (kind >= 5) {
     int peer = atoi(words[2]);
     float *buffer = calloc(count + 1, sizeof *buffer);
-    check(step, kind == 5 ? ncclSend(buffer, count, ncclFloat, peer, comm, NULL)
-                          : ncclRecv(buffer, count, ncclFloat, peer, comm, NULL));
+    check(step, kind == 5 ? ncclSend(buffer, count, ncclFloat, peer, comm, stream)
+                          : ncclRecv(buffer, count, ncclFloat, peer, comm, stream));
     wait_for_operation(step);
     free(buffer);
     return;
@@ -219,11 +225,11 @@ static void collective(const char *step)
     if (in == NULL || out == NULL) fail(step, "out of memory");
     for (size_t i = 0; i < room / sizeof *in; i++) in[i] = 1;
   }
-  ncclResult_t result = kind == 0   ? ncclAllReduce(in, out, count, type, op, comm, NULL)
-                        : kind == 1 ? ncclAllGather(in, out, count, type, comm, NULL)
-                        : kind == 2 ? ncclReduceScatter(in, out, count, type, op, comm, NULL)
-                        : kind == 3 ? ncclBroadcast(in, out, count, type, root, comm, NULL)
-                                    : ncclReduce(in, out, count, type, op, root, comm, NULL);
+  ncclResult_t result = kind == 0   ? ncclAllReduce(in, out, count, type, op, comm, stream)
+                        : kind == 1 ? ncclAllGather(in, out, count, type, comm, stream)
+                        : kind == 2 ? ncclReduceScatter(in, out, count, type, op, comm, stream)
+                        : kind == 3 ? ncclBroadcast(in, out, count, type, root, comm, stream)
+                                    : ncclReduce(in, out, count, type, op, root, comm, stream);
   check(step, result);
   wait_for_operation(step);
   if (op != ncclSum || type != ncclFloat) return;
@@ -254,6 +260,8 @@ static void run(const char *step)
     signal(SIGUSR1, SIG_IGN);
   } else if (strncmp(step, "device:", 7) == 0) {
     choose_device(step);
+  } else if (strcmp(step, "stream") == 0) {
+    check(step, tuttiStreamCreate(&stream));
   } else if (strncmp(step, "loop:", 5) == 0) {
     for (bool first = true;; first = false) {
       collective(step + 5);

@@ -91,6 +91,19 @@ class Reports(Case):
         late = self.comm(processes[2])
         self.assertEqual((late["state"], late["op_count"], "operations" in late), ("idle", 1, False))
 
+    def test_host_streams(self):
+        """What a thread of the library runs is listed like what a calling thread does."""
+        processes = self.ranks(["init stream all_reduce:1000 all_gather:70000",
+                                "init stream all_reduce:1000 sleep:60000"], NCCL_ALGO="ring")
+        first = self.waiting(processes[0], 2)
+        operation = first["operations"][0]
+        self.assertEqual((first["state"], first["groups_on_host_streams"], first["not_heard_of"]),
+                         ("in operation", 1, [1]))
+        self.assertEqual((operation["collective"], operation["count"], operation["sequence"]), ("AllGather", 70000, 1))
+        self.assertTrue(any(c["awaited"] and c["peer"] == 1 for c in operation["connections"]), operation)
+        other = self.comm(processes[1])
+        self.assertEqual((other["state"], "groups_on_host_streams" in other), ("idle", False))
+
     def test_stopped_and_killed(self):
         processes = self.ranks(["init loop:all_reduce:1000"] * 2)
         self.until(lambda: all("running" in p.out for p in processes), "the loop's start")

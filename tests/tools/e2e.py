@@ -94,6 +94,12 @@ class Perf(Case):
             with self.subTest(collective):
                 self.good(run(PERF, collective, "-g", 3, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3), 4)
 
+    def test_host_streams(self):
+        """-y 0: all iterations are enqueued before one wait, by processes, threads and a thread of several ranks."""
+        for ranks in (("-n", 2), ("-t", 2), ("-g", 2)):
+            with self.subTest(ranks):
+                self.good(run(PERF, "all_reduce", *ranks, "-y", 0, "--sizes", "8,50000", "-m", 2, "--iters", 5), 2)
+
     def test_all_at_once(self):
         done = run(PERF, "all_reduce", "-n", 2, "-t", 2, "-g", 2, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3)
         self.good(done, 4)

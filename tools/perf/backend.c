@@ -58,26 +58,56 @@ static bool host_copy_out(void *host, const void *device, size_t bytes)
   return true;
 }
 
-/* The host device runs operations on stream NULL, and they are complete when the call returns. */
-static bool host_stream_make(cudaStream_t *stream)
+/* On stream NULL operations are complete when the call returns; for -y 0 there are the library's host streams. They are
+ * Tutti's own, and found by name, since the tool also runs with another library in Tutti's place. */
+static _Thread_local const char *error_text = "out of memory";
+
+static bool good(ncclResult_t result)
 {
-  *stream = NULL;
-  return true;
+  if (result != ncclSuccess) error_text = ncclGetLastError(NULL);
+  return result == ncclSuccess;
 }
 
+static void *find(const char *function)
+{
+  void *found = dlsym(RTLD_DEFAULT, function);
+  if (found == NULL) error_text = "the library has no host streams; use -y 1";
+  return found;
+}
+
+static bool host_stream_make(cudaStream_t *stream)
+{
+  ncclResult_t (*create)(cudaStream_t *) = (ncclResult_t(*)(cudaStream_t *))find("tuttiStreamCreate");
+  return create != NULL && good(create(stream));
+}
+
+static ncclResult_t of_stream(const char *function, cudaStream_t stream)
+{
+  ncclResult_t (*call)(cudaStream_t) = (ncclResult_t(*)(cudaStream_t))find(function);
+  return call != NULL ? call(stream) : ncclInvalidUsage;
+}
+
+/* Its failures were seen before. */
 static void host_stream_drop(cudaStream_t stream)
 {
-  (void)stream;
+  if (stream != NULL) (void)of_stream("tuttiStreamDestroy", stream);
 }
 
 static enum perf_stream_state host_stream_state(cudaStream_t stream)
 {
-  return stream == NULL ? PERF_STREAM_DONE : PERF_STREAM_FAILED;
+  ncclResult_t result = stream != NULL ? of_stream("tuttiStreamQuery", stream) : ncclSuccess;
+  if (result == ncclInProgress) return PERF_STREAM_BUSY;
+  return good(result) ? PERF_STREAM_DONE : PERF_STREAM_FAILED;
+}
+
+static bool host_stream_wait(cudaStream_t stream)
+{
+  return good(of_stream("tuttiStreamSynchronize", stream));
 }
 
 static const char *host_error(void)
 {
-  return "out of memory";
+  return error_text;
 }
 
 const struct perf_backend perf_backend_host = {
@@ -95,6 +125,7 @@ const struct perf_backend perf_backend_host = {
     .stream_make = host_stream_make,
     .stream_drop = host_stream_drop,
     .stream_state = host_stream_state,
+    .stream_wait = host_stream_wait,
     .error = host_error,
 };
 

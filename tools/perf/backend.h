@@ -15,7 +15,7 @@ enum perf_stream_state { PERF_STREAM_DONE, PERF_STREAM_BUSY, PERF_STREAM_FAILED 
 struct perf_backend {
   size_t size;      /* sizeof(struct perf_backend), so that a helper of another build is found out */
   const char *name; /* "host", "cuda" */
-  bool streams;     /* operations are put on streams and run by themselves; there are graphs */
+  bool streams;     /* operations are always put on streams and run by themselves; there are graphs */
   bool fp8;         /* values of the fp8 types can be reduced, not only moved */
   int (*count)(void);
   /* Of device number `device`: its name, and its PCI id or "". */
@@ -32,6 +32,8 @@ struct perf_backend {
   bool (*stream_make)(cudaStream_t *stream);
   void (*stream_drop)(cudaStream_t stream);
   enum perf_stream_state (*stream_state)(cudaStream_t stream);
+  /* Sleeps until the stream is done; false if an operation on it failed. NULL: who waits looks at its state. */
+  bool (*stream_wait)(cudaStream_t stream);
   /* What is put on the stream between the two goes into a graph, and does not run. Of the calling thread only. */
   bool (*capture_begin)(cudaStream_t stream);
   void *(*capture_end)(cudaStream_t stream);

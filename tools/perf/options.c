@@ -342,8 +342,6 @@ bool perf_options_fit(const struct perf_options *o, bool streams, char *error, s
   const char *said = NULL;
   if (!streams && o->graph)
     said = "-G: not supported: CUDA graphs need a GPU, and the ranks here run on the host device";
-  else if (!streams && o->stream_null == 0)
-    said = "-y 0: not supported: the host device runs operations on the NULL stream";
   else if (!streams && o->library_memory)
     said = "--alloc nccl: not supported: ncclMemAlloc gives a GPU's memory, and the ranks here run on the host device";
   if (said) snprintf(error, size, "%s", said);

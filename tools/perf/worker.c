@@ -119,8 +119,29 @@ static void look_for_errors(struct perf_worker *worker)
   }
 }
 
+/* Whether each rank has a stream of its own. */
+static bool has_stream(const struct perf_worker *worker)
+{
+  int null = worker->team->options->stream_null;
+  return null < 0 ? worker->team->backend->streams : null == 0;
+}
+
+/* Where a thread of the library does the work, it gets the processor: the watch ends what takes too long. */
+static void sleep_until_done(struct perf_worker *worker)
+{
+  for (int i = 0; i < worker->team->options->comms; i++) {
+    if (worker->team->backend->stream_wait(worker->streams[i])) continue;
+    look_for_errors(worker);
+    give_up(worker, i, ncclSuccess, worker->team->backend->error());
+  }
+}
+
 void perf_worker_wait(struct perf_worker *worker)
 {
+  if (worker->team->backend->stream_wait && has_stream(worker)) {
+    sleep_until_done(worker);
+    return;
+  }
   const struct perf_options *o = worker->team->options;
   double limit = o->timeout ? o->timeout : PERF_STREAM_SECONDS, started = 0, looked = 0;
   for (int i = 0; i < o->comms; i++)
@@ -155,7 +176,7 @@ static void make_buffers(struct perf_worker *worker)
       perf_watch_fail(worker->team->watch, "rank %d: no memory for two buffers of %llu bytes (%s); lower -e",
                       perf_worker_rank(worker, i), (unsigned long long)o->max_bytes,
                       o->library_memory ? ncclGetLastError(NULL) : backend->error());
-    if (o->stream_null != 1) perf_worker_must(worker, i, "making a stream", backend->stream_make(&worker->streams[i]));
+    if (has_stream(worker)) perf_worker_must(worker, i, "making a stream", backend->stream_make(&worker->streams[i]));
   }
 }
 
@@ -166,7 +187,7 @@ static void drop_buffers(struct perf_worker *worker)
     perf_worker_choose(worker, i);
     perf_buffer_drop(&worker->send[i]);
     perf_buffer_drop(&worker->recv[i]);
-    if (o->stream_null != 1) worker->team->backend->stream_drop(worker->streams[i]);
+    if (has_stream(worker)) worker->team->backend->stream_drop(worker->streams[i]);
   }
   free(worker->send);
   free(worker->recv);
