@@ -16,6 +16,7 @@
 #include "device/choose.h"
 #include "graph/order.h"
 #include "kernels/host/host.h"
+#include "plan/gate.h"
 #include "plan/plan.h"
 #include "program/signature.h"
 #include "report/report.h"
@@ -360,6 +361,7 @@ ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **ou
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);
     TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
+    TT_TRY_GOTO(tt_gate_open(comm), result, out);
     atomic_store(&comm->stage, TT_STAGE_LAST_BARRIER);
     TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
   }

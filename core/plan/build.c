@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/check.h"
+#include "plan/gate.h"
 #include "plan/kept.h"
 #include "plan/pending.h"
 #include "plan/scratch.h"
@@ -70,6 +71,7 @@ void tt_plan_take_back(struct tt_plan *plan)
 
 void tt_plan_end(struct ncclComm *comm)
 {
+  tt_gate_close(comm);
   tt_stream_end(comm);
   tt_kept_free(comm);
   tt_scratch_free(comm);

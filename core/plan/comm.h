@@ -18,6 +18,7 @@
 #include "tutti/device.h"
 
 struct tt_context;
+struct tt_gate;          /* plan/gate.h */
 struct tt_monitor;       /* plan/monitor.h */
 struct tt_redops;        /* api/redop.c */
 struct tt_registrations; /* api/register.c */
@@ -94,6 +95,7 @@ struct ncclComm {
   _Atomic size_t scratch_bytes;    /* of all of it */
   /* Of a device with streams, from the first launch on; else NULL. */
   struct tt_monitor *_Atomic monitor;
+  struct tt_gate *gate;
 
   _Atomic uint64_t op_count; /* operations called, as logs and reports number them */
   uint64_t message_number;   /* of the open group's sends and receives */

@@ -27,6 +27,12 @@ void tt_pending_begin(struct ncclComm *comm, struct tt_work *const *works, int n
   atomic_store_explicit(&pending->phase, TT_PENDING_CONNECTING, memory_order_release);
 }
 
+void tt_pending_gate(struct ncclComm *comm)
+{
+  if (atomic_load_explicit(&comm->pending.phase, memory_order_relaxed) == TT_PENDING_NONE) return;
+  atomic_store_explicit(&comm->pending.phase, TT_PENDING_GATED, memory_order_release);
+}
+
 void tt_pending_run(struct ncclComm *comm, const struct tt_watch_clock *clock)
 {
   struct tt_pending *pending = &comm->pending;

@@ -19,6 +19,7 @@ struct tt_watch_clock; /* plan/watch.h */
 enum tt_pending_phase {
   TT_PENDING_NONE,       /* nothing runs, or a device does that is asked itself */
   TT_PENDING_CONNECTING, /* planned; what is missing of connections is being made */
+  TT_PENDING_GATED,      /* ready, and waits for other ranks of this process (plan/gate.h) */
   TT_PENDING_RUNNING,    /* driven by a thread */
 };
 
@@ -34,6 +35,7 @@ struct tt_pending {
 
 /* For who runs a group; one thread at a time. */
 void tt_pending_begin(struct ncclComm *comm, struct tt_work *const *works, int nworks); /* CONNECTING */
+void tt_pending_gate(struct ncclComm *comm);                                            /* GATED, if begun */
 void tt_pending_run(struct ncclComm *comm, const struct tt_watch_clock *clock);         /* RUNNING, if begun */
 void tt_pending_end(struct ncclComm *comm);                                             /* NONE; may be so already */
 
@@ -50,7 +52,7 @@ struct tt_pending_operation {
   const struct tt_work *work;
   bool waits_its_turn; /* for one before it in the group */
   const struct tt_pending_end_state *ends;
-  int nends; /* 0 while CONNECTING */
+  int nends; /* 0 unless RUNNING */
 };
 
 /* A group as a whole. */

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/doorbell.h"
 #include "base/timer.h"
+#include "plan/gate.h"
 #include "plan/host_stream.h"
 #include "plan/pending.h"
 #include "plan/stream.h"
@@ -130,16 +131,27 @@ static int streams_first(struct tt_plan *plans, int nplans)
   return front;
 }
 
-ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
+/* All of them: the others count on those of this group that can run. */
+static ncclResult_t launch_all(struct tt_plan *plans, int nplans)
 {
-  int streams = streams_first(plans, nplans);
   ncclResult_t first = ncclSuccess;
-  for (int p = 0; p < streams; p++) { /* all of them: the others count on those of this group that can run */
-    tt_pending_end(plans[p].comm);    /* the device knows from here on */
-    ncclResult_t result = tt_comm_fail(plans[p].comm, tt_stream_launch(&plans[p]));
+  for (int p = 0; p < nplans; p++) tt_gate_arrive(plans[p].comm);
+  for (int p = 0; p < nplans; p++) {
+    tt_pending_gate(plans[p].comm);
+    ncclResult_t result = tt_gate_wait(&plans[p]);
+    tt_pending_end(plans[p].comm); /* the device knows from here on */
+    if (result == ncclSuccess) result = tt_stream_launch(&plans[p]);
+    tt_comm_fail(plans[p].comm, result);
     plans[p].launched = result == ncclSuccess;
     if (first == ncclSuccess) first = result;
   }
+  return first;
+}
+
+ncclResult_t tt_plan_run(struct tt_plan *plans, int nplans)
+{
+  int streams = streams_first(plans, nplans);
+  ncclResult_t first = launch_all(plans, streams);
   if (streams == nplans) return first;
   ncclResult_t result = run_here(plans + streams, nplans - streams);
   return first != ncclSuccess ? first : result;

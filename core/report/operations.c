@@ -66,8 +66,10 @@ static void write_sentence(const struct operations *operations, const struct tt_
   for (int e = 0; e < operation->nends && end == NULL; e++)
     if (operation->ends[e].awaited) end = &operation->ends[e];
   const char *text = operations->group->phase == TT_PENDING_CONNECTING ? "waits for connections"
-                     : operation->waits_its_turn                       ? "waits for the operation before it"
-                                                                       : "goes on";
+                     : operations->group->phase == TT_PENDING_GATED
+                         ? "waits for other ranks of this process, at the launch gate"
+                     : operation->waits_its_turn ? "waits for the operation before it"
+                                                 : "goes on";
   if (end == NULL || operation->waits_its_turn) {
     tt_writer_text(operations->writer, "state", text);
     return;

@@ -47,5 +47,6 @@ uint64_t now_ms(void);
 void add_streams(Suite *suite);
 void add_failures(Suite *suite);
 void add_processes(Suite *suite);
+void add_gate(Suite *suite);
 
 #endif

@@ -208,6 +208,18 @@ __attribute__((visibility("default"))) const struct tt_device *tutti_device(tt_d
   return &fake_device;
 }
 
+__attribute__((visibility("default"))) bool fake_wait_idle(int timeout_ms)
+{
+  tt_deadline end = tt_deadline_in_ms(timeout_ms);
+  while (fake_totals.launches > 0 && !tt_deadline_passed(end)) usleep(500);
+  return fake_totals.launches == 0;
+}
+
+__attribute__((visibility("default"))) int fake_late_allocations(void)
+{
+  return fake_totals.late;
+}
+
 __attribute__((visibility("default"))) void fake_count(struct fake_counts *counts)
 {
   *counts = (struct fake_counts){.contexts = fake_totals.contexts,

@@ -39,6 +39,12 @@ struct fake_counts {
 };
 void fake_count(struct fake_counts *counts);
 
+/* Waits, as cudaMalloc and cudaFree may, until nothing is left to run of what this process has launched. Whether that
+ * came before the time was over. */
+bool fake_wait_idle(int timeout_ms);
+/* Allocations of this process that came while something was launched. */
+int fake_late_allocations(void);
+
 /* The backend's entry, as the core finds it by name. */
 const struct tt_device *tutti_device(tt_device_log *log, char *why, size_t why_size);
 

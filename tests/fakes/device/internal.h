@@ -33,7 +33,7 @@ struct fake_launch {
 };
 
 extern struct fake_totals {
-  _Atomic int contexts, memories, twins, streams, launches;
+  _Atomic int contexts, memories, twins, streams, launches, late;
 } fake_totals;
 
 /* context.c */

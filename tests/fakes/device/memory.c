@@ -38,6 +38,7 @@ ncclResult_t fake_alloc(struct tt_device_context *context, size_t bytes, struct 
   size_t rounded = (bytes + GRANULE - 1) / GRANULE * GRANULE;
   int fd = memfd_create("tutti-fake-device", MFD_CLOEXEC);
   memset(memory, 0, sizeof *memory);
+  if (fake_totals.launches > 0) fake_totals.late++;
   if (fd < 0 || bytes == 0 || ftruncate(fd, (off_t)rounded) != 0) {
     if (fd >= 0) close(fd);
     return TT_FAIL(ncclSystemError, "fake device %d has no memory for %zu bytes", context->device, bytes);
