@@ -8,6 +8,7 @@
 #include "base/param.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
+#include "tutti.h"
 
 #define MOST_RANKS 5
 #define LONG_MS 60000
@@ -265,6 +266,23 @@ START_TEST(two_streams_in_a_group)
 }
 END_TEST
 
+/* The host device's streams are none of this device's, which would follow the pointer. */
+START_TEST(host_streams)
+{
+  ncclComm_t comm;
+  cudaStream_t stream;
+  int32_t data = 0;
+  open_comms(&comm, 1);
+  ok(tuttiStreamCreate(&stream));
+  for (int destroyed = 0; destroyed < 2; destroyed++) {
+    ck_assert_int_eq(ncclAllReduce(&data, &data, 1, ncclInt32, ncclSum, comm, stream), ncclInvalidArgument);
+    ck_assert_msg(strstr(tt_log_thread_error(), "of tuttiStreamCreate") != NULL, "%s", tt_log_thread_error());
+    if (destroyed == 0) ok(tuttiStreamDestroy(stream));
+  }
+  close_comms(&comm, 1);
+}
+END_TEST
+
 /* Every collective in one graph, repeated with other data, and other operations in between. */
 START_TEST(graphs)
 {
@@ -418,6 +436,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, returns_when_enqueued);
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, two_streams_in_a_group);
+  tcase_add_test(tests, host_streams);
   tcase_add_test(tests, graphs);
   tcase_add_loop_test(tests, graph_meets_calls, 0, KINDS);
   tcase_add_loop_test(tests, the_end_waits, 0, 2);
