@@ -1,7 +1,7 @@
 # A layer is one folder of the core: an object library tt_<name> from all its .c files, which may use the layers named
-# after USES and, through them, theirs. Tests link single layers; libtutti links all.
+# after USES and, through them, theirs, and the LIBRARIES of them all. Tests link single layers; libtutti links all.
 function(tt_layer name folder)
-  cmake_parse_arguments(LAYER "" "" "USES" ${ARGN})
+  cmake_parse_arguments(LAYER "" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
   if(NOT sources)
     return()
@@ -11,6 +11,7 @@ function(tt_layer name folder)
                              ${PROJECT_SOURCE_DIR})
   set_property(GLOBAL APPEND PROPERTY TUTTI_LAYERS tt_${name})
   set_property(GLOBAL PROPERTY TUTTI_USES_${name} ${LAYER_USES})
+  target_link_libraries(tt_${name} PRIVATE ${LAYER_LIBRARIES})
 endfunction()
 
 # All layers that the named ones need, themselves included, in `out` as target names.
@@ -39,6 +40,10 @@ function(tt_use_layers target)
   tt_layer_closure(targets ${ARGN})
   foreach(layer ${targets})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${layer}>)
+    get_target_property(libraries ${layer} LINK_LIBRARIES)
+    if(libraries)
+      target_link_libraries(${target} PRIVATE ${libraries})
+    endif()
   endforeach()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/core ${PROJECT_SOURCE_DIR}/core/include
                              ${PROJECT_SOURCE_DIR})

@@ -47,7 +47,7 @@ plugins=$(pkg --variable=plugindir)
 [ ! -f "$build/lib/tutti/libtutti-device-cuda.so" ] || [ -f "$plugins/libtutti-device-cuda.so" ] ||
   { echo "$plugins has no libtutti-device-cuda.so, which was built"; exit 1; }
 [ -x "$prefix/bin/tutti-perf" ] && [ -x "$prefix/bin/tutti-info" ] && [ -x "$prefix/bin/tutti-run" ] &&
-  [ -x "$prefix/bin/tutti-tune" ] ||
+  [ -x "$prefix/bin/tutti-tune" ] && [ -x "$prefix/bin/tutti-topo" ] ||
   { echo "$prefix/bin lacks a tool"; ls "$prefix/bin"; exit 1; }
 LD_LIBRARY_PATH=$lib "$prefix/bin/tutti-perf" all_reduce -n 2 -b 1K -e 1K >"$work/perf.log" || { cat "$work/perf.log"; exit 1; }
 NCCL_DEBUG=INFO NCCL_SHM_DISABLE=1 LD_LIBRARY_PATH=$compat "$work/dropin" | grep "NET/Socket" >/dev/null ||

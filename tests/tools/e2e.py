@@ -733,6 +733,86 @@ class Tune(Case):
         self.assertIn("usage: tutti-tune programs", self.tune("--help"))
 
 
+class Topo(Case):
+    TOPO = os.path.join(BIN, "tutti-topo")
+    MACHINE = """<system version="1">
+  <cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:10:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:11:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="80" rank="0" gdr="1">
+          <nvlink target="0000:21:00.0" count="4" tclass="0x030200"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:12:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+        <nic>
+          <net name="a" dev="0" speed="100000" port="1" guid="0x1" maxconn="64" gdr="1"/>
+        </nic>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu numaid="1" affinity="ff00" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:21:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="1" sm="80" rank="1" gdr="1" unknown="kept">
+        <nvlink target="0000:11:00.0" count="4" tclass="0x030200"/>
+      </gpu>
+    </pci>
+  </cpu>
+</system>
+"""
+
+    def topo(self, *words, status=0, text=MACHINE, **variables):
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(text)
+            file.flush()
+            done = run(self.TOPO, *(file.name if w == "FILE" else w for w in words), env=environment(**variables))
+        self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
+        return done.stderr.replace(file.name, "FILE") if status else done.stdout
+
+    def test_show(self):
+        shown = self.topo("show", "FILE")
+        self.assertIn("2 GPUs, 1 NETs, 2 CPUs, 1 hosts; best path 80 GB/s, links of a GPU together 80 GB/s\n", shown)
+        self.assertIn("CPU 1  x86_64 Intel, Sapphire Rapids, 8 processors\n  + SYS 22 to CPU 0\n"
+                      "  - 24 - DEV 0000:21:00.0  sm 80, GPUDirect\n    + NVL 80 to DEV 0000:11:00.0\n"
+                      "    GPU 1  (device 1)\n", shown)
+        self.assertIn("      NET 0  12.5 GB/s, port 1, GPUDirect\n", shown)
+        self.assertIn("best path 12.5 GB/s", self.topo("show", "--nodes", 2, "FILE"))
+        alone = self.topo("show", "--rank", 1, "FILE", NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)
+        self.assertIn("1 more GPUs of the file are reached over the network only\n", alone)
+        self.assertNotIn("GPU 0 ", alone)
+
+    def test_paths(self):
+        shown = self.topo("paths", "--steps", "FILE")
+        self.assertRegex(shown, r"from NET +GPU 0 +GPU 1 *\nNET 0 +PIX 12.5 +SYS 12.5 *\n")
+        self.assertIn("GPU 1 -> NET 0: PXN 12.5: -LOC-> DEV 0000:21:00.0 -NVL-> DEV 0000:11:00.0 -LOC-> GPU 0 "
+                      "-LOC-> DEV 0000:11:00.0 -PCI-> PCI 0000:10:00.0 -PCI-> NIC 0000:12:00.0 -NET-> NET 0\n", shown)
+        self.assertIn("GPU 0: nearest CPU 0, NET 0; it reads and writes the GPU's memory directly\n", shown)
+        self.assertRegex(self.topo("paths", "FILE", NCCL_PXN_DISABLE=1), r"\nGPU 1 +SYS 12.5 *\n")
+
+    def test_copy(self):
+        self.assertEqual(self.topo("copy", "FILE"), self.MACHINE)
+
+    def test_refusals(self):
+        broken = self.MACHINE.replace(' sm="80" rank="1"', ' rank="1"')
+        self.assertEqual(self.topo("show", "FILE", status=1, text=broken),
+                         'tutti-topo: FILE:18: <gpu dev="1"> has no attribute sm; add it\n')
+        self.assertIn("NCCL_P2P_LEVEL", self.topo("paths", "FILE", status=1, NCCL_P2P_LEVEL="NEAR"))
+        self.assertIn("no <gpu> of rank 7", self.topo("show", "-r", 7, "FILE", status=1))
+        self.assertIn("No such file", self.topo("show", "/no/such/file", status=1))
+        for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
+                            (["show", "-s", "FILE"], "--steps belongs to paths"), (["show", "-N", 0, "FILE"], "--nodes"),
+                            (["show", "--what", "FILE"], "what")):
+            self.assertIn(said, self.topo(*words, status=2))
+        with open("/dev/full", "w") as full, tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.MACHINE)
+            file.flush()
+            for command in ("show", "copy"):
+                self.assertEqual(subprocess.run([self.TOPO, command, file.name], stdout=full, stderr=subprocess.PIPE,
+                                                timeout=60).returncode, 3)
+
+    def test_help_names_the_variables(self):
+        self.assertIn("NCCL_NET_GDR_LEVEL", self.topo("--help"))
+
+
 class Run(Case):
     RUN = os.path.join(BIN, "tutti-run")
 

@@ -1,0 +1,158 @@
+/* From the best path to the one that is used: what P2P, GPUDirect and PXN make of paths, in this order. And which GPUs
+ * are left to a rank. See internal.h. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "topology/internal.h"
+
+static int gpu_node(const struct tt_topology *t, int gpu)
+{
+  return tt_topology_node(t, TT_NODE_GPU, gpu);
+}
+
+static ncclResult_t go_through_cpu(struct tt_topology *t, int gpu, int from, int to)
+{
+  int cpu = tt_topology_cpu_of_gpu(t, gpu);
+  return cpu < 0 ? ncclSuccess : tt_topology_go_through(t, tt_topology_node(t, TT_NODE_CPU, cpu), from, to);
+}
+
+/* GPUs that may not use each other's memory meet in that of the host, if they share it and the network is not faster.
+ */
+static ncclResult_t adjust_peers(struct tt_topology *t)
+{
+  const int ngpus = t->count[TT_NODE_GPU];
+  for (int g = 0; g < ngpus; g++) {
+    for (int p = 0; p < ngpus; p++)
+      if (!tt_topology_peer_access(t, p, g)) TT_TRY(go_through_cpu(t, g, gpu_node(t, p), gpu_node(t, g)));
+    for (int p = 0; p < ngpus; p++) {
+      if (p == g) continue;
+      bool shares = t->rules.shared_memory && t->nodes[gpu_node(t, p)].host == t->nodes[gpu_node(t, g)].host;
+      bool better = tt_topology_net_is_better(t, p, g);
+      if (better || (!shares && !tt_topology_peer_access(t, p, g)))
+        tt_topology_path_between(t, TT_NODE_GPU, p, TT_NODE_GPU, g)->type = TT_PATH_NET;
+    }
+  }
+  return ncclSuccess;
+}
+
+/* A NIC at the CPU that a GPU reaches by a chip-to-chip link is nearer than the PCI path to it says. */
+static ncclResult_t adjust_c2c(struct tt_topology *t)
+{
+  ncclResult_t result;
+  int *nets = NULL;
+  TT_TRY_GOTO(TT_CALLOC(&nets, (size_t)t->count[TT_NODE_NET] + 1), result, out);
+  for (int g = 0; g < t->count[TT_NODE_GPU]; g++) {
+    int cpu = tt_topology_cpu_of_gpu(t, g);
+    int nnets = cpu < 0 ? 0 : tt_topology_nearest(t, TT_NODE_GPU, g, TT_NODE_NET, nets);
+    for (int i = 0; i < nnets; i++) {
+      const struct tt_path *own = tt_topology_path_between(t, TT_NODE_GPU, g, TT_NODE_CPU, cpu);
+      const struct tt_path *its = tt_topology_path_between(t, TT_NODE_NET, nets[i], TT_NODE_CPU, cpu);
+      if (tt_topology_join_types(own->type, its->type) != TT_PATH_P2C) continue;
+      struct tt_path *there = tt_topology_path_between(t, TT_NODE_GPU, g, TT_NODE_NET, nets[i]);
+      struct tt_path *back = tt_topology_path_between(t, TT_NODE_NET, nets[i], TT_NODE_GPU, g);
+      there->type = TT_MIN(there->type, TT_PATH_P2C);
+      back->type = TT_MIN(back->type, TT_PATH_P2C);
+    }
+  }
+out:
+  free(nets);
+  return result;
+}
+
+/* Whether a GPU does better to hand what it sends to a NET to the GPU beside that. */
+static bool prefers_pxn(const struct tt_topology *t, int gpu, int relay, int net)
+{
+  if (!t->rules.pxn || relay < 0 || relay == gpu) return false;
+  const struct tt_path *own = tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_NET, net);
+  const struct tt_path *its = tt_topology_path_between(t, TT_NODE_GPU, relay, TT_NODE_NET, net);
+  const struct tt_path *between = tt_topology_path_between(t, TT_NODE_GPU, relay, TT_NODE_GPU, gpu);
+  if (its->type > (t->rules.pxn_c2c ? TT_PATH_P2C : TT_PATH_PXB) || between->type > TT_PATH_NVL) return false;
+  if (t->nodes[gpu_node(t, gpu)].host != t->nodes[gpu_node(t, relay)].host) return false;
+  if (!tt_topology_gpu_direct(t, relay, net, true)) return false;
+  return its->bandwidth > own->bandwidth || own->type > TT_PATH_PXN;
+}
+
+static ncclResult_t adjust_net(struct tt_topology *t, int net, int gpu)
+{
+  const int from = gpu_node(t, gpu), to = tt_topology_node(t, TT_NODE_NET, net);
+  int relay = t->rules.pxn ? tt_topology_gpu_of_net(t, net) : -1;
+  if (prefers_pxn(t, gpu, relay, net)) TT_TRY(tt_topology_go_through(t, gpu_node(t, relay), from, to));
+  if (tt_topology_path(t, from, to)->type >= TT_PATH_PHB || tt_topology_gpu_direct(t, gpu, net, false))
+    return ncclSuccess;
+  TT_TRY(go_through_cpu(t, gpu, to, from));
+  return go_through_cpu(t, gpu, from, to);
+}
+
+ncclResult_t tt_topology_adjust_paths(struct tt_topology *t)
+{
+  TT_TRY(adjust_peers(t));
+  TT_TRY(adjust_c2c(t));
+  for (int n = 0; n < t->count[TT_NODE_NET]; n++)
+    for (int g = 0; g < t->count[TT_NODE_GPU]; g++) TT_TRY(adjust_net(t, n, g));
+  for (int n = 0; n < t->count[TT_NODE_NET]; n++) {
+    struct tt_node *node = &t->nodes[tt_topology_node(t, TT_NODE_NET, n)];
+    node->net.local_gpu = tt_topology_gpu_of_net(t, n);
+    for (int g = 0; g < t->count[TT_NODE_GPU] && node->net.same_as != n; g++)
+      *tt_topology_path_between(t, TT_NODE_NET, n, TT_NODE_GPU, g) =
+          *tt_topology_path_between(t, TT_NODE_NET, node->net.same_as, TT_NODE_GPU, g);
+  }
+  return ncclSuccess;
+}
+
+/* Takes nodes away, and the links to them. */
+static ncclResult_t remove_nodes(struct tt_topology *t, const bool *gone)
+{
+  int *placed, kept = 0, nlinks = 0;
+  TT_TRY(TT_CALLOC(&placed, (size_t)t->nnodes));
+  for (int type = 0, n = 0; type < TT_NODE_TYPES; type++) {
+    int end = n + t->count[type];
+    t->first[type] = kept;
+    for (; n < end; n++) placed[n] = gone[n] ? -1 : kept++;
+    t->count[type] = kept - t->first[type];
+  }
+  for (int n = 0; n < t->nnodes; n++) {
+    struct tt_node node = t->nodes[n];
+    if (placed[n] < 0) continue;
+    int first = nlinks;
+    for (int l = node.first_link; l < node.first_link + node.nlinks; l++) {
+      struct tt_link link = t->links[l];
+      if (placed[link.to] < 0) continue;
+      link.from = placed[n];
+      link.to = placed[link.to];
+      t->links[nlinks++] = link;
+    }
+    node.first_link = first;
+    node.nlinks = nlinks - first;
+    node.index = placed[n] - t->first[node.type];
+    t->nodes[placed[n]] = node;
+  }
+  t->nnodes = kept;
+  t->nlinks = nlinks;
+  free(placed);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_topology_trim(struct tt_topology *t, int rank, bool *trimmed)
+{
+  ncclResult_t result;
+  const int ngpus = t->count[TT_NODE_GPU];
+  int *domain = NULL, mine = 0;
+  bool *gone = NULL;
+  *trimmed = false;
+  TT_TRY_GOTO(TT_CALLOC(&domain, (size_t)ngpus), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&gone, (size_t)t->nnodes), result, out);
+  for (int g = 0; g < ngpus; g++) {
+    domain[g] = g;
+    for (int p = 0; p < g; p++)
+      if (tt_topology_path_between(t, TT_NODE_GPU, g, TT_NODE_GPU, p)->type < TT_PATH_NET)
+        domain[g] = TT_MIN(domain[g], domain[p]);
+    if (t->nodes[gpu_node(t, g)].gpu.rank == rank) mine = domain[g];
+  }
+  for (int g = 0; g < ngpus; g++)
+    if (domain[g] != mine) *trimmed = gone[gpu_node(t, g)] = true;
+  if (*trimmed) TT_TRY_GOTO(remove_nodes(t, gone), result, out);
+out:
+  free(domain);
+  free(gone);
+  return result;
+}

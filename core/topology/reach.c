@@ -1,0 +1,73 @@
+/* Who may use whose memory: GPUs each other's, NETs that of GPUs. See topology.h. */
+#include "base/check.h"
+#include "topology/internal.h"
+
+static const struct tt_node *gpu_at(const struct tt_topology *t, int index)
+{
+  return &t->nodes[tt_topology_node(t, TT_NODE_GPU, index)];
+}
+
+bool tt_topology_peer_access(const struct tt_topology *t, int from, int to)
+{
+  int level = t->rules.peer_level;
+  if (level < 0) {
+    const struct tt_node *cpu = &t->nodes[tt_topology_node(t, TT_NODE_CPU, 0)];
+    bool amd = cpu->cpu.arch == TT_ARCH_X86 && cpu->cpu.vendor == TT_VENDOR_AMD;
+    level = amd && t->count[TT_NODE_DEV] <= 2 ? TT_PATH_SYS : TT_PATH_PXB;
+  }
+  if (!t->rules.peers) level = TT_PATH_LOC;
+  return tt_topology_path_between(t, TT_NODE_GPU, from, TT_NODE_GPU, to)->type <= level;
+}
+
+/* Of the paths to NETs that avoid the CPU. */
+static float best_to_net(const struct tt_topology *t, int gpu)
+{
+  float best = 0;
+  for (int n = 0; n < t->count[TT_NODE_NET]; n++) {
+    const struct tt_path *path = tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_NET, n);
+    if (path->type <= TT_PATH_PXB) best = TT_MAX(best, path->bandwidth);
+  }
+  return best;
+}
+
+bool tt_topology_net_is_better(const struct tt_topology *t, int from, int to)
+{
+  if (!t->rules.net_intra) return false;
+  float direct = tt_topology_path_between(t, TT_NODE_GPU, from, TT_NODE_GPU, to)->bandwidth;
+  return best_to_net(t, from) > direct && best_to_net(t, to) > direct;
+}
+
+/* GPUs before sm 80 are read well only where NVLink takes the other traffic off their PCI link. */
+static bool reads_well(const struct tt_topology *t, int gpu)
+{
+  if (t->rules.gpu_direct_read != -2) return t->rules.gpu_direct_read != 0;
+  if (gpu_at(t, gpu)->gpu.sm >= 80 || t->count[TT_NODE_GPU] == 1) return true;
+  for (int p = 0; p < t->count[TT_NODE_GPU]; p++)
+    if (p != gpu && tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_GPU, p)->type == TT_PATH_NVL) return true;
+  return false;
+}
+
+/* The GPU whose memory a NET is to reach: with PXN not the sender's own, but that of the GPU before the NIC. */
+static int owner_of_buffer(const struct tt_topology *t, int gpu, const struct tt_path *path)
+{
+  if (path->type != TT_PATH_PXN) return gpu;
+  int last = gpu;
+  for (int s = path->first; s >= 0; s = t->steps[s].next) {
+    const struct tt_node *node = &t->nodes[t->links[t->steps[s].link].to];
+    if (node->type == TT_NODE_GPU) last = node->index;
+  }
+  return last;
+}
+
+bool tt_topology_gpu_direct(const struct tt_topology *t, int gpu, int net, bool read)
+{
+  const struct tt_node *node = &t->nodes[tt_topology_node(t, TT_NODE_NET, net)];
+  net = node->net.same_as;
+  if (!node->net.gdr || !gpu_at(t, gpu)->gpu.gdr) return false;
+  if (read && !reads_well(t, gpu)) return false;
+  int level = t->rules.gpu_direct_level;
+  if (level < 0) level = t->rules.gpu_direct_c2c ? TT_PATH_P2C : TT_PATH_PXB;
+  const struct tt_path *path = tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_NET, net);
+  int owner = owner_of_buffer(t, gpu, path);
+  return tt_topology_path_between(t, TT_NODE_GPU, owner, TT_NODE_NET, net)->type <= level;
+}

@@ -1,0 +1,31 @@
+/* What users say of paths: which GPUs may reach each other how. A table names the variables; see rules.c. */
+#ifndef TT_TOPOLOGY_RULES_H
+#define TT_TOPOLOGY_RULES_H
+
+#include <stdbool.h>
+#include "nccl.h"
+
+struct tt_topology_rules {
+  int peer_level;       /* the farthest path type on which GPUs use each other's memory; -1: by the machine */
+  int gpu_direct_level; /* the same for NETs and GPUs; -1: by the machine */
+  int gpu_direct_read;  /* whether NETs read GPUs' memory directly: 0, 1, -2: by the machine */
+  bool gpu_direct_c2c;  /* also across a C2C link */
+  bool peers;           /* false: GPUs never use each other's memory */
+  bool shared_memory;   /* false: ranks never share host memory */
+  bool relays;          /* false: no NVLink path leads through another GPU */
+  bool net_intra;       /* false: the network is never preferred between GPUs of a host */
+  bool pxn;             /* false: no GPU uses the NIC of another */
+  bool pxn_c2c;         /* also where that GPU reaches it by a C2C link */
+  int nets_per_gpu;     /* 0: shared out evenly; -1: all; else at most so many */
+};
+
+struct tt_topology_rules tt_topology_rules_default(void);
+/* Sets what the variable `name` says: ncclInvalidUsage naming it, its value and the values allowed. *known tells
+ * whether the table has it. */
+ncclResult_t tt_topology_rules_set(struct tt_topology_rules *rules, const char *name, const char *value, bool *known);
+/* Sets all that the environment says. */
+ncclResult_t tt_topology_rules_from_environment(struct tt_topology_rules *rules);
+/* Name and meaning of variable number i; false past the end. */
+bool tt_topology_rules_describe(int i, const char **name, const char **meaning);
+
+#endif

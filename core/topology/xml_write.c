@@ -1,0 +1,78 @@
+/* From tree to text that NCCL's own reader takes: see xml.h. */
+#include "topology/xml.h"
+
+#include <errno.h>
+#include <string.h>
+#include "base/check.h"
+
+/* NCCL resolves no entities, so they are used only where XML leaves no choice. */
+static void write_value(const char *value, FILE *out)
+{
+  for (; *value; value++) {
+    switch (*value) {
+    case '&':
+      fputs("&amp;", out);
+      break;
+    case '<':
+      fputs("&lt;", out);
+      break;
+    case '"':
+      fputs("&quot;", out);
+      break;
+    case '\t':
+      fputs("&#9;", out);
+      break;
+    case '\n':
+      fputs("&#10;", out);
+      break;
+    case '\r':
+      fputs("&#13;", out);
+      break;
+    default:
+      fputc(*value, out);
+    }
+  }
+}
+
+static void write_begin(const struct tt_xml *xml, int element, int depth, FILE *out)
+{
+  const struct tt_xml_element *e = &xml->elements[element];
+  fprintf(out, "%*s<%s", 2 * depth, "", e->name);
+  for (int a = e->attributes; a >= 0; a = xml->attributes[a].next) {
+    fprintf(out, " %s=\"", xml->attributes[a].name);
+    write_value(xml->attributes[a].value, out);
+    fputc('"', out);
+  }
+  fputs(e->first >= 0 ? ">\n" : "/>\n", out);
+}
+
+ncclResult_t tt_xml_write(const struct tt_xml *xml, FILE *out)
+{
+  int depth = 0;
+  for (int e = xml->count > 0 ? 0 : -1; e >= 0;) {
+    write_begin(xml, e, depth, out);
+    if (xml->elements[e].first >= 0) {
+      e = xml->elements[e].first;
+      depth++;
+      continue;
+    }
+    while (e >= 0 && xml->elements[e].next < 0) { /* the last of its parent ends the parent too */
+      e = xml->elements[e].parent;
+      if (e >= 0) fprintf(out, "%*s</%s>\n", 2 * --depth, "", xml->elements[e].name);
+    }
+    if (e >= 0) e = xml->elements[e].next;
+  }
+  if (fflush(out) != 0 || ferror(out))
+    return TT_FAIL(ncclSystemError, "the topology could not be written: %s", strerror(errno));
+  return ncclSuccess;
+}
+
+ncclResult_t tt_xml_write_file(const struct tt_xml *xml, const char *path)
+{
+  FILE *file = fopen(path, "we");
+  if (!file) return TT_FAIL(ncclInvalidUsage, "cannot write %s: %s", path, strerror(errno));
+  ncclResult_t result = tt_xml_write(xml, file);
+  if (fclose(file) != 0 && result == ncclSuccess)
+    result = TT_FAIL(ncclSystemError, "%s could not be written: %s", path, strerror(errno));
+  return result;
+}

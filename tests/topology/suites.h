@@ -1,0 +1,13 @@
+/* The suites of this folder. */
+#ifndef TEST_SUITES_H
+#define TEST_SUITES_H
+
+#include <check.h>
+
+Suite *suite_xml(void);
+Suite *suite_model(void);
+Suite *suite_paths(void);
+Suite *suite_random(void);
+Suite *suite_broken(void);
+
+#endif

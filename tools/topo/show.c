@@ -1,0 +1,115 @@
+/* The machine as a tree: each host's CPUs, what hangs off them, and links that leave the tree. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "topo.h"
+
+static void label(const struct tt_topology *t, int node)
+{
+  char text[64];
+  fputs(tt_topology_label(t, node, text, sizeof(text)), stdout);
+}
+
+static void print_cpu(const struct tt_node *node)
+{
+  static const char *const archs[] = {"unknown architecture", "x86_64", "ppc64", "arm64"};
+  static const char *const vendors[] = {"", " Intel", " AMD", " Zhaoxin"};
+  static const char *const models[] = {
+      "", ", Broadwell or older", ", Skylake", ", Sapphire Rapids", ", Emerald Rapids or newer", ", Yongfeng"};
+  printf("  %s%s%s", archs[node->cpu.arch], vendors[node->cpu.vendor], models[node->cpu.model]);
+  if (CPU_COUNT(&node->cpu.cpus) > 0) printf(", %d processors", CPU_COUNT(&node->cpu.cpus));
+}
+
+static void print_node(const struct tt_topology *t, int n)
+{
+  const struct tt_node *node = &t->nodes[n];
+  label(t, n);
+  switch (node->type) {
+  case TT_NODE_CPU:
+    print_cpu(node);
+    break;
+  case TT_NODE_DEV:
+    printf("  sm %d%s", node->gpu.sm, node->gpu.gdr ? ", GPUDirect" : "");
+    break;
+  case TT_NODE_GPU:
+    printf("  (device %d)", node->gpu.dev);
+    break;
+  case TT_NODE_NET:
+    printf("  %g GB/s, port %d%s%s", (double)node->net.bandwidth, node->net.port, node->net.gdr ? ", GPUDirect" : "",
+           node->net.collnet ? ", reduces" : "");
+    if (node->net.same_as != node->index) fputs(", the same device once more", stdout);
+    break;
+  default:
+    break;
+  }
+}
+
+/* Links beside the tree: to NVSwitches, other GPUs, other CPUs, other switches. */
+static void print_others(const struct tt_topology *t, int n, int depth)
+{
+  const struct tt_node *node = &t->nodes[n];
+  for (int l = node->first_link; l < node->first_link + node->nlinks; l++) {
+    const struct tt_link *link = &t->links[l];
+    bool tree = link->type == TT_LINK_PCI || link->type == TT_LINK_NET ||
+                (link->type == TT_LINK_LOC && t->nodes[link->to].type != TT_NODE_PCI);
+    if (tree) continue;
+    printf("%*s+ %s %g to ", 2 * depth, "", tt_topology_name_link(link->type), (double)link->bandwidth);
+    label(t, link->to);
+    putchar('\n');
+  }
+}
+
+/* The next link of `node` that leads down, from `l` on; -1: none. Down is away from `up`, the node it was reached by.
+ */
+static int next_down(const struct tt_topology *t, int node, int up, int l)
+{
+  const int end = t->nodes[node].first_link + t->nodes[node].nlinks;
+  for (; l < end; l++) {
+    const struct tt_link *link = &t->links[l];
+    enum tt_node_type to = t->nodes[link->to].type;
+    if (link->to == up || to == TT_NODE_CPU) continue;
+    if (link->type == TT_LINK_PCI || link->type == TT_LINK_NET || (link->type == TT_LINK_LOC && to == TT_NODE_GPU))
+      return l;
+  }
+  return -1;
+}
+
+static void show_below(const struct tt_topology *t, int cpu)
+{
+  int depth = 0, via[TT_XML_MOST_DEPTH + 4]; /* the link by which each level was reached */
+  int node = cpu, next = t->nodes[cpu].first_link;
+  for (;;) {
+    int up = depth > 0 ? t->links[via[depth - 1]].from : -1;
+    int down = next_down(t, node, up, next);
+    if (down >= 0) {
+      via[depth++] = down;
+      node = t->links[down].to;
+      next = t->nodes[node].first_link;
+      printf("%*s", 2 * depth, "");
+      if (t->links[down].type == TT_LINK_PCI) printf("- %g - ", (double)t->links[down].bandwidth);
+      print_node(t, node);
+      putchar('\n');
+      print_others(t, node, depth + 1);
+    } else {
+      if (depth == 0) return;
+      next = via[--depth] + 1;
+      node = t->links[via[depth]].from;
+    }
+  }
+}
+
+void topo_show(const struct tt_topology *t)
+{
+  printf("%d GPUs, %d NETs, %d CPUs, %d hosts; best path %g GB/s, links of a GPU together %g GB/s%s\n",
+         t->count[TT_NODE_GPU], t->count[TT_NODE_NET], t->count[TT_NODE_CPU], t->nhosts, (double)t->max_bandwidth,
+         (double)t->total_bandwidth, t->inter ? "; other ranks are reached by network" : "");
+  if (t->count[TT_NODE_GPU] < t->nranks)
+    printf("%d more GPUs of the file are reached over the network only\n", t->nranks - t->count[TT_NODE_GPU]);
+  for (int c = 0; c < t->count[TT_NODE_CPU]; c++) {
+    int node = tt_topology_node(t, TT_NODE_CPU, c);
+    print_node(t, node);
+    putchar('\n');
+    print_others(t, node, 1);
+    show_below(t, node);
+  }
+}

@@ -1,0 +1,17 @@
+/* The commands of tutti-topo. Each writes to standard output. */
+#ifndef TOPO_TOPO_H
+#define TOPO_TOPO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "topology/topology.h"
+
+/* Exit statuses. */
+enum topo_status { TOPO_GOOD = 0, TOPO_REFUSED = 1, TOPO_USAGE = 2, TOPO_FAILED = 3 };
+
+/* The machine as a tree. */
+void topo_show(const struct tt_topology *topology);
+/* Tables of paths; `steps`: also each path, node by node. */
+void topo_paths(const struct tt_topology *topology, bool steps);
+
+#endif
