@@ -1,6 +1,6 @@
 /* Arithmetic on 8-byte words of elements. The rules are those of the host device (kernels/host/host.h), so that both
  * give the same bits: 16-bit types are combined in fp32 and rounded once, to nearest even; a scaled input is rounded to
- * its type before it is combined; integers wrap; the minimum of a and b is `b < a ? b : a`. */
+ * its type before it is combined; integers wrap; in a minimum or maximum a NaN gives way to a number. */
 #ifndef TT_KERNELS_CUDA_ELEMENT_CUH
 #define TT_KERNELS_CUDA_ELEMENT_CUH
 
@@ -101,6 +101,16 @@ template <> __device__ __forceinline__ double tt_multiply(double a, double b)
   return __dmul_rn(a, b);
 }
 
+/* A NaN, which is not equal to itself, gives way to a number on either side. */
+template <typename V> __device__ __forceinline__ V tt_larger(V a, V b)
+{
+  return b > a || a != a ? b : a;
+}
+template <typename V> __device__ __forceinline__ V tt_smaller(V a, V b)
+{
+  return b < a || a != a ? b : a;
+}
+
 template <typename V> __device__ __forceinline__ V tt_scale_factor(uint64_t bits)
 {
   return (V)bits;
@@ -161,10 +171,10 @@ template <typename T> struct tt_word {
       for (int i = 0; i < N; i++) value[i] = tt_multiply<V>(value[i], other.value[i]);
     } else if (op == ncclMax) {
 #pragma unroll
-      for (int i = 0; i < N; i++) value[i] = other.value[i] > value[i] ? other.value[i] : value[i];
+      for (int i = 0; i < N; i++) value[i] = tt_larger<V>(value[i], other.value[i]);
     } else {
 #pragma unroll
-      for (int i = 0; i < N; i++) value[i] = other.value[i] < value[i] ? other.value[i] : value[i];
+      for (int i = 0; i < N; i++) value[i] = tt_smaller<V>(value[i], other.value[i]);
     }
   }
   /* The word, after a division where one is due. */
