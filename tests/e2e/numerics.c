@@ -2,7 +2,8 @@
  *     e2e_numerics threads|processes NRANKS COLLECTIVE...
  * A line of standard output is `RANK COLLECTIVE TYPE OP COUNT DIGEST`. Each operation is done several times: again, in
  * place, with buffers that are aligned to nothing, and in place on some ranks only; a difference between these ends the
- * program with status 1, an error with status 3. With E2E_HOSTS, one letter a rank, processes say that they are on
+ * program with status 1, as does an average of integers that is not the wrapped sum divided towards zero; an error with
+ * status 3. With E2E_HOSTS, one letter a rank, processes say that they are on
  * hosts of these names. */
 #include <pthread.h>
 #include <stdbool.h>
@@ -22,7 +23,8 @@ static const struct format {
   int exponent, fraction; /* bits */
 } formats[] = {{"half", ncclFloat16, 5, 10},    {"bfloat16", ncclBfloat16, 8, 7}, {"float", ncclFloat32, 8, 23},
                {"double", ncclFloat64, 11, 52}, {"e4m3", ncclFloat8e4m3, 4, 3},   {"e5m2", ncclFloat8e5m2, 5, 2},
-               {"int32", ncclInt32, 0, 31}};
+               {"int8", ncclInt8, 0, 7},        {"uint8", ncclUint8, 0, 7},       {"int32", ncclInt32, 0, 31},
+               {"uint32", ncclUint32, 0, 31},   {"int64", ncclInt64, 0, 63},      {"uint64", ncclUint64, 0, 63}};
 static const char *const collectives[] = {"all_reduce", "reduce_scatter", "reduce"};
 static const char *const ops[] = {"sum", "prod", "max", "min", "avg"};
 static const size_t counts[] = {7, 1000};
@@ -97,6 +99,44 @@ static void reduce(int rank, ncclComm_t comm, const struct operation *o, const u
   free(memory[1]);
 }
 
+static bool is_signed(const struct format *format)
+{
+  return format->type == ncclInt8 || format->type == ncclInt32 || format->type == ncclInt64;
+}
+
+/* An integer of that type, extended to 64 bits. */
+static uint64_t extend(const struct format *format, uint64_t value)
+{
+  int unused = 63 - format->fraction;
+  return is_signed(format) ? (uint64_t)((int64_t)(value << unused) >> unused) : value << unused >> unused;
+}
+
+/* The average of all ranks' integers from place `first` on; most sums are too large for their type. */
+static void check_average(const struct operation *o, size_t first, const unsigned char *result)
+{
+  size_t bytes = (size_t)(1 + o->format->fraction) / 8, all = first + o->count;
+  unsigned char *input = calloc(all, bytes);
+  uint64_t *sums = calloc(all, sizeof(*sums)), one = 0;
+  for (int r = 0; r < nranks; r++) {
+    fill(o->format, r, all, input);
+    for (size_t i = first; i < all; i++) {
+      memcpy(&one, input + i * bytes, bytes);
+      sums[i] += one;
+    }
+  }
+  for (size_t i = first; i < all; i++) {
+    uint64_t sum = extend(o->format, sums[i]);
+    uint64_t wanted = is_signed(o->format) ? (uint64_t)((int64_t)sum / nranks) : sum / (uint64_t)nranks;
+    memcpy(&one, result + (i - first) * bytes, bytes);
+    if (extend(o->format, one) == wanted) continue;
+    printf("the average of %s, %s, at %zu is %llx, not %llx\n", collectives[o->collective], o->format->name, i,
+           (unsigned long long)extend(o->format, one), (unsigned long long)wanted);
+    exit(DIFFERENT);
+  }
+  free(input);
+  free(sums);
+}
+
 static void try_operation(int rank, ncclComm_t comm, struct operation o)
 {
   static const char *const variants[] = {"", "the second time", "in place", "unaligned", "in place here and there"};
@@ -111,6 +151,8 @@ static void try_operation(int rank, ncclComm_t comm, struct operation o)
       exit(DIFFERENT);
     }
   }
+  if (o.format->exponent == 0 && o.op == ncclAvg && (o.collective < 2 || rank == 0))
+    check_average(&o, o.collective == 1 ? (size_t)rank * o.count : 0, first);
   printf("%d %s %s %s %zu %016llx\n", rank, collectives[o.collective], o.format->name, ops[o.op], o.count,
          (unsigned long long)digest(first, size));
   free(numbers);
@@ -125,7 +167,8 @@ static void *run(void *arg)
   check(rank, ncclCommInitRank(&comm, nranks, id, rank), comm);
   for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
     for (int op = ncclSum; op <= ncclAvg; op++) {
-      if (op == ncclAvg && formats[f].exponent + formats[f].fraction == 7) continue; /* fp8 has no average */
+      bool has_average = formats[f].fraction > 3; /* fp8 has none */
+      if (op == ncclAvg ? !has_average : formats[f].exponent == 0 && formats[f].type != ncclInt32) continue;
       for (int c = 0; c < 3; c++)
         for (int n = 0; chosen[c] && n < 2; n++)
           try_operation(rank, comm, (struct operation){&formats[f], c, op, 0, counts[n]});

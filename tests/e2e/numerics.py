@@ -11,7 +11,7 @@ from matrix import CHOICE, FUNCTIONS, HAVE
 PROGRAM = os.environ["E2E_NUMERICS"]
 CHOOSES = {name: have & {"all_reduce", "reduce_scatter", "reduce"} for name, have in HAVE.items()}
 CHOOSES.update(oneshot={"all_reduce"}, twoshot={"all_reduce"})
-KINDS = 5 * 5 + 2 * 4  # types and operations
+KINDS = 5 * 5 + 2 * 4 + 5  # floats and int32, fp8, the average alone of the other integers
 # What chooses the algorithm and protocol of a run, and which ranks it has.
 RUNS = [{"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
         for algorithm in ("ring", "tree", "oneshot", "twoshot", "direct", "pat") for protocol in ("Simple", "LL")]
@@ -71,7 +71,8 @@ class Determinism(Case):
         for op in ("max", "min"):
             for kind in ("half", "bfloat16", "float", "double", "e4m3", "e5m2"):
                 self.assertEqual(ring["all_reduce", kind, op, "1000"], tree["all_reduce", kind, op, "1000"], kind)
-        self.assertEqual(ring["all_reduce", "int32", "avg", "1000"], tree["all_reduce", "int32", "avg", "1000"])
+        for op in ("sum", "prod", "max", "min", "avg"):
+            self.assertEqual(ring["all_reduce", "int32", op, "1000"], tree["all_reduce", "int32", op, "1000"], op)
 
 
 if __name__ == "__main__":

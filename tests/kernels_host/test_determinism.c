@@ -307,11 +307,13 @@ static void reduce_here(int type, int nranks, bool pairwise, unsigned char *out)
 /* Algorithms in which all inputs meet in one instruction round once. */
 START_TEST(test_one_rounding)
 {
-  static const int kinds[][2] = {{TT_ALGO_ONE_SHOT, TT_PROTO_SIMPLE},
-                                 {TT_ALGO_ONE_SHOT, TT_PROTO_LL},
-                                 {TT_ALGO_TWO_SHOT, TT_PROTO_SIMPLE},
-                                 {TT_ALGO_TWO_SHOT, TT_PROTO_LL},
-                                 {TT_ALGO_NVLS, TT_PROTO_SIMPLE}};
+  static const int kinds[][3] = {{TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, TT_PROTO_SIMPLE},
+                                 {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, TT_PROTO_LL},
+                                 {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, TT_PROTO_SIMPLE},
+                                 {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, TT_PROTO_LL},
+                                 {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, TT_PROTO_SIMPLE},
+                                 {TT_FUNC_REDUCE, TT_ALGO_DIRECT, TT_PROTO_SIMPLE},
+                                 {TT_FUNC_REDUCE, TT_ALGO_DIRECT, TT_PROTO_LL}};
   static struct results results;
   static unsigned char once[COUNT * ELEMENT], pairwise[COUNT * ELEMENT];
   int type = types[_i];
@@ -320,14 +322,14 @@ START_TEST(test_one_rounding)
   reduce_here(type, MAX_RANKS, true, pairwise);
   if (tt_datatype_bytes(type) < 4) ck_assert_mem_ne(once, pairwise, bytes); /* the inputs tell the two apart */
   for (size_t k = 0; k < TT_COUNT(kinds); k++) {
-    struct operation o = {.collective = TT_FUNC_ALL_REDUCE,
-                          .algorithm = kinds[k][0],
-                          .protocol = kinds[k][1],
+    struct operation o = {.collective = kinds[k][0],
+                          .algorithm = kinds[k][1],
+                          .protocol = kinds[k][2],
                           .type = type,
                           .op = ncclSum,
                           .nranks = MAX_RANKS};
     run(&o, &variants[0], &results);
-    ck_assert_mem_eq(results.bytes[0], once, bytes);
+    ck_assert_mem_eq(results.bytes[MAX_RANKS - 1], once, bytes); /* the root's */
   }
 }
 END_TEST

@@ -1,5 +1,6 @@
 /* What docs/numerics.md promises of single reductions: fp8, one rounding an instruction, NaN, averages of integers, and
- * the same numbers from all sets of inner loops. */
+ * the same numbers from all sets of inner loops. With argument `all` it converts every float there is to fp8, which
+ * takes a minute or more; without, one in 4099. */
 #include <math.h>
 #include <string.h>
 #include "kernels/host/half.h"
@@ -107,6 +108,46 @@ START_TEST(test_fp8_rounding)
       EXPECT(out[i] == wanted, "%s type %d: %a became %02x, not %02x", kernels->name, type, (double)in[i], out[i],
              wanted);
     }
+  }
+}
+END_TEST
+
+static size_t float_step = 4099; /* of the floats' bits; a prime, so that all exponents and low bits come */
+
+/* Floats from small to large, of both signs, against the code whose number is nearest: it changes halfway between two
+ * neighbours, where the even one is taken. */
+START_TEST(test_fp8_all_floats)
+{
+  enum { MANY = 65536 };
+  int type = fp8_types[_i], largest = type == ncclFloat8e4m3 ? 0x7e : 0x7b, code = 0;
+  static float in[MANY];
+  static uint8_t wanted[MANY], out[MANY];
+  uint64_t bits = 0, infinity = 0x7f800000;
+  while (bits < infinity) {
+    int n = 0;
+    for (; n < MANY && bits <= infinity; n += 2, bits += float_step) {
+      in[n] = tt_bits_float((uint32_t)bits);
+      in[n + 1] = -in[n];
+      for (; code < largest; code++) {
+        double middle = (reference_fp8_value(type, (uint8_t)code) + reference_fp8_value(type, (uint8_t)(code + 1))) / 2;
+        if (in[n] < middle || (in[n] == middle && code % 2 == 0)) break;
+      }
+      wanted[n] = (uint8_t)code;
+      wanted[n + 1] = (uint8_t)(code | 128);
+    }
+    const struct tt_reduce_kernels *kernels;
+    for (int level = 0; (kernels = tt_reduce_kernels(level)) != NULL; level++) {
+      kernels->narrow[type](out, in, (size_t)n);
+      for (int i = 0; i < n; i++)
+        if (out[i] != wanted[i])
+          ck_abort_msg("%s type %d: %a became %02x, not %02x", kernels->name, type, (double)in[i], out[i], wanted[i]);
+    }
+  }
+  ck_assert_int_eq(code, largest);
+  for (bits = infinity + 1; bits <= 0x7fffffff; bits += float_step) {
+    float nan[] = {tt_bits_float((uint32_t)bits), tt_bits_float((uint32_t)bits | 0x80000000)};
+    tt_reduce_kernels(0)->narrow[type](out, nan, 2);
+    if (out[0] != 0x7f || out[1] != 0x7f) ck_abort_msg("type %d: NaN %08x became %02x", type, (unsigned)bits, out[0]);
   }
 }
 END_TEST
@@ -320,13 +361,15 @@ START_TEST(test_levels_agree)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+  if (argc == 2 && strcmp(argv[1], "all") == 0) float_step = 1;
   Suite *suite = suite_create("numerics");
   TCase *tcase = tcase_create("numerics");
   tcase_set_timeout(tcase, 0);
   tcase_add_loop_test(tcase, test_fp8_all_codes, 0, 2);
   tcase_add_loop_test(tcase, test_fp8_rounding, 0, 2);
+  tcase_add_loop_test(tcase, test_fp8_all_floats, 0, 2);
   tcase_add_loop_test(tcase, test_fp8_all_pairs, 0, 2);
   tcase_add_loop_test(tcase, test_fp8_all_scales, 0, 2);
   tcase_add_test(tcase, test_rounds_once);
