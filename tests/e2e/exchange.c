@@ -39,25 +39,39 @@ static void check(const struct rank *rank, const char *what, ncclResult_t result
 
 #define CHECK(rank, call) check((rank), #call, (call))
 
-static unsigned char byte_of(uint64_t key, size_t i)
+/* Random bytes; a message is a piece of them, which begins where its key says. */
+#define LARGE (((size_t)3 << 20) + 1)
+#define KEYS ((size_t)1 << 16)
+static unsigned char pattern[LARGE + KEYS];
+
+static void make_pattern(void)
 {
-  return (unsigned char)((key * 0x9e3779b97f4a7c15u >> 40) + i * 7 + (i >> 8));
+  uint64_t state = 1;
+  for (size_t i = 0; i < sizeof pattern; i++) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    pattern[i] = (unsigned char)(state >> 56);
+  }
+}
+
+static const unsigned char *piece(uint64_t key)
+{
+  return pattern + key * 40503 % KEYS;
 }
 
 static unsigned char *filled(uint64_t key, size_t bytes)
 {
   unsigned char *data = malloc(bytes + 1);
-  for (size_t i = 0; i < bytes; i++) data[i] = byte_of(key, i);
+  memcpy(data, piece(key), bytes);
   return data;
 }
 
 static void compare(const struct rank *rank, const char *what, uint64_t key, const unsigned char *data, size_t bytes)
 {
-  for (size_t i = 0; i < bytes; i++) {
-    if (data[i] == byte_of(key, i)) continue;
-    fprintf(stderr, "rank %d: %s: byte %zu of %zu is wrong\n", rank->rank, what, i, bytes);
-    _exit(1);
-  }
+  if (memcmp(data, piece(key), bytes) == 0) return;
+  size_t i = 0;
+  while (data[i] == piece(key)[i]) i++;
+  fprintf(stderr, "rank %d: %s: byte %zu of %zu is wrong\n", rank->rank, what, i, bytes);
+  _exit(1);
 }
 
 /* ---- alltoall ---- */
@@ -67,18 +81,16 @@ static void all_to_all(struct rank *rank, size_t bytes)
   size_t n = (size_t)nranks, me = (size_t)rank->rank;
   unsigned char *in = malloc(n * bytes + 1), *out = malloc(n * bytes + 1);
   for (int in_place = 0; in_place < 2; in_place++) {
-    for (size_t p = 0; p < n; p++)
-      for (size_t i = 0; i < bytes; i++) in[p * bytes + i] = byte_of(me * n + p, i);
+    for (size_t p = 0; p < n; p++) memcpy(in + p * bytes, piece(me * n + p), bytes);
     CHECK(rank, ncclAlltoAll(in, in_place ? in : out, bytes, ncclUint8, rank->comm, NULL));
     for (size_t p = 0; p < n; p++) compare(rank, "alltoall", p * n + me, (in_place ? in : out) + p * bytes, bytes);
   }
   for (int root = 0; root < nranks; root += nranks - 1) {
     memset(out, 0, n * bytes);
-    for (size_t i = 0; i < bytes; i++) in[i] = byte_of(me, i);
+    memcpy(in, piece(me), bytes);
     CHECK(rank, ncclGather(in, out, bytes, ncclUint8, root, rank->comm, NULL));
     for (size_t p = 0; p < n && rank->rank == root; p++) compare(rank, "gather", p, out + p * bytes, bytes);
-    for (size_t p = 0; p < n; p++)
-      for (size_t i = 0; i < bytes; i++) in[p * bytes + i] = byte_of(p + 77, i);
+    for (size_t p = 0; p < n; p++) memcpy(in + p * bytes, piece(p + 77), bytes);
     CHECK(rank, ncclScatter(in, out, bytes, ncclUint8, root, rank->comm, NULL));
     compare(rank, "scatter", me + 77, out, bytes);
   }
@@ -87,8 +99,6 @@ static void all_to_all(struct rank *rank, size_t bytes)
 }
 
 /* ---- order ---- */
-
-#define LARGE (((size_t)3 << 20) + 1)
 
 static void send_to(struct rank *rank, int peer, uint64_t key, size_t bytes)
 {
@@ -205,25 +215,22 @@ static void random_group(struct rank *rank, unsigned seed)
 
 /* ---- many ---- */
 
+/* Message m has m mod 17 bytes. */
 static void many(struct rank *rank, int count)
 {
   int to = rank->rank + 1 < nranks ? rank->rank + 1 : -1, from = rank->rank - 1;
-  unsigned char *in = calloc((size_t)count, 16), *out = filled((uint64_t)rank->rank, (size_t)count * 16);
+  unsigned char *in = calloc((size_t)count, 16);
   CHECK(rank, ncclGroupStart());
   for (int m = 0; m < count; m++) {
-    size_t at = (size_t)m * 16, bytes = (size_t)(m % 17);
-    if (to >= 0) CHECK(rank, ncclSend(out + at, bytes, ncclUint8, to, rank->comm, NULL));
-    if (from >= 0) CHECK(rank, ncclRecv(in + at, bytes, ncclUint8, from, rank->comm, NULL));
+    size_t bytes = (size_t)(m % 17);
+    uint64_t out = (uint64_t)(rank->rank + m);
+    if (to >= 0) CHECK(rank, ncclSend(piece(out), bytes, ncclUint8, to, rank->comm, NULL));
+    if (from >= 0) CHECK(rank, ncclRecv(in + (size_t)m * 16, bytes, ncclUint8, from, rank->comm, NULL));
   }
   CHECK(rank, ncclGroupEnd());
   for (int m = 0; m < count && from >= 0; m++)
-    for (size_t i = (size_t)m * 16; i < (size_t)m * 16 + (size_t)(m % 17) && i < (size_t)(m + 1) * 16; i++)
-      if (in[i] != byte_of((uint64_t)from, i)) {
-        fprintf(stderr, "rank %d: message %d of %d is wrong\n", rank->rank, m, count);
-        _exit(1);
-      }
+    compare(rank, "one of many messages", (uint64_t)(from + m), in + (size_t)m * 16, (size_t)(m % 17));
   free(in);
-  free(out);
 }
 
 /* ---- Running ---- */
@@ -290,6 +297,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "usage: e2e_exchange PROCESSES THREADS SCENARIO..., of at least 3 ranks\n");
     return 2;
   }
+  make_pattern();
   nranks = processes * threads;
   scenarios = argc - 3;
   scenario = argv + 3;
