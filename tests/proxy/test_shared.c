@@ -282,11 +282,11 @@ static void second_waits_for_first(const struct shape *shape, uint64_t first_ste
 
 START_TEST(order_of_the_users)
 {
-  static const uint64_t steps[] = {1, 2, 8, 9, 30};
-  for (int a = 0; a < 5; a++)
-    for (int b = 0; b < 5; b++)
+  static const uint64_t steps[] = {1, 9, 30};
+  for (int a = 0; a < 3; a++)
+    for (int b = 0; b < 3; b++)
       for (int per_link = 1; per_link <= 2; per_link++)
-        for (int pool = 1; pool <= 3; pool++)
+        for (int pool = 1; pool <= 3; pool += 2)
           second_waits_for_first(&(struct shape){2, per_link, 8, pool, 0}, steps[a], steps[b]);
 }
 END_TEST
@@ -358,7 +358,7 @@ static void leave(bool send, int pool, unsigned seed)
     tt_proxy_destroy(world.proxies[0]);
     ck_assert_int_eq(tt_proxy_create(wires_net(), 0, &world.proxies[0]), ncclSuccess);
   }
-  for (int i = 0; i < 300; i++) {
+  for (int i = 0; i < 100; i++) {
     for (int s = 1; s < 4; s++)
       for (int e = 0; e < 2; e++) device(&world.ends[s][e]);
     for (int s = 0; s < 4; s++) drive(&world, s);
@@ -372,7 +372,7 @@ START_TEST(leaving)
 {
   for (int send = 0; send < 2; send++)
     for (int pool = 1; pool <= 16; pool *= 4)
-      for (unsigned seed = 0; seed < 20; seed++) leave(send, pool, seed);
+      for (unsigned seed = 0; seed < 7; seed++) leave(send, pool, seed);
 }
 END_TEST
 
