@@ -44,6 +44,7 @@ echo "find_package(Tutti): ok"
 
 plugins=$(pkg --variable=plugindir)
 [ -f "$plugins/libtutti-net-socket.so" ] || { echo "$plugins has no libtutti-net-socket.so"; exit 1; }
+[ -f "$plugins/libtutti-tuner.so" ] || { echo "$plugins has no libtutti-tuner.so"; exit 1; }
 [ ! -f "$build/lib/tutti/libtutti-device-cuda.so" ] || [ -f "$plugins/libtutti-device-cuda.so" ] ||
   { echo "$plugins has no libtutti-device-cuda.so, which was built"; exit 1; }
 [ -x "$prefix/bin/tutti-perf" ] && [ -x "$prefix/bin/tutti-info" ] && [ -x "$prefix/bin/tutti-run" ] &&

@@ -48,5 +48,6 @@ const char *last_logged(void);
 void add_choice(Suite *suite);
 void add_files(Suite *suite);
 void add_reports(Suite *suite);
+void add_core(Suite *suite);
 
 #endif

@@ -11,6 +11,7 @@ int main(void)
   add_choice(suite);
   add_files(suite);
   add_reports(suite);
+  add_core(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -4,11 +4,13 @@
 #define TEST_TUNER_RULES_H
 
 #include <check.h>
+#include <stdbool.h>
 #include "plugins/tuner/rules.h"
 
 ncclResult_t parse_bytes(const char *text, size_t bytes, struct tt_table_rules *rules,
                          struct tt_table_mistake *mistake);
-void check_equal(const struct tt_table_rule *one, const struct tt_table_rule *other);
+/* But for the line. */
+bool equal(const struct tt_table_rule *one, const struct tt_table_rule *other);
 /* Tests of mutations.c: random rules written and read again, and files with random damage. */
 void add_mutations(TCase *tcase, int rounds, unsigned seed);
 

@@ -13,25 +13,24 @@
 ncclResult_t parse_bytes(const char *text, size_t bytes, struct tt_table_rules *rules, struct tt_table_mistake *mistake)
 {
   char *copy = malloc(bytes ? bytes : 1);
-  ck_assert_ptr_nonnull(copy);
   if (bytes) memcpy(copy, text, bytes);
   ncclResult_t result = tt_table_parse(copy, bytes, rules, mistake);
   free(copy);
   return result;
 }
 
-void check_equal(const struct tt_table_rule *one, const struct tt_table_rule *other)
+bool equal(const struct tt_table_rule *one, const struct tt_table_rule *other)
 {
-  ck_assert_int_eq(one->collective, other->collective);
-  ck_assert_uint_eq(one->min_bytes, other->min_bytes);
-  ck_assert_uint_eq(one->max_bytes, other->max_bytes);
-  ck_assert_int_eq(one->algorithm, other->algorithm);
-  ck_assert_int_eq(one->protocol, other->protocol);
-  ck_assert_int_eq(one->nchannels, other->nchannels);
-  ck_assert_int_eq(one->nnodes, other->nnodes);
-  ck_assert_int_eq(one->nranks, other->nranks);
-  ck_assert_int_eq(one->pipe_ops, other->pipe_ops);
-  ck_assert_int_eq(one->reg_buff, other->reg_buff);
+  return one->collective == other->collective && one->min_bytes == other->min_bytes &&
+         one->max_bytes == other->max_bytes && one->algorithm == other->algorithm && one->protocol == other->protocol &&
+         one->nchannels == other->nchannels && one->nnodes == other->nnodes && one->nranks == other->nranks &&
+         one->pipe_ops == other->pipe_ops && one->reg_buff == other->reg_buff;
+}
+
+static void check_equal(const struct tt_table_rule *one, const struct tt_table_rule *other)
+{
+  char first[TT_RULE_TEXT], second[TT_RULE_TEXT];
+  ck_assert_msg(equal(one, other), "%s is not %s", tt_table_rule_text(one, first), tt_table_rule_text(other, second));
 }
 
 static struct tt_table_rules read_good(const char *text)
@@ -147,7 +146,8 @@ START_TEST(many_rules)
   for (int i = 0; i < count; i++) at += sprintf(at, "allreduce,%d,%d," REST "\n", i, i + 1);
   struct tt_table_rules rules = read_good(text);
   ck_assert_int_eq(rules.count, count);
-  for (int i = 0; i < count; i++) ck_assert_uint_eq(rules.rule[i].min_bytes, (uint64_t)i);
+  for (int i = 0; i < count; i++)
+    if (rules.rule[i].min_bytes != (uint64_t)i) ck_abort_msg("rule %d is not in its place", i);
   tt_table_free(&rules);
   free(text);
 }
