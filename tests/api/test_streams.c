@@ -274,6 +274,8 @@ END_TEST
 
 struct caller {
   struct pair *pair;
+  cudaStream_t stream;
+  ncclResult_t result;
   pthread_t thread;
   _Atomic int done;
 };
@@ -482,6 +484,69 @@ START_TEST(abort_ends_waits)
 }
 END_TEST
 
+static void *call_both(void *arg)
+{
+  struct caller *caller = arg;
+  struct pair *pair = caller->pair;
+  ok(ncclGroupStart());
+  ok(reduce(pair, 0, caller->stream));
+  ok(reduce(pair, 0, NULL));
+  caller->result = ncclGroupEnd();
+  atomic_store(&caller->done, 1);
+  return NULL;
+}
+
+/* A group with a call on NULL waits for one on a stream, which waits for another communicator's operation. */
+START_TEST(abort_ends_a_group_that_waits)
+{
+  static struct pair waits, ends;
+  struct caller caller = {.pair = &ends};
+  open_pair(&waits);
+  open_pair(&ends);
+  caller.stream = waits.streams[0];
+  ok(reduce(&waits, 0, waits.streams[0]));
+  ck_assert_int_eq(pthread_create(&caller.thread, NULL, call_both, &caller), 0);
+  usleep(50000);
+  ck_assert(!atomic_load(&caller.done));
+  ok(ncclCommAbort(ends.comms[0]));
+  pthread_join(caller.thread, NULL);
+  ck_assert_int_eq(caller.result, ncclInternalError);
+  ck_assert_int_eq(tuttiStreamQuery(waits.streams[0]), ncclInProgress);
+  ok(reduce(&waits, 1, waits.streams[1]));
+  ck_assert_int_eq(tuttiStreamSynchronize(waits.streams[0]), ncclInternalError); /* the aborted one's */
+  ok(tuttiStreamSynchronize(waits.streams[1]));
+  is_reduced(&waits);
+  close_pair(&waits);
+  ok(ncclCommAbort(ends.comms[1]));
+  for (int r = 0; r < RANKS; r++) ok(tuttiStreamDestroy(ends.streams[r]));
+}
+END_TEST
+
+/* Of two communicators in one operation one is aborted: the other's part is done. */
+START_TEST(abort_of_one_of_two)
+{
+  static struct pair waits, ends, goes;
+  open_pair(&waits);
+  open_pair(&ends);
+  open_pair(&goes);
+  ok(reduce(&waits, 0, waits.streams[0]));
+  ok(ncclGroupStart());
+  ok(reduce(&ends, 0, waits.streams[0]));
+  ok(reduce(&goes, 0, waits.streams[0]));
+  ok(ncclGroupEnd());
+  ok(ncclCommAbort(ends.comms[0]));
+  ok(reduce(&waits, 1, waits.streams[1]));
+  ok(reduce(&goes, 1, goes.streams[1]));
+  ck_assert_int_eq(tuttiStreamSynchronize(waits.streams[0]), ncclInternalError);
+  ok(tuttiStreamSynchronize(goes.streams[1]));
+  is_reduced(&goes);
+  close_pair(&waits);
+  close_pair(&goes);
+  ok(ncclCommAbort(ends.comms[1]));
+  for (int r = 0; r < RANKS; r++) ok(tuttiStreamDestroy(ends.streams[r]));
+}
+END_TEST
+
 START_TEST(revoke_ends_all)
 {
   static struct pair pair;
@@ -646,6 +711,8 @@ Suite *streams_suite(void)
   tcase_add_test(tests, abort_ends_all);
   tcase_add_test(tests, abort_of_what_is_queued);
   tcase_add_loop_test(tests, abort_ends_waits, 0, 2);
+  tcase_add_test(tests, abort_ends_a_group_that_waits);
+  tcase_add_test(tests, abort_of_one_of_two);
   tcase_add_test(tests, revoke_ends_all);
   tcase_add_loop_test(tests, the_end_waits, 0, 3);
   tcase_add_test(tests, idle_streams_sleep);
