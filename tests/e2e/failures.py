@@ -283,8 +283,8 @@ class Late(Failures):
 
     def test_the_user_does_not_want_to_wait(self):
         """Who waits fails and names the one that is late. That one may find all that it needs for a right result."""
-        late, *others = self.ranks(["init all_reduce:10 sleep:4000 all_reduce:10"] +
-                                   ["init all_reduce:10 all_reduce:10"] * 2, TUTTI_LATE_TIMEOUT=2)
+        late, *others = self.ranks(["init all_reduce:10 sleep:4000 all_reduce:10", "init all_reduce:10 all_reduce:10",
+                                    "init stream all_reduce:10 all_reduce:10"], TUTTI_LATE_TIMEOUT=2)
         for process in others:
             self.assertEqual(process.wait(BOUND).status, 3, process.all)
             self.assertRegex(process.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 0\b")
