@@ -128,6 +128,15 @@ static ncclResult_t absorb(struct tt_draft *draft, int top, int sub)
   return ncclSuccess;
 }
 
+/* Parts of one switch may also be linked to each other. */
+static void drop_links_inside(struct tt_draft *draft, struct tt_draft_node *top)
+{
+  int kept = 0;
+  for (int i = 0; i < top->nlinks; i++)
+    if (!draft->nodes[top->links[i].to].gone) top->links[kept++] = top->links[i];
+  top->nlinks = kept;
+}
+
 ncclResult_t tt_draft_join_switches(struct tt_draft *draft)
 {
   for (int top = 0; top < draft->count; top++) {
@@ -145,6 +154,7 @@ ncclResult_t tt_draft_join_switches(struct tt_draft *draft)
       }
     }
     for (int i = 0; i < nsubs; i++) TT_TRY(absorb(draft, top, subs[i]));
+    drop_links_inside(draft, n);
     n->node.pci.device |= 0xffff; /* it is no part of another */
   }
   return ncclSuccess;

@@ -97,15 +97,15 @@ static bool is_bridge(const char *class)
   return true;
 }
 
-static ncclResult_t read_device(const struct tt_xml *xml, int element, uint64_t *device)
+static uint64_t read_device(const struct tt_xml *xml, int element)
 {
   static const char *const parts[] = {"vendor", "device", "subsystem_vendor", "subsystem_device"};
-  *device = 0;
+  uint64_t device = 0;
   for (int i = 0; i < 4; i++) {
     const char *text = tt_xml_get(xml, element, parts[i]);
-    *device |= (uint64_t)((text ? strtoul(text, NULL, 0) : 0) & 0xffff) << (48 - 16 * i);
+    device |= (uint64_t)((text ? strtoul(text, NULL, 0) : 0) & 0xffff) << (48 - 16 * i);
   }
-  return ncclSuccess;
+  return device;
 }
 
 /* Makes a node of one <pci>, still without its uplink; *into: what lies below it counts. */
@@ -125,7 +125,8 @@ static ncclResult_t add_device(struct tt_draft *draft, int element, int host, in
   if (!is_bridge(class)) return ncclSuccess;
   TT_TRY(tt_draft_add(draft, TT_NODE_PCI, host, bus, element, node));
   *into = true;
-  return read_device(xml, element, &draft->nodes[*node].node.pci.device);
+  draft->nodes[*node].node.pci.device = read_device(xml, element);
+  return ncclSuccess;
 }
 
 static ncclResult_t connect_up(struct tt_draft *draft, int element, int node, int up)

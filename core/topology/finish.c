@@ -1,5 +1,4 @@
-/* From draft to topology: nodes sorted by type, links in one array, each with its reverse. Also takes nodes away from a
- * topology, which makes a new one. See topology.h. */
+/* From draft to topology: nodes sorted by type, links in one array, each with its reverse. See draft.h. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
@@ -28,11 +27,8 @@ static void fill(struct tt_topology *t, const struct tt_draft *draft, const int 
     struct tt_node *node = &t->nodes[placed[n]];
     *node = draft->nodes[n].node;
     node->index = placed[n] - t->first[node->type];
+    node->nlinks = draft->nodes[n].nlinks;
     if (node->type == TT_NODE_DEV) node->gpu.device = node->index;
-  }
-  for (int n = 0; n < draft->count; n++) { /* links */
-    if (placed[n] < 0) continue;
-    t->nodes[placed[n]].nlinks = draft->nodes[n].nlinks;
   }
   t->nlinks = 0;
   for (int n = 0; n < t->nnodes; n++) {
@@ -47,7 +43,8 @@ static void fill(struct tt_topology *t, const struct tt_draft *draft, const int 
     }
 }
 
-int tt_topology_link(const struct tt_topology *t, int from, int to, enum tt_link_type type)
+/* The link between two nodes; -1: none. */
+static int find_link(const struct tt_topology *t, int from, int to, enum tt_link_type type)
 {
   const struct tt_node *node = &t->nodes[from];
   for (int l = node->first_link; l < node->first_link + node->nlinks; l++)
@@ -59,7 +56,7 @@ ncclResult_t tt_topology_pair_links(struct tt_topology *t, const char *source)
 {
   for (int l = 0; l < t->nlinks; l++) {
     struct tt_link *link = &t->links[l];
-    link->reverse = tt_topology_link(t, link->to, link->from, link->type);
+    link->reverse = find_link(t, link->to, link->from, link->type);
     if (link->reverse >= 0) continue;
     char from[64], to[64];
     return TT_FAIL(ncclInvalidUsage, "%s:%d: %s has a link of type %s to %s (line %d), which lists none back; add it",

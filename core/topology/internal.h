@@ -4,8 +4,6 @@
 
 #include "topology/topology.h"
 
-/* The link between two nodes; -1: none. */
-int tt_topology_link(const struct tt_topology *t, int from, int to, enum tt_link_type type);
 /* Finds each link's reverse. `source` is the file, for messages. */
 ncclResult_t tt_topology_pair_links(struct tt_topology *t, const char *source);
 

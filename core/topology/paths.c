@@ -24,7 +24,7 @@ static ncclResult_t add_step(struct tt_topology *t, int link, int next, int *ste
 struct search {
   struct tt_topology *t;
   struct tt_path *paths; /* from each node to the end */
-  int end, own;          /* `own`: the device of an end that is a GPU, or the end that is a device; else -1 */
+  int own;               /* the device of an end that is a GPU, or the end that is a device; else -1 */
   int relay_hops;        /* hops to the end up to which a device may be a relay */
   int *now, *then, nnow, nthen;
   int *listed, round; /* by node: the last round for which it is in a list */
@@ -78,7 +78,6 @@ static ncclResult_t search_from(struct search *s, int end)
 {
   struct tt_topology *t = s->t;
   const struct tt_node *node = &t->nodes[end];
-  s->end = end;
   s->paths = &t->paths[(int64_t)end * t->nnodes];
   s->own = node->type == TT_NODE_DEV   ? end
            : node->type == TT_NODE_GPU ? tt_topology_node(t, TT_NODE_DEV, node->gpu.device)

@@ -166,11 +166,17 @@ int tt_topology_net_of_gpu(const struct tt_topology *t, int gpu, int channel);
 /* The processors near a GPU, as the file says; empty: unknown. */
 void tt_topology_affinity(const struct tt_topology *t, int gpu, cpu_set_t *cpus);
 
-/* Whether two GPUs may use each other's memory directly. */
+/* Whether two GPUs may use each other's memory directly: if their path is of this type or a nearer one. */
+enum tt_path_type tt_topology_peer_level(const struct tt_topology *t);
 bool tt_topology_peer_access(const struct tt_topology *t, int from, int to);
-/* Whether both GPUs are better off with the network than with their path. */
+/* Whether both GPUs are better off with the network than with their path: with the best path of each to a NET that
+ * avoids CPUs, whose bandwidth tt_topology_best_to_net says. */
+float tt_topology_best_to_net(const struct tt_topology *t, int gpu);
 bool tt_topology_net_is_better(const struct tt_topology *t, int from, int to);
-/* Whether a NET reads (`read`) or writes a GPU's memory directly. */
+/* Whether a NET reads (`read`) or writes a GPU's memory directly: if both can, and the path is of the level's type
+ * or a nearer one. With PXN it is the memory of the GPU before the NIC, the owner of the buffer. */
+enum tt_path_type tt_topology_gpu_direct_level(const struct tt_topology *t);
+int tt_topology_owner_of_buffer(const struct tt_topology *t, int gpu, int net);
 bool tt_topology_gpu_direct(const struct tt_topology *t, int gpu, int net, bool read);
 
 /* Words for what there is, as NCCL writes them: "GPU", "NVL", ... */

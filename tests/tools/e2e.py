@@ -785,8 +785,27 @@ class Topo(Case):
         self.assertRegex(shown, r"from NET +GPU 0 +GPU 1 *\nNET 0 +PIX 12.5 +SYS 12.5 *\n")
         self.assertIn("GPU 1 -> NET 0: PXN 12.5: -LOC-> DEV 0000:21:00.0 -NVL-> DEV 0000:11:00.0 -LOC-> GPU 0 "
                       "-LOC-> DEV 0000:11:00.0 -PCI-> PCI 0000:10:00.0 -PCI-> NIC 0000:12:00.0 -NET-> NET 0\n", shown)
-        self.assertIn("GPU 0: nearest CPU 0, NET 0; it reads and writes the GPU's memory directly\n", shown)
+        self.assertIn("GPU 1: nearest CPU 1, NET 0 by GPU 0; GPUDirect both ways\n", shown)
         self.assertRegex(self.topo("paths", "FILE", NCCL_PXN_DISABLE=1), r"\nGPU 1 +SYS 12.5 *\n")
+
+    def test_explain(self):
+        why = self.topo("explain", "FILE", 0, "gpu1")
+        self.assertIn("path: NVL, 80 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)
+        self.assertIn("peer memory: yes, their best path is NVL, the farthest allowed PXB ", why)
+        self.assertIn("\n=> peer memory\n", why)
+        why = self.topo("explain", "FILE", 0, 1, NCCL_P2P_DISABLE=1)
+        self.assertIn("path: PHB, 24 GB/s: GPU 0 ", why)
+        self.assertIn("peer memory: no, their best path is NVL, the farthest allowed LOC ", why)
+        self.assertIn("network instead: no, they reach NETs without a CPU at 12.5 and 0 GB/s, each other at 24\n", why)
+        self.assertIn("\n=> memory of the host\n", why)
+        why = self.topo("explain", "FILE", 0, 1, NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)
+        self.assertEqual(why, "=> network; GPU 1 is reached over the network only from here (see --rank)\n")
+        why = self.topo("explain", "FILE", 1, "net0")
+        self.assertIn("through another GPU: GPU 0, the nearest to that NET; alone: SYS, 12.5 GB/s\n", why)
+        self.assertIn("GPUDirect, sending: yes, distance PIX of GPU 0, the farthest allowed P2C ", why)
+        why = self.topo("explain", "FILE", 1, "net0", NCCL_PXN_DISABLE=1)
+        self.assertIn("through another GPU: no (NCCL_PXN_DISABLE)\n", why)
+        self.assertIn("GPUDirect, receiving: no, distance SYS, ", why)
 
     def test_copy(self):
         self.assertEqual(self.topo("copy", "FILE"), self.MACHINE)
@@ -798,7 +817,11 @@ class Topo(Case):
         self.assertIn("NCCL_P2P_LEVEL", self.topo("paths", "FILE", status=1, NCCL_P2P_LEVEL="NEAR"))
         self.assertIn("no <gpu> of rank 7", self.topo("show", "-r", 7, "FILE", status=1))
         self.assertIn("No such file", self.topo("show", "/no/such/file", status=1))
+        for ends, said in (((0, 2), '"2" is no rank or NET'), (("net0", 1), '"net0" is no rank'), ((0, "net0x"), "net0x"),
+                           ((0, "net1/0"), "net1/0"), ((-1, 0), '"-1" is no rank')):
+            self.assertIn(said, self.topo("explain", "--", "FILE", *ends, status=1))
         for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
+                            (["explain", "FILE", 0], "two ends"), (["paths", "FILE", "FILE"], "one file"),
                             (["show", "-s", "FILE"], "--steps belongs to paths"), (["show", "-N", 0, "FILE"], "--nodes"),
                             (["show", "--what", "FILE"], "what")):
             self.assertIn(said, self.topo(*words, status=2))

@@ -156,6 +156,36 @@ START_TEST(split_switches)
 }
 END_TEST
 
+/* Parts of one switch that also list links to each other, and one to a switch that is another. */
+START_TEST(links_between_switches)
+{
+  const char *fourth = "vendor=\"0x1000\" device=\"0xc010\" subsystem_vendor=\"0x1000\" subsystem_device=\"0xa023\"";
+  struct machine m;
+  machine_begin(&m);
+  machine_cpu(&m, 0, 0, "sapphire");
+  machine_switch(&m, fourth);
+  for (int sub = 0; sub < 2; sub++) {
+    machine_switch(&m, fourth);
+    machine_gpu(&m, sub, 80, "");
+    fprintf(m.out, "<pcilink target=\"%04x:00:00.0\"/><pcilink target=\"8003:00:00.0\"/>", 0x8002 - sub);
+    machine_up(&m);
+  }
+  machine_up(&m);
+  machine_switch(&m, "");
+  machine_gpu(&m, 2, 80, "");
+  fputs("<pcilink target=\"8001:00:00.0\"/>", m.out);
+  fputs("<pcilink target=\"8002:00:00.0\"/>", m.out);
+  struct tt_topology *t = machine_topology(machine_end(&m), NULL);
+  int top = tt_topology_node(t, TT_NODE_PCI, 0);
+  ck_assert_int_eq(t->count[TT_NODE_PCI], 2);
+  ck_assert_double_gt((double)link_between(t, top, top + 1), 4999);
+  ck_assert_double_eq((double)link_between(t, top, top), 0);
+  ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 0, TT_NODE_GPU, 1), "PIX 24");
+  ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 0, TT_NODE_GPU, 2), "PXB 24");
+  tt_topology_free(t);
+}
+END_TEST
+
 static struct tt_topology *below_cpu(const char *inner)
 {
   char *text;
@@ -167,41 +197,23 @@ static struct tt_topology *below_cpu(const char *inner)
   return machine_topology(text, NULL);
 }
 
-#define PCI(bus, class) "<pci busid=\"" bus "\" class=\"" class "\" link_speed=\"8 GT/s\" link_width=\"16\">"
-#define GPU(bus, rank) PCI(bus, "0x030200") "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"" rank "\"/></pci>"
+/* Ranks that share a device; a GPU that nobody has; a GPU and a card of which no driver or plugin says anything; the
+ * two functions of a card; a net device that is none. */
+static const char odd_devices[] =
+    "<pci busid='0000:01:00.0' class='0x030200' link_speed='8 GT/s' link_width='16'>"
+    "  <gpu dev='0' sm='80' gdr='1' rank='0'/><gpu dev='0' sm='80' gdr='1' rank='1'/></pci>"
+    "<pci busid='0000:02:00.0' class='0x030200'><gpu dev='1' sm='80' gdr='1'/></pci>"
+    "<pci busid='0000:03:00.0' class='0x030000'/>"
+    "<pci busid='0000:04:00.0' class='0x020000'/>"
+    "<pci busid='0000:05:00.0' class='0x020000' link_speed='8 GT/s' link_width='16'>"
+    "  <nic><net name='a' dev='0'/><net name='b'/></nic></pci>"
+    "<pci busid='0000:05:00.1' class='0x020000'><nic><net name='c' dev='1' speed='0'/></nic></pci>"
+    "<pci busid='0000:06:00.0' class='0x060000' link_speed='8 GT/s' link_width='16'>"
+    "  <nic><net name='d' dev='2' net='0'/></nic></pci>";
 
 START_TEST(what_counts)
 {
-  /* Ranks that share a device; a GPU that nobody has; a GPU and a card of which no plugin or driver says anything. */
-  struct tt_topology
-      *t =
-          below_cpu(
-              PCI("0000:01:00.0",
-                  "0x030200") "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"0\"/>"
-                              "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"1\"/></pci>" PCI("0000:02:00.0", "0x030200") "<gpu dev=\"1\" sm=\"80\" gdr=\"1\"/></pci>" PCI("0000:03:00.0", "0x030000") "</pci>" PCI(
-                                  "0000:04:00.0",
-                                  "0x020000") "</pci>" PCI("0000:05:00.0",
-                                                           "0x020000") "<nic><net name=\"a\" dev=\"0\"/><net "
-                                                                       "name=\"b\"/></nic></pci>" PCI("0000:05:00.1",
-                                                                                                      "0x020000") "<nic"
-                                                                                                                  "><"
-                                                                                                                  "net "
-                                                                                                                  "name"
-                                                                                                                  "=\"c"
-                                                                                                                  "\" "
-                                                                                                                  "dev="
-                                                                                                                  "\"1"
-                                                                                                                  "\" "
-                                                                                                                  "spee"
-                                                                                                                  "d="
-                                                                                                                  "\"0"
-                                                                                                                  "\"/"
-                                                                                                                  "></"
-                                                                                                                  "nic>"
-                                                                                                                  "</"
-                                                                                                                  "pci"
-                                                                                                                  ">" PCI("0000:06:00.0",
-                                                                                                                          "0x060000") "<nic><net name=\"d\" dev=\"2\" net=\"0\"/></nic></pci>");
+  struct tt_topology *t = below_cpu(odd_devices);
   ck_assert_int_eq(t->count[TT_NODE_GPU], 2);
   ck_assert_int_eq(t->count[TT_NODE_DEV], 1);
   ck_assert_int_eq(t->count[TT_NODE_PCI], 0);
@@ -220,28 +232,26 @@ START_TEST(what_counts)
 }
 END_TEST
 
+#define PCI(bus, inner) "<pci busid='" bus "' class='0x060400' link_speed='8 GT/s' link_width='16'>" inner "</pci>"
+#define GPU(bus, rank, links) PCI(bus, "<gpu dev='0' sm='80' gdr='1' rank='" rank "'>" links "</gpu>")
+
 static const struct refusal {
   const char *inner, *words;
 } refusals[] = {
-    {PCI("", "0x030200") "</pci>", "m:1: <pci busid=\"\">: busid is \"\"; it must be a PCI bus id"},
-    {PCI("0000:0g:00.0", "0x030200") "</pci>", "busid is \"0000:0g:00.0\""},
-    {PCI("00001111222233334444", "0x030200") "</pci>", "busid is \""},
-    {GPU("1", "0") "\n" GPU("1", "1"), "m:2: <gpu dev=\"0\"> is on the same bus id as the GPU of line 1"},
-    {GPU("1", "0") "\n" GPU("2", "0"), "m:2: rank 0 is that of another GPU too (line 1)"},
-    {GPU("1", "x"), "rank is \"x\"; it must be a number from 0"},
-    {GPU("1", "-1"), "rank is \"-1\""},
+    {PCI("", ""), "m:1: <pci busid=\"\">: busid is \"\"; it must be a PCI bus id"},
+    {PCI("0000:0g:00.0", ""), "busid is \"0000:0g:00.0\""},
+    {PCI("00001111222233334444", ""), "busid is \""},
+    {GPU("1", "0", "") "\n" GPU("1", "1", ""), "m:2: <gpu dev=\"0\"> is on the same bus id as the GPU of line 1"},
+    {GPU("1", "0", "") "\n" GPU("2", "0", ""), "m:2: rank 0 is that of another GPU too (line 1)"},
+    {GPU("1", "x", ""), "rank is \"x\"; it must be a number from 0"},
+    {GPU("1", "-1", ""), "rank is \"-1\""},
     {"", "m:1: <system> has no <gpu> with a rank"},
-    {GPU("1", "1"), "m has no <gpu> of rank 0"},
-    {PCI("1", "0x030200") "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"0\"><nvlink count=\"0\" "
-                          "tclass=\"0x068000\"/></gpu></pci>",
-     "<nvlink>: count is \"0\""},
-    {PCI("1", "0x030200") "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"0\"><nvlink count=\"1\" "
-                          "tclass=\"0x0680\"/></gpu></pci>",
-     "<nvlink>: tclass is \"0x0680\"; it must be"},
-    {PCI("1", "0x030200") "<gpu dev=\"0\" sm=\"80\" gdr=\"1\" rank=\"0\"><nvlink target=\"2\" count=\"1\" "
-                          "tclass=\"0x030200\"/></gpu></pci>\n" GPU("2", "1"),
+    {GPU("1", "1", ""), "m has no <gpu> of rank 0"},
+    {GPU("1", "0", "<nvlink count='0' tclass='0x068000'/>"), "<nvlink>: count is \"0\""},
+    {GPU("1", "0", "<nvlink count='1' tclass='0x0680'/>"), "<nvlink>: tclass is \"0x0680\"; it must be"},
+    {GPU("1", "0", "<nvlink target='2' count='1' tclass='0x030200'/>") "\n" GPU("2", "1", ""),
      "m:1: DEV 0000:00:00.1 has a link of type NVL to DEV 0000:00:00.2 (line 2), which lists none back"},
-    {PCI("1", "0x060400") "\n<pcilink target=\"2\"/></pci>" PCI("2", "0x060400") "</pci>" GPU("3", "0"),
+    {PCI("1", "<pcilink target='2'/>") PCI("2", "") GPU("3", "0", ""),
      "PCI 0000:00:00.1 has a link of type LOC to PCI 0000:00:00.2"},
 };
 
@@ -272,6 +282,7 @@ Suite *suite_model(void)
   tcase_add_test(tests, hybrid_cube);
   tcase_add_test(tests, switches_are_one_node);
   tcase_add_test(tests, split_switches);
+  tcase_add_test(tests, links_between_switches);
   tcase_add_test(tests, what_counts);
   tcase_add_loop_test(tests, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
   suite_add_tcase(suite, tests);

@@ -94,7 +94,7 @@ START_TEST(damaged_files)
   struct tt_topology_rules rules = tt_topology_rules_default();
   int read = 0, refused = 0;
   srand((unsigned)_i + 1);
-  for (int round = 0; round < 400; round++) {
+  for (int round = 0; round < 200; round++) {
     const char *machine = machines[round % 4];
     size_t length = strlen(machine), room = length + 1000;
     char *text = malloc(room);
@@ -122,8 +122,8 @@ Suite *suite_random(void)
 {
   Suite *suite = suite_create("random");
   TCase *tests = tcase_create("random");
-  tcase_add_loop_test(tests, random_machines, 0, 60);
-  tcase_add_loop_test(tests, damaged_files, 0, 5);
+  tcase_add_loop_test(tests, random_machines, 0, 50);
+  tcase_add_loop_test(tests, damaged_files, 0, 4);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -8,7 +8,7 @@
 #include "topo.h"
 
 struct options {
-  const char *command, *file;
+  const char *command, *file, *ends[2];
   int rank, nodes;
   bool steps;
 };
@@ -18,6 +18,8 @@ static void help(FILE *out)
   fputs("tutti-topo: what a topology file says of a machine\n\n"
         "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
         "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
+        "  tutti-topo explain FILE A B\n"
+        "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
         "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
         "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
         "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default 0)\n"
@@ -63,16 +65,25 @@ static int parse(struct options *o, int argc, char **argv)
     else if (!number(optarg, flag == 'r' ? "--rank" : "--nodes", flag == 'N', flag == 'r' ? &o->rank : &o->nodes))
       return TOPO_USAGE;
   }
-  if (argc - optind != 2) {
+  static const char *const commands[] = {"show", "paths", "copy", "explain"};
+  if (argc - optind < 2) {
     fputs("tutti-topo: name a command and a file, as in: tutti-topo show FILE; --help tells more\n", stderr);
     return TOPO_USAGE;
   }
   o->command = argv[optind];
   o->file = argv[optind + 1];
-  if (strcmp(o->command, "show") != 0 && strcmp(o->command, "paths") != 0 && strcmp(o->command, "copy") != 0) {
-    fprintf(stderr, "tutti-topo: there is no command %s; use show, paths or copy\n", o->command);
+  bool known = false;
+  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) known |= strcmp(o->command, commands[i]) == 0;
+  if (!known) {
+    fprintf(stderr, "tutti-topo: there is no command %s; use show, paths, explain or copy\n", o->command);
     return TOPO_USAGE;
   }
+  bool explain = strcmp(o->command, "explain") == 0;
+  if (argc - optind != (explain ? 4 : 2)) {
+    fprintf(stderr, "tutti-topo: %s takes %s\n", o->command, explain ? "a file and two ends: FILE A B" : "one file");
+    return TOPO_USAGE;
+  }
+  for (int i = 0; i < 2 && explain; i++) o->ends[i] = argv[optind + 2 + i];
   if (o->steps && strcmp(o->command, "paths") != 0) {
     fprintf(stderr, "tutti-topo: --steps belongs to paths, not to %s\n", o->command);
     return TOPO_USAGE;
@@ -92,6 +103,26 @@ static ncclResult_t make(const struct options *o, const struct tt_xml *xml, stru
   return tt_topology_create(xml, &rules, o->rank, nranks, t);
 }
 
+/* The same machine with no rule that changes a path. */
+static bool explain(const struct options *o, const struct tt_xml *xml, const struct tt_topology *t)
+{
+  struct tt_topology_rules none = tt_topology_rules_default();
+  struct tt_topology *machine;
+  char error[256];
+  none.peer_level = none.gpu_direct_level = TT_PATH_SYS;
+  none.net_intra = none.pxn = false;
+  none.relays = t->rules.relays;
+  bool good = tt_topology_create(xml, &none, o->rank, 0, &machine) == ncclSuccess;
+  if (!good) {
+    fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
+    return false;
+  }
+  good = topo_explain(t, machine, o->ends[0], o->ends[1], error, sizeof(error));
+  if (!good) fprintf(stderr, "tutti-topo: %s\n", error);
+  tt_topology_free(machine);
+  return good;
+}
+
 int main(int argc, char **argv)
 {
   struct options o;
@@ -108,6 +139,7 @@ int main(int argc, char **argv)
   if (t && strcmp(o.command, "paths") == 0) topo_paths(t, o.steps);
   if (result != ncclSuccess) fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
   status = result == ncclSuccess ? TOPO_GOOD : result == ncclSystemError ? TOPO_FAILED : TOPO_REFUSED;
+  if (t && strcmp(o.command, "explain") == 0 && !explain(&o, xml, t)) status = TOPO_REFUSED;
   tt_topology_free(t);
   tt_xml_free(xml);
   if (fflush(stdout) == 0 && !ferror(stdout)) return status;

@@ -34,6 +34,15 @@ static void table(const struct tt_topology *t, enum tt_node_type row, enum tt_no
   putchar('\n');
 }
 
+void topo_walk(const struct tt_topology *t, const struct tt_path *path)
+{
+  char text[64];
+  for (int s = path->first; s >= 0; s = t->steps[s].next) {
+    const struct tt_link *link = &t->links[t->steps[s].link];
+    printf(" -%s-> %s", tt_topology_name_link(link->type), tt_topology_label(t, link->to, text, sizeof(text)));
+  }
+}
+
 static void walk(const struct tt_topology *t, int from, int to)
 {
   char text[64];
@@ -42,10 +51,7 @@ static void walk(const struct tt_topology *t, int from, int to)
   printf("%s -> ", tt_topology_label(t, from, text, sizeof(text)));
   printf("%s: %s %.4g:", tt_topology_label(t, to, text, sizeof(text)),
          tt_topology_name_path((enum tt_path_type)path->type), (double)path->bandwidth);
-  for (int s = path->first; s >= 0; s = t->steps[s].next) {
-    const struct tt_link *link = &t->links[t->steps[s].link];
-    printf(" -%s-> %s", tt_topology_name_link(link->type), tt_topology_label(t, link->to, text, sizeof(text)));
-  }
+  topo_walk(t, path);
   putchar('\n');
 }
 
@@ -67,11 +73,10 @@ static void near(const struct tt_topology *t)
       continue;
     }
     printf(", %s", tt_topology_label(t, tt_topology_node(t, TT_NODE_NET, net), text, sizeof(text)));
+    int owner = tt_topology_owner_of_buffer(t, g, net);
     bool write = tt_topology_gpu_direct(t, g, net, false), read = tt_topology_gpu_direct(t, g, net, true);
-    printf("; it %s the GPU's memory directly\n", write && read ? "reads and writes"
-                                                  : write       ? "writes"
-                                                  : read        ? "reads"
-                                                                : "does not use");
+    if (owner != g) printf(" by GPU %d", t->nodes[tt_topology_node(t, TT_NODE_GPU, owner)].gpu.rank);
+    printf("; GPUDirect %s\n", write && read ? "both ways" : write ? "for receiving" : read ? "for sending" : "off");
   }
 }
 

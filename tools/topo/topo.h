@@ -14,4 +14,11 @@ void topo_show(const struct tt_topology *topology);
 /* Tables of paths; `steps`: also each path, node by node. */
 void topo_paths(const struct tt_topology *topology, bool steps);
 
+/* Prints the nodes of a path after its first. */
+void topo_walk(const struct tt_topology *topology, const struct tt_path *path);
+/* Why two ends, named as on the command line, are connected as they are. `machine` has the paths that there would be
+ * without rules. False: `error` is a sentence. */
+bool topo_explain(const struct tt_topology *topology, const struct tt_topology *machine, const char *a, const char *b,
+                  char *error, size_t size);
+
 #endif
