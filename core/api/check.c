@@ -13,8 +13,29 @@ ncclResult_t tt_api_check_pointer(const char *function, const char *argument, co
   return ncclSuccess;
 }
 
+bool tt_api_in_progress(const struct ncclComm *comm)
+{
+  if (atomic_load(&comm->in_group) == TT_COMM_IN_BACKGROUND) return true;
+  return atomic_load(&comm->stage) != TT_STAGE_READY && atomic_load(&comm->async_error) == ncclSuccess;
+}
+
+ncclResult_t tt_api_check_ready(const char *function, const struct ncclComm *comm)
+{
+  if (tt_api_in_progress(comm))
+    return TT_FAIL(ncclInvalidArgument,
+                   "%s: an earlier call on this communicator, or its making, is in progress; ask "
+                   "ncclCommGetAsyncError until it is not",
+                   function);
+  if (atomic_load(&comm->stage) != TT_STAGE_READY)
+    return TT_FAIL((ncclResult_t)atomic_load(&comm->async_error),
+                   "%s: the communicator could not be made (%s); abort it and make a new one", function,
+                   comm->error_text);
+  return ncclSuccess;
+}
+
 ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm)
 {
+  TT_TRY(tt_api_check_ready(function, comm));
   if (atomic_load(&comm->revoked))
     return TT_FAIL(ncclInvalidUsage,
                    "%s: the communicator was revoked; split or shrink it, or make a new one, and destroy it", function);
@@ -23,6 +44,7 @@ ncclResult_t tt_api_check_comm(const char *function, const struct ncclComm *comm
 
 ncclResult_t tt_api_check_parent(const char *function, const struct ncclComm *comm)
 {
+  TT_TRY(tt_api_check_ready(function, comm));
   if (comm->finalized)
     return TT_FAIL(ncclInvalidArgument, "%s: the communicator was finalized; only ncclCommDestroy may follow",
                    function);

@@ -85,9 +85,6 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
   TT_TRY(check_members(config));
   if (tt_param_text(TT_PARAM_NCCL_COMM_BLOCKING) != NULL)
     config->blocking = (int)tt_param_int(TT_PARAM_NCCL_COMM_BLOCKING) != 0;
-  if (config->blocking == 0)
-    return TT_FAIL(ncclInvalidUsage, "non-blocking communicators (config member blocking 0, or NCCL_COMM_BLOCKING=0) "
-                                     "are not supported by this version: leave blocking at 1");
   return ncclSuccess;
 }
 

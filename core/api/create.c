@@ -7,6 +7,7 @@
 #include <string.h>
 #include "api/agree.h"
 #include "api/collnet.h"
+#include "api/handle.h"
 #include "api/redop.h"
 #include "api/register.h"
 #include "base/check.h"
@@ -25,6 +26,8 @@
 #define SMALLEST_SLOT 512
 /* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
 #define POOL_KEEPS ((size_t)1 << 20)
+/* Calls that found a communicator which could not be made have so long to leave. */
+#define LEAVE_MS 10000
 
 /* ---- How what is acquired here is given up: see tt_comm_at_end ---- */
 
@@ -296,12 +299,8 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   return make_env(comm, properties);
 }
 
-static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm **out)
+static ncclResult_t fill(struct ncclComm *comm, const struct tt_create *create)
 {
-  struct ncclComm *comm;
-  TT_TRY(TT_CALLOC(&comm, 1));
-  *out = comm;
-  pthread_mutex_init(&comm->error_lock, NULL);
   comm->rank = create->rank;
   comm->nranks = create->nranks;
   comm->device_index = create->device;
@@ -317,6 +316,27 @@ static ncclResult_t alloc_comm(const struct tt_create *create, struct ncclComm *
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->node, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->sends, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->recvs, (size_t)comm->nranks));
+  return ncclSuccess;
+}
+
+ncclResult_t tt_comm_alloc(const struct tt_create *create, struct ncclComm **out)
+{
+  struct ncclComm *comm;
+  *out = NULL;
+  TT_TRY(TT_CALLOC(&comm, 1));
+  pthread_mutex_init(&comm->error_lock, NULL);
+  pthread_mutex_init(&comm->children_lock, NULL);
+  ncclResult_t result = fill(comm, create);
+  if (result == ncclSuccess) {
+    tt_report_add(comm);
+    result = tt_comm_at_end(comm, tt_report_remove);
+  }
+  if (result == ncclSuccess) result = tt_handle_add(comm);
+  if (result != ncclSuccess) {
+    tt_comm_destroy(comm);
+    return result;
+  }
+  *out = comm;
   return ncclSuccess;
 }
 
@@ -337,57 +357,72 @@ static void log_init(const char *function, const struct ncclComm *comm, const st
           state);
 }
 
-ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **out)
+static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
 {
-  struct ncclComm *comm = NULL;
   struct tt_device_properties properties = {0};
   int max_local = 1;
   uint64_t start = tt_timer_ns();
-  ncclResult_t result;
-  *out = NULL;
-  TT_TRY_GOTO(alloc_comm(create, &comm), result, out);
-  tt_report_add(comm);
-  TT_TRY_GOTO(tt_comm_at_end(comm, tt_report_remove), result, out);
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
   if (device == ncclSuccess) device = open_device(comm, &properties);
   log_init(create->function, comm, &properties, "START");
-  if (comm->nranks > 1) TT_TRY_GOTO(join_others(comm, create, device, &properties), result, out);
-  TT_TRY_GOTO(device, result, out);
-  TT_TRY_GOTO(place(comm, &max_local), result, out);
+  if (comm->nranks > 1) TT_TRY(join_others(comm, create, device, &properties));
+  TT_TRY(device);
+  TT_TRY(place(comm, &max_local));
   tt_log_set_device(comm->device_index);
-  TT_TRY_GOTO(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs), result, out);
-  TT_TRY_GOTO(tt_comm_at_end(comm, end_programs), result, out);
+  TT_TRY(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs));
+  TT_TRY(tt_comm_at_end(comm, end_programs));
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);
-    TT_TRY_GOTO(make_tuning(comm, &create->config, max_local), result, out);
-    TT_TRY_GOTO(tt_gate_open(comm), result, out);
+    TT_TRY(make_tuning(comm, &create->config, max_local));
+    TT_TRY(tt_gate_open(comm));
     atomic_store(&comm->stage, TT_STAGE_LAST_BARRIER);
-    TT_TRY_GOTO(tt_bootstrap_barrier(comm->bootstrap), result, out);
+    TT_TRY(tt_bootstrap_barrier(comm->bootstrap));
   }
   tt_report_ready(comm);
   log_init(create->function, comm, &properties, "COMPLETE");
   TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
           (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
           comm->net != NULL ? tt_net_name(comm->net) : "none");
-  *out = comm;
   return ncclSuccess;
-out:
-  tt_comm_destroy(comm);
-  return result;
 }
 
-void tt_comm_destroy(struct ncclComm *comm)
+/* Gives up all that it shares with others, once. */
+static void dismantle(struct ncclComm *comm)
 {
-  if (comm == NULL) return;
+  if (comm->dismantled) return;
+  comm->dismantled = true;
   tt_report_end(comm);
   tt_plan_end(comm);
   tt_redop_free(comm);
   tt_register_free(comm);
   if (comm->health != NULL) tt_health_leave(comm->health);
   tt_comm_undo(comm);
+}
+
+/* Who could not be made does not keep the others waiting for it, even if its user looks at it later. */
+ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create)
+{
+  ncclResult_t result = init(comm, create);
+  if (result == ncclSuccess) return ncclSuccess;
+  tt_comm_note(comm, result);
+  dismantle(comm);
+  return result;
+}
+
+void tt_comm_destroy(struct ncclComm *comm)
+{
+  if (comm == NULL) return;
+  dismantle(comm);
+  tt_handle_remove(comm);
   pthread_mutex_destroy(&comm->error_lock);
+  pthread_mutex_destroy(&comm->children_lock);
   tt_pool_destroy(comm->pool);
   tt_zone_clear(&comm->zone);
   free(comm);
+}
+
+void tt_comm_discard(struct ncclComm *comm)
+{
+  if (tt_handle_try_take(comm) && tt_handle_wait(comm, LEAVE_MS)) tt_comm_destroy(comm);
 }

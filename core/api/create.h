@@ -16,10 +16,15 @@ struct tt_create {
   ncclConfig_t config; /* read and checked */
 };
 
-/* Takes part of all ranks, and returns when all are connected to the bootstrap and agree. *comm is NULL on failure. */
-ncclResult_t tt_comm_create(const struct tt_create *create, struct ncclComm **comm);
-/* Frees everything. Local: waits for nobody. */
+/* Makes the communicator and its handle, alone. What needs the other ranks is not there yet. */
+ncclResult_t tt_comm_alloc(const struct tt_create *create, struct ncclComm **comm);
+/* The rest: takes part of all ranks, and returns when all are connected to the bootstrap and agree. A failure is also
+ * the communicator's, which stays to be destroyed. */
+ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create);
+/* Frees everything. Local: waits for nobody. The handle was taken, and nobody holds it. */
 void tt_comm_destroy(struct ncclComm *comm);
+/* Takes the handle, waits for those that hold it, and frees everything; unless another thread took it and does so. */
+void tt_comm_discard(struct ncclComm *comm);
 
 /* The device backend that TUTTI_DEVICE names. */
 ncclResult_t tt_device_choose(const struct tt_device **device);

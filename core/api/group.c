@@ -1,29 +1,22 @@
 /* Groups. */
 #include "api/group.h"
 
-#include <stdlib.h>
-#include "api/create.h"
 #include "api/export.h"
-#include "api/tasks.h"
+#include "api/gathered.h"
 #include "base/check.h"
-#include "base/thread.h"
 #include "plan/plan.h"
 
 static _Thread_local struct {
   int depth;
   ncclResult_t error;
-  struct ncclComm *comms, **comms_end;
-  struct tt_job *jobs, **jobs_end;
+  struct tt_gathered gathered;
 } group;
 
 void tt_group_start(void)
 {
   if (group.depth++ > 0) return;
   group.error = ncclSuccess;
-  group.comms = NULL;
-  group.comms_end = &group.comms;
-  group.jobs = NULL;
-  group.jobs_end = &group.jobs;
+  tt_gathered_clear(&group.gathered);
 }
 
 ncclResult_t tt_group_note(ncclResult_t result)
@@ -34,73 +27,61 @@ ncclResult_t tt_group_note(ncclResult_t result)
 
 bool tt_group_has(const struct ncclComm *comm)
 {
-  const struct ncclComm *other = group.depth > 0 ? group.comms : NULL;
+  const struct ncclComm *other = group.depth > 0 ? group.gathered.comms : NULL;
   while (other != NULL && other != comm) other = other->group_next;
   return other != NULL;
 }
 
+void tt_group_forget(struct ncclComm *comm)
+{
+  if (group.depth > 0) tt_gathered_forget_comm(&group.gathered, comm);
+}
+
+/* The end of a group either does its work or begins it. */
+static ncclResult_t note_blocking(bool blocking)
+{
+  enum tt_blocking is = blocking ? TT_BLOCKING : TT_NON_BLOCKING;
+  if (group.gathered.blocking == TT_BLOCKING_UNKNOWN) group.gathered.blocking = is;
+  if (group.gathered.blocking == is) return ncclSuccess;
+  return TT_FAIL(ncclInvalidArgument,
+                 "blocking and non-blocking communicators are in one group (config member blocking, "
+                 "NCCL_COMM_BLOCKING): give each kind a group of its own");
+}
+
 ncclResult_t tt_group_join(struct ncclComm *comm)
 {
-  int idle = TT_COMM_IDLE;
+  int state = TT_COMM_IDLE;
   if (tt_group_has(comm)) return ncclSuccess;
-  if (!atomic_compare_exchange_strong(&comm->in_group, &idle, TT_COMM_IN_GROUP))
-    return TT_FAIL(ncclInvalidUsage,
-                   "rank %d: another thread has calls of this communicator under way or in an open "
-                   "group; one thread at a time may use it",
-                   comm->rank);
-  comm->group_next = NULL;
-  *group.comms_end = comm;
-  group.comms_end = &comm->group_next;
-  return ncclSuccess;
+  TT_TRY(note_blocking(comm->config.blocking != 0));
+  if (atomic_compare_exchange_strong(&comm->in_group, &state, TT_COMM_IN_GROUP)) {
+    comm->group_next = NULL;
+    *group.gathered.comms_end = comm;
+    group.gathered.comms_end = &comm->group_next;
+    return ncclSuccess;
+  }
+  if (state == TT_COMM_IN_BACKGROUND)
+    return TT_FAIL(ncclInvalidArgument, "rank %d: an earlier call on this communicator is in progress", comm->rank);
+  return TT_FAIL(ncclInvalidUsage,
+                 "rank %d: another thread has calls of this communicator under way or in an open group; one thread at "
+                 "a time may use it",
+                 comm->rank);
 }
 
 bool tt_group_leave(struct ncclComm *comm)
 {
-  int in_group = TT_COMM_IN_GROUP;
-  return !atomic_compare_exchange_strong(&comm->in_group, &in_group, TT_COMM_ABANDONED);
+  int state = atomic_load(&comm->in_group);
+  while (state != TT_COMM_IDLE)
+    if (atomic_compare_exchange_weak(&comm->in_group, &state, TT_COMM_ABANDONED)) return false;
+  return true;
 }
 
-void tt_group_add_job(struct tt_job *job)
+ncclResult_t tt_group_add_job(struct tt_job *job)
 {
+  TT_TRY(note_blocking(job->blocking));
   job->next = NULL;
-  *group.jobs_end = job;
-  group.jobs_end = &job->next;
-}
-
-static void *run_job(void *arg)
-{
-  struct tt_job *job = arg;
-  job->result = job->run(job);
-  return NULL;
-}
-
-/* The last one runs on the calling thread, so that a single job needs no other. */
-ncclResult_t tt_group_run_jobs(struct tt_job *jobs)
-{
-  ncclResult_t result = ncclSuccess;
-  struct tt_job *last = jobs;
-  for (struct tt_job *job = jobs; job != NULL; job = job->next) last = job;
-  struct tt_job *unstarted = last;
-  for (struct tt_job *job = jobs; job != last; job = job->next) {
-    ncclResult_t started = tt_thread_start(&job->thread, "tutti-group", run_job, job);
-    if (started == ncclSuccess) continue;
-    result = started; /* the others wait for this one until their deadline; running it here would wait for them */
-    unstarted = job;
-    break;
-  }
-  if (last != NULL && unstarted == last) run_job(last);
-  for (struct tt_job *job = jobs; job != unstarted; job = job->next) pthread_join(job->thread, NULL);
-  for (struct tt_job *job = jobs; job != NULL; job = job->next)
-    if (result == ncclSuccess) result = job->result;
-  return result;
-}
-
-void tt_group_drop_jobs(struct tt_job *jobs)
-{
-  for (struct tt_job *job = jobs, *next; job != NULL; job = next) {
-    next = job->next;
-    job->drop(job);
-  }
+  *group.gathered.jobs_end = job;
+  group.gathered.jobs_end = &job->next;
+  return ncclSuccess;
 }
 
 /* Closes one level. Whether it was the outermost. */
@@ -113,26 +94,18 @@ static ncclResult_t close_level(const char *function, bool *outermost)
   return ncclSuccess;
 }
 
-static void forget_group(void)
-{
-  for (struct ncclComm *comm = group.comms, *next; comm != NULL; comm = next) {
-    next = comm->group_next;
-    tt_plan_drop_tasks(comm);
-    if (atomic_exchange(&comm->in_group, TT_COMM_IDLE) == TT_COMM_ABANDONED) tt_comm_destroy(comm);
-  }
-  tt_group_drop_jobs(group.jobs);
-}
-
 ncclResult_t tt_group_end(void)
 {
+  struct tt_gathered *gathered = &group.gathered;
   bool outermost;
   TT_TRY(close_level("ncclGroupEnd", &outermost));
   if (!outermost) return ncclSuccess;
-  ncclResult_t result = group.error;
-  if (result == ncclSuccess) result = tt_group_run_jobs(group.jobs);
-  if (result == ncclSuccess) result = tt_tasks_run(group.comms);
-  forget_group();
-  return result;
+  if (group.error != ncclSuccess) {
+    tt_gathered_forget(gathered);
+    return group.error;
+  }
+  bool any = gathered->jobs != NULL || gathered->comms != NULL;
+  return any && gathered->blocking == TT_NON_BLOCKING ? tt_gathered_start(gathered) : tt_gathered_run(gathered);
 }
 
 ncclResult_t tt_group_simulate(float *microseconds)
@@ -142,15 +115,15 @@ ncclResult_t tt_group_simulate(float *microseconds)
   TT_TRY(close_level("ncclGroupSimulateEnd", &outermost));
   if (!outermost) return ncclSuccess;
   ncclResult_t result = group.error;
-  if (result == ncclSuccess && group.jobs != NULL)
+  if (result == ncclSuccess && group.gathered.jobs != NULL)
     result =
         TT_FAIL(ncclInvalidUsage, "ncclGroupSimulateEnd: the group makes communicators; only operations have a cost");
-  for (struct ncclComm *comm = group.comms; comm != NULL && result == ncclSuccess; comm = comm->group_next) {
+  for (struct ncclComm *comm = group.gathered.comms; comm != NULL && result == ncclSuccess; comm = comm->group_next) {
     float takes;
     result = tt_plan_estimate(comm, &takes);
     *microseconds = TT_MAX(*microseconds, takes);
   }
-  forget_group();
+  tt_gathered_forget(&group.gathered);
   return result;
 }
 

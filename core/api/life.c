@@ -14,6 +14,12 @@
 #include "plan/stream.h"
 #include "tutti.h"
 
+/* A thread that waits inside a call sees the abort word within one sleep of its wait, and leaves. Only one that waits
+ * for a device, in ncclCommFinalize, may stay longer. */
+#define LEAVE_MS 10000
+/* So long an abort waits for the end of a running operation before it leaves the freeing to it. */
+#define RUNNING_MS 500
+
 TT_EXPORT(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId))
 {
   TT_TRY(tt_api_check_pointer("ncclGetUniqueId", "uniqueId", uniqueId));
@@ -30,41 +36,80 @@ struct create_job {
 
 static ncclResult_t run_create(struct tt_job *job)
 {
-  struct create_job *create = (struct create_job *)job;
-  TT_TRY(tt_comm_create(&create->create, create->out));
-  tt_handle_add(*create->out);
-  return ncclSuccess;
+  return tt_comm_init(job->comm, &((struct create_job *)job)->create);
+}
+
+/* What could not be made ends here, unless its user has yet to ask for the reason, or another thread has aborted it. */
+static void end_create(struct create_job *create)
+{
+  struct ncclComm *comm = create->job.comm;
+  bool made = create->job.ran && create->job.result == ncclSuccess;
+  bool mine = false;
+  if (!made && !create->job.background) {
+    *create->out = NULL;
+    mine = tt_handle_try_take(comm) && tt_handle_wait(comm, LEAVE_MS);
+  }
+  if (atomic_exchange(&comm->in_group, TT_COMM_IDLE) == TT_COMM_ABANDONED || mine) tt_comm_destroy(comm);
+}
+
+static void free_create(struct create_job *create)
+{
+  tt_config_free_names(&create->create.config);
+  free(create->ids);
+  free(create);
 }
 
 static void drop_create(struct tt_job *job)
 {
-  tt_config_free_names(&((struct create_job *)job)->create.config);
-  free(((struct create_job *)job)->ids);
-  free(job);
+  end_create((struct create_job *)job);
+  free_create((struct create_job *)job);
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+  return memcmp(a, b, sizeof(ncclUniqueId));
+}
+
+/* In one order on all ranks, in whatever order they have them. */
+static ncclResult_t copy_ids(struct create_job *job)
+{
+  struct tt_create *create = &job->create;
+  size_t bytes = (size_t)create->nids * sizeof *job->ids;
+  if ((job->ids = malloc(bytes)) == NULL) return TT_FAIL(ncclSystemError, "no memory for %d unique ids", create->nids);
+  memcpy(job->ids, create->ids, bytes);
+  qsort(job->ids, (size_t)create->nids, sizeof *job->ids, by_bytes);
+  create->ids = job->ids;
+  create->id = job->ids[0]; /* names the communicator */
+  return ncclSuccess;
+}
+
+static ncclResult_t fill_create(struct create_job *job)
+{
+  TT_TRY(tt_config_own_names(&job->create.config)); /* the group may end long after the call */
+  if (job->create.ids != NULL) TT_TRY(copy_ids(job));
+  return tt_comm_alloc(&job->create, &job->job.comm);
+}
+
+/* The handle is there at once, so that others can ask for the state of what it stands for, and abort it. */
 static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
 {
   struct create_job *job;
   TT_TRY(TT_CALLOC(&job, 1));
-  job->job = (struct tt_job){.run = run_create, .drop = drop_create};
   job->create = *create;
   job->out = out;
-  ncclResult_t result = tt_config_own_names(&job->create.config); /* the group may end long after the call */
+  ncclResult_t result = fill_create(job);
   if (result != ncclSuccess) {
-    free(job);
+    free_create(job);
     return result;
   }
-  if (create->ids != NULL) {
-    size_t bytes = (size_t)create->nids * sizeof *job->ids;
-    if ((job->ids = malloc(bytes)) == NULL) {
-      drop_create(&job->job);
-      return TT_FAIL(ncclSystemError, "no memory for %d unique ids", create->nids);
-    }
-    job->create.ids = memcpy(job->ids, create->ids, bytes);
-  }
-  tt_group_add_job(&job->job);
-  return ncclSuccess;
+  job->job.run = run_create;
+  job->job.drop = drop_create;
+  job->job.blocking = create->config.blocking != 0;
+  atomic_store(&job->job.comm->in_group, TT_COMM_IN_GROUP);
+  *out = job->job.comm;
+  result = tt_group_add_job(&job->job);
+  if (result != ncclSuccess) drop_create(&job->job);
+  return result;
 }
 
 #define TEXT_OF(value) #value
@@ -138,7 +183,6 @@ TT_EXPORT(ncclResult_t, ncclCommInitRankScalable,
   if (nId < 1 || nId > nranks)
     return TT_FAIL(ncclInvalidArgument, "ncclCommInitRankScalable: nId is %d; with nranks %d allowed are 1 to %d", nId,
                    nranks, nranks);
-  create.id = commIds[0]; /* names the communicator */
   return start_in_group(newcomm, &create, config);
 }
 
@@ -190,37 +234,64 @@ TT_EXPORT(ncclResult_t, ncclCommInitAll, (ncclComm_t * comm, int ndev, const int
   ncclResult_t result = tt_group_note(start_create_all(comm, ndev, devlist));
   ncclResult_t ended = tt_group_end();
   if (result == ncclSuccess) result = ended;
-  if (result != ncclSuccess && comm != NULL) {
+  if (result != ncclSuccess && result != ncclInProgress && comm != NULL) {
     for (int i = 0; i < ndev; i++) {
-      if (comm[i] != NULL && tt_handle_take("ncclCommInitAll", comm[i], false) == ncclSuccess) tt_comm_destroy(comm[i]);
+      if (comm[i] != NULL) tt_comm_discard(comm[i]);
       comm[i] = NULL;
     }
   }
   return result;
 }
 
+static ncclResult_t run_finalize(struct tt_job *job)
+{
+  return tt_stream_drain(job->comm);
+}
+
+static void drop_finalize(struct tt_job *job)
+{
+  free(job);
+}
+
+/* A non-blocking one is in its group, which waits in background. */
+static ncclResult_t start_finalize(struct ncclComm *comm)
+{
+  struct tt_job *job;
+  TT_TRY(tt_group_join(comm));
+  TT_TRY(TT_CALLOC(&job, 1));
+  *job = (struct tt_job){.run = run_finalize, .drop = drop_finalize, .comm = comm};
+  ncclResult_t result = tt_group_add_job(job);
+  if (result != ncclSuccess) free(job);
+  return result;
+}
+
 static ncclResult_t finalize(struct ncclComm *comm)
 {
+  TT_TRY(tt_api_check_ready("ncclCommFinalize", comm));
   if (atomic_load(&comm->revoked))
     return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was revoked; destroy it");
   if (atomic_exchange(&comm->finalized, 1))
     return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was finalized before");
-  return tt_stream_drain(comm);
+  return comm->config.blocking ? tt_stream_drain(comm) : start_finalize(comm);
 }
 
 TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
   TT_TRY(tt_handle_hold("ncclCommFinalize", comm));
-  ncclResult_t result = finalize(comm);
+  tt_group_start();
+  ncclResult_t result = tt_group_note(finalize(comm));
   tt_handle_let_go(comm);
-  return result;
+  ncclResult_t ended = tt_group_end();
+  return result != ncclSuccess ? result : ended;
 }
 
 /* What runs on this rank ends with an error, as does what the other ranks wait for in vain. */
 static ncclResult_t revoke_comm(struct ncclComm *comm, int flags)
 {
   if (flags != 0) return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: revokeFlags is %d; only 0 is allowed", flags);
+  if (atomic_load(&comm->stage) != TT_STAGE_READY)
+    return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator is not made; abort it");
   if (atomic_load(&comm->finalized))
     return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator was finalized; destroy it");
   if (atomic_exchange(&comm->revoked, 1))
@@ -246,19 +317,8 @@ static void end_comm(struct ncclComm *comm, const char *how)
   tt_comm_destroy(comm);
 }
 
-/* A thread that waits inside a call sees the abort word within one sleep of its wait, and leaves. Only one that waits
- * for a device, in ncclCommFinalize, may stay longer. */
-#define LEAVE_MS 10000
-/* So long an abort waits for the end of a running operation before it leaves the freeing to it. */
-#define RUNNING_MS 500
-
-/* Takes the handle, so that no other call finds it, and waits for those that have. */
-static ncclResult_t take(const char *function, struct ncclComm *comm, bool idle)
+static ncclResult_t wait_for_others(const char *function, struct ncclComm *comm)
 {
-  if (tt_group_has(comm))
-    return TT_FAIL(ncclInvalidUsage, "%s: the communicator has calls in an open group; end the group first", function);
-  TT_TRY(tt_handle_take(function, comm, idle));
-  if (!idle) atomic_store(&comm->abort, 1);
   if (tt_handle_wait(comm, LEAVE_MS)) return ncclSuccess;
   return TT_FAIL(ncclSystemError, "%s: a thread did not leave its call within %d s; the communicator's memory stays",
                  function, LEAVE_MS / 1000);
@@ -267,9 +327,13 @@ static ncclResult_t take(const char *function, struct ncclComm *comm, bool idle)
 TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(take("ncclCommDestroy", comm, true));
+  if (tt_group_has(comm))
+    return TT_FAIL(ncclInvalidUsage,
+                   "ncclCommDestroy: the communicator has calls in an open group; end the group first");
+  TT_TRY(tt_handle_take("ncclCommDestroy", comm, true));
+  TT_TRY(wait_for_others("ncclCommDestroy", comm));
   if (atomic_load(&comm->in_group)) { /* a call that held it has begun an operation */
-    tt_handle_add(comm);
+    tt_handle_give_back(comm);
     return TT_FAIL(ncclInvalidUsage,
                    "ncclCommDestroy: another thread is using the communicator; ncclCommAbort ends what "
                    "that thread does");
@@ -279,10 +343,23 @@ TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
   return ncclSuccess;
 }
 
+/* Ends all waits of it, and of the children that it is just making. */
+static void raise_abort(struct ncclComm *comm)
+{
+  pthread_mutex_lock(&comm->children_lock);
+  atomic_store(&comm->abort, 1);
+  for (struct ncclComm *child = comm->children; child != NULL; child = child->children_next)
+    atomic_store(&child->abort, 1);
+  pthread_mutex_unlock(&comm->children_lock);
+}
+
 TT_EXPORT(ncclResult_t, ncclCommAbort, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(take("ncclCommAbort", comm, false));
+  TT_TRY(tt_handle_take("ncclCommAbort", comm, false));
+  tt_group_forget(comm); /* the rest of this thread's open group, if there is one, is not affected */
+  raise_abort(comm);
+  TT_TRY(wait_for_others("ncclCommAbort", comm));
   tt_stream_abort_host(comm); /* a group may wait for what it has on streams */
   for (tt_deadline end = tt_deadline_in_ms(RUNNING_MS); atomic_load(&comm->in_group) && !tt_deadline_passed(end);)
     usleep(100);

@@ -24,34 +24,37 @@ TT_EXPORT(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count))
 {
   TT_TRY(tt_api_check_pointer("ncclCommCount", "count", count));
   TT_TRY(tt_handle_hold("ncclCommCount", comm));
-  *count = comm->nranks;
+  ncclResult_t result = tt_api_check_ready("ncclCommCount", comm);
+  if (result == ncclSuccess) *count = comm->nranks;
   tt_handle_let_go(comm);
-  return ncclSuccess;
+  return result;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device))
 {
   TT_TRY(tt_api_check_pointer("ncclCommCuDevice", "device", device));
   TT_TRY(tt_handle_hold("ncclCommCuDevice", comm));
-  *device = comm->device_index;
+  ncclResult_t result = tt_api_check_ready("ncclCommCuDevice", comm);
+  if (result == ncclSuccess) *device = comm->device_index;
   tt_handle_let_go(comm);
-  return ncclSuccess;
+  return result;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank))
 {
   TT_TRY(tt_api_check_pointer("ncclCommUserRank", "rank", rank));
   TT_TRY(tt_handle_hold("ncclCommUserRank", comm));
-  *rank = comm->rank;
+  ncclResult_t result = tt_api_check_ready("ncclCommUserRank", comm);
+  if (result == ncclSuccess) *rank = comm->rank;
   tt_handle_let_go(comm);
-  return ncclSuccess;
+  return result;
 }
 
 TT_EXPORT(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError))
 {
   TT_TRY(tt_api_check_pointer("ncclCommGetAsyncError", "asyncError", asyncError));
   TT_TRY(tt_handle_hold("ncclCommGetAsyncError", comm));
-  *asyncError = tt_monitor_peek(comm);
+  *asyncError = tt_api_in_progress(comm) ? ncclInProgress : tt_monitor_peek(comm);
   tt_handle_let_go(comm);
   return ncclSuccess;
 }

@@ -166,6 +166,7 @@ static ncclResult_t create_premulsum(struct ncclComm *comm, ncclRedOp_t *op, con
                                      ncclDataType_t datatype, ncclScalarResidence_t residence)
 {
   struct tt_redop made = {.used = true, .datatype = datatype};
+  TT_TRY(tt_api_check_ready("ncclRedOpCreatePreMulSum", comm));
   if (residence != ncclScalarHostImmediate && residence != ncclScalarDevice)
     return TT_FAIL(ncclInvalidArgument,
                    "ncclRedOpCreatePreMulSum: residence is %d; allowed are ncclScalarDevice (0) and "
@@ -197,7 +198,8 @@ TT_EXPORT(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 {
   struct tt_redops *ops;
   TT_TRY(tt_handle_hold("ncclRedOpDestroy", comm));
-  ncclResult_t result = get_ops(comm, &ops);
+  ncclResult_t result = tt_api_check_ready("ncclRedOpDestroy", comm);
+  if (result == ncclSuccess) result = get_ops(comm, &ops);
   if (result == ncclSuccess) {
     pthread_mutex_lock(&ops->lock);
     struct tt_redop *found = find(comm, op);

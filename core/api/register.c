@@ -44,10 +44,12 @@ static ncclResult_t get(struct ncclComm *comm, struct tt_registrations **out)
   return result;
 }
 
-static ncclResult_t add(struct ncclComm *comm, enum kind kind, void *buffer, size_t bytes, void **handle)
+static ncclResult_t add(const char *function, struct ncclComm *comm, enum kind kind, void *buffer, size_t bytes,
+                        void **handle)
 {
   struct tt_registrations *all;
   ncclResult_t result = ncclSuccess;
+  TT_TRY(tt_api_check_ready(function, comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
   struct entry *entry = all->first;
@@ -86,6 +88,7 @@ static ncclResult_t unknown(const char *function, enum kind kind, const void *ha
 static ncclResult_t drop(const char *function, struct ncclComm *comm, enum kind kind, const void *handle)
 {
   struct tt_registrations *all;
+  TT_TRY(tt_api_check_ready(function, comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
   struct entry **place = find(all, kind, handle);
@@ -101,6 +104,7 @@ static ncclResult_t drop(const char *function, struct ncclComm *comm, enum kind 
 static ncclResult_t get_buffer(struct ncclComm *comm, const void *window, void **buffer)
 {
   struct tt_registrations *all;
+  TT_TRY(tt_api_check_ready("ncclWinGetUserPtr", comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
   const struct entry *entry = *find(all, WINDOW, window);
@@ -139,7 +143,7 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
   TT_TRY(tt_api_check_pointer("ncclCommRegister", "handle", handle));
   TT_TRY(check_buffer("ncclCommRegister", buff, size));
   TT_TRY(tt_handle_hold("ncclCommRegister", comm));
-  ncclResult_t result = add(comm, BUFFER, buff, size, handle);
+  ncclResult_t result = add("ncclCommRegister", comm, BUFFER, buff, size, handle);
   tt_handle_let_go(comm);
   return result;
 }
@@ -155,7 +159,7 @@ TT_EXPORT(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle
 static ncclResult_t add_window(struct ncclComm *comm, void *buffer, size_t bytes, ncclWindow_t *window)
 {
   void *handle;
-  TT_TRY(add(comm, WINDOW, buffer, bytes, &handle));
+  TT_TRY(add("ncclCommWindowRegister", comm, WINDOW, buffer, bytes, &handle));
   *window = handle;
   return ncclSuccess;
 }

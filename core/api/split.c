@@ -23,8 +23,7 @@
 #define TURN_USEC 100
 
 struct child_job {
-  struct tt_job job;
-  struct ncclComm *parent; /* held */
+  struct tt_job job;       /* its communicator is the parent, which it holds */
   struct tt_create create; /* id, rank and nranks are found out */
   ncclComm_t *out;
   uint64_t turn;
@@ -52,13 +51,13 @@ static int by_key(const void *a, const void *b, void *of)
 static void find_myself(struct child_job *child)
 {
   for (int r = 0; r < child->create.nranks; r++)
-    if (child->members[r] == child->parent->rank) child->create.rank = r;
+    if (child->members[r] == child->job.comm->rank) child->create.rank = r;
 }
 
 /* The ranks of this one's color, by key. A rank without color has none. */
 static ncclResult_t gather_members(struct child_job *child)
 {
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = child->job.comm;
   struct place *places;
   TT_TRY(TT_CALLOC(&places, (size_t)parent->nranks));
   places[parent->rank] = (struct place){child->color, child->key};
@@ -74,7 +73,7 @@ static ncclResult_t gather_members(struct child_job *child)
 
 static void keep_members(struct child_job *child)
 {
-  for (int r = 0, e = 0; r < child->parent->nranks; r++) {
+  for (int r = 0, e = 0; r < child->job.comm->nranks; r++) {
     if (e < child->nexcluded && child->excluded[e] == r)
       e++;
     else
@@ -93,7 +92,7 @@ static tt_deadline deadline(void)
 /* Survivors of a shrink say whom they leave out, since each of them might name others. */
 static ncclResult_t compare_excluded(const struct child_job *child, uint64_t mine)
 {
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = child->job.comm;
   for (int r = 1; r < child->create.nranks; r++) {
     void *data;
     size_t bytes;
@@ -112,7 +111,7 @@ static ncclResult_t compare_excluded(const struct child_job *child, uint64_t min
 /* The first rank makes the id; without one, for whatever reason, it says so by an empty message. */
 static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
 {
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = child->job.comm;
   ncclResult_t result = child->excluded != NULL ? compare_excluded(child, excluded) : ncclSuccess;
   if (result == ncclSuccess) result = tt_bootstrap_unique_id(&child->create.id);
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
@@ -125,7 +124,7 @@ static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
 
 static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
 {
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = child->job.comm;
   int first = child->members[0];
   void *data;
   size_t bytes;
@@ -144,7 +143,7 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
 /* Calls on one parent are carried out in call order, which all ranks have in common. */
 static ncclResult_t wait_turn(struct child_job *child)
 {
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = child->job.comm;
   while (atomic_load(&parent->children_made) < child->turn) {
     if (atomic_load(&parent->abort))
       return TT_FAIL(ncclInternalError, "%s: the parent was aborted", child->create.function);
@@ -169,14 +168,49 @@ static ncclResult_t introduce(struct child_job *child)
 
 static void end_turn(struct child_job *child)
 {
-  if (!child->had_turn) atomic_fetch_add(&child->parent->children_made, 1);
+  if (!child->had_turn) atomic_fetch_add(&child->job.comm->children_made, 1);
   child->had_turn = true;
+}
+
+/* A child that is being made is among its parent's, so that who aborts the parent ends that, too. */
+static void list_child(struct ncclComm *parent, struct ncclComm *child)
+{
+  pthread_mutex_lock(&parent->children_lock);
+  if (atomic_load(&parent->abort)) atomic_store(&child->abort, 1);
+  child->children_next = parent->children;
+  parent->children = child;
+  pthread_mutex_unlock(&parent->children_lock);
+}
+
+static void unlist_child(struct ncclComm *parent, const struct ncclComm *child)
+{
+  pthread_mutex_lock(&parent->children_lock);
+  struct ncclComm **place = &parent->children;
+  while (*place != child) place = &(*place)->children_next;
+  *place = child->children_next;
+  pthread_mutex_unlock(&parent->children_lock);
+}
+
+static ncclResult_t make_child(struct child_job *job)
+{
+  struct ncclComm *parent = job->job.comm, *child;
+  TT_TRY(tt_comm_alloc(&job->create, &child));
+  list_child(parent, child);
+  ncclResult_t result = tt_comm_init(child, &job->create);
+  unlist_child(parent, child);
+  if (result == ncclSuccess && atomic_load(&child->abort))
+    result = TT_FAIL(ncclInternalError, "%s: the parent was aborted", job->create.function);
+  if (result == ncclSuccess)
+    *job->out = child;
+  else
+    tt_comm_discard(child);
+  return result;
 }
 
 static ncclResult_t run_child(struct tt_job *job)
 {
   struct child_job *child = (struct child_job *)job;
-  struct ncclComm *parent = child->parent;
+  struct ncclComm *parent = job->comm;
   tt_log_set_device(parent->device_index);
   TT_INFO(TT_INIT, "%s comm %p rank %d nranks %d splitCount %" PRIu64 " color %d key %d excluded %d",
           child->create.function, (void *)parent, parent->rank, parent->nranks, child->turn + 1, child->color,
@@ -185,20 +219,22 @@ static ncclResult_t run_child(struct tt_job *job)
   end_turn(child);
   if (result != ncclSuccess) return result;
   if (child->excluded == NULL && child->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-  TT_TRY(tt_comm_create(&child->create, child->out));
-  tt_handle_add(*child->out);
-  return ncclSuccess;
+  return make_child(child);
 }
 
-static void drop_child(struct tt_job *job)
+static void free_child(struct child_job *child)
 {
-  struct child_job *child = (struct child_job *)job;
-  end_turn(child);
-  tt_handle_let_go(child->parent);
   tt_config_free_names(&child->create.config);
   free(child->excluded);
   free(child->members);
   free(child);
+}
+
+static void drop_child(struct tt_job *job)
+{
+  end_turn((struct child_job *)job);
+  tt_handle_let_go(job->comm);
+  free_child((struct child_job *)job);
 }
 
 /* ---- Calls ---- */
@@ -221,8 +257,8 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
     free(child);
     return result;
   }
-  child->job = (struct tt_job){.run = run_child, .drop = drop_child};
-  child->parent = parent;
+  child->job =
+      (struct tt_job){.run = run_child, .drop = drop_child, .comm = parent, .blocking = parent->config.blocking != 0};
   child->out = out;
   child->create = (struct tt_create){
       .function = function, .device = parent->context != NULL ? parent->device_index : -1, .config = read};
@@ -230,10 +266,18 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
   return ncclSuccess;
 }
 
-static void start_child(struct child_job *child)
+/* Hands the job to the group, whatever becomes of that. The calls' numbers are the same on all ranks, so one that is
+ * refused has none. */
+static ncclResult_t start_child(struct child_job *child)
 {
-  child->turn = atomic_fetch_add(&child->parent->children_called, 1);
-  tt_group_add_job(&child->job);
+  struct ncclComm *parent = child->job.comm;
+  ncclResult_t result = child->job.blocking ? ncclSuccess : tt_group_join(parent);
+  if (result == ncclSuccess) result = tt_group_add_job(&child->job);
+  if (result == ncclSuccess)
+    child->turn = atomic_fetch_add(&parent->children_called, 1);
+  else
+    free_child(child);
+  return result;
 }
 
 static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
@@ -243,8 +287,7 @@ static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_
   TT_TRY(new_child("ncclCommSplit", parent, out, config, &child));
   child->color = color;
   child->key = key;
-  start_child(child);
-  return ncclSuccess;
+  return start_child(child);
 }
 
 static int ascending(const void *a, const void *b)
@@ -292,6 +335,7 @@ static ncclResult_t shrink(struct ncclComm *parent, const int *list, int count, 
     return TT_FAIL(ncclInvalidArgument,
                    "ncclCommShrink: shrinkFlags is %d; allowed are NCCL_SHRINK_DEFAULT (%d) and NCCL_SHRINK_ABORT (%d)",
                    flags, NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT);
+  TT_TRY(tt_api_check_ready("ncclCommShrink", parent));
   TT_TRY(read_excluded(parent, list, count, &excluded));
   ncclResult_t result = new_child("ncclCommShrink", parent, out, config, &child);
   if (result != ncclSuccess) {
@@ -301,8 +345,7 @@ static ncclResult_t shrink(struct ncclComm *parent, const int *list, int count, 
   if (flags == NCCL_SHRINK_ABORT) tt_stream_abort(parent);
   child->excluded = excluded;
   child->nexcluded = count;
-  start_child(child);
-  return ncclSuccess;
+  return start_child(child);
 }
 
 /* Runs `made`, the outcome of a call that holds the parent, in its group. */

@@ -19,6 +19,7 @@
 
 struct tt_context;
 struct tt_gate;          /* plan/gate.h */
+struct tt_handle;        /* api/handle.c */
 struct tt_monitor;       /* plan/monitor.h */
 struct tt_redops;        /* api/redop.c */
 struct tt_registrations; /* api/register.c */
@@ -52,15 +53,15 @@ enum tt_stage {
   TT_STAGE_ENDING,
 };
 
-enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_ABANDONED };
+enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_IN_BACKGROUND, TT_COMM_ABANDONED };
 
 struct ncclComm {
-  struct ncclComm *handle_next; /* api/handle.c */
-  _Atomic int holders;          /* calls that found the handle and have not let go */
+  struct tt_handle *handle;     /* api/handle.c: its entry in the table of live handles; NULL: none yet */
   struct ncclComm *report_next; /* report/report.c, which has a lock for it */
   bool reported;                /* it is on that list */
   uint64_t report_passes;       /* a report's own */
   _Atomic int stage;            /* of its life, for reports: enum tt_stage */
+  bool dismantled;              /* it could not be made, or ends: nothing is left but itself and its failure */
   struct tt_zone zone;          /* what lives as long as the communicator */
   struct tt_pool *pool;         /* tasks, works, and what a group needs while it runs */
   struct tt_comm_undo *undo;    /* of tt_comm_at_end */
@@ -106,8 +107,9 @@ struct ncclComm {
   struct tt_task *tasks, **tasks_end; /* of the open group */
   int ntasks;
   struct ncclComm *group_next; /* list of the group's communicators */
-  /* TT_COMM_IN_GROUP: on the list of a thread's open or running group, which clears it as the last thing it does.
-   * TT_COMM_ABANDONED: the same, and was aborted meanwhile, so that the group frees it. */
+  /* TT_COMM_IN_GROUP: on the list of a thread's open or running group, or being made by one, which clears it as the
+   * last thing it does. TT_COMM_IN_BACKGROUND: the same, and the group runs on a thread of the library.
+   * TT_COMM_ABANDONED: either, and was aborted meanwhile, so that the group frees it. */
   _Atomic int in_group;
 
   /* On host streams (plan/host_stream.h): items that ever entered, and that are done, which their lock guards; how many
@@ -122,6 +124,9 @@ struct ncclComm {
   /* Calls that make children, in the order in which they were made: each waits for its turn. */
   _Atomic uint64_t children_called;
   _Atomic uint64_t children_made;
+  pthread_mutex_t children_lock;
+  struct ncclComm *children; /* those being made, by children_next: who aborts the parent ends their making */
+  struct ncclComm *children_next;
   _Atomic uint32_t abort;  /* non-zero ends every wait */
   _Atomic int async_error; /* first failure, or ncclSuccess */
   pthread_mutex_t error_lock;

@@ -6,9 +6,10 @@
 #include <stdbool.h>
 #include "plan/plan.h"
 
+/* One that could not be made may have no device. */
 static inline bool tt_stream_device(const struct ncclComm *comm)
 {
-  return (comm->device->features & TT_DEVICE_STREAMS) != 0;
+  return comm->device != NULL && (comm->device->features & TT_DEVICE_STREAMS) != 0;
 }
 
 /* Enqueues all works of the plan on its stream, as one launch. */

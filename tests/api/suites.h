@@ -13,5 +13,6 @@ Suite *children_suite(void);
 Suite *redop_suite(void);
 Suite *limits_suite(void);
 Suite *streams_suite(void);
+Suite *nonblocking_suite(void);
 
 #endif

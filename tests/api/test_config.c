@@ -130,12 +130,21 @@ START_TEST(wrong_members_are_named)
 }
 END_TEST
 
-START_TEST(nonblocking_is_refused_by_name)
+/* The variable, where it is set, has the last word. */
+START_TEST(blocking_or_not)
 {
   ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
   user.blocking = 0;
-  ck_assert_int_eq(tt_config_read(&user, &config), ncclInvalidUsage);
-  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "blocking"));
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_int_eq(config.blocking, 0);
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  tt_param_reset();
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_int_eq(config.blocking, 1);
+  setenv("NCCL_COMM_BLOCKING", "0", 1);
+  tt_param_reset();
+  ck_assert_int_eq(tt_config_read(NULL, &config), ncclSuccess);
+  ck_assert_int_eq(config.blocking, 0);
 }
 END_TEST
 
@@ -148,7 +157,7 @@ Suite *config_suite(void)
   tcase_add_test(tests, every_size);
   tcase_add_test(tests, padding_is_not_a_member);
   tcase_add_test(tests, wrong_members_are_named);
-  tcase_add_test(tests, nonblocking_is_refused_by_name);
+  tcase_add_test(tests, blocking_or_not);
   suite_add_tcase(suite, tests);
   return suite;
 }
