@@ -609,6 +609,36 @@ START_TEST(idle_streams_sleep)
 }
 END_TEST
 
+/* A communicator's first operation, which makes its connections, and meanwhile children and an estimate of it. */
+START_TEST(children_meanwhile)
+{
+  static struct pair pair;
+  ncclComm_t children[RANKS];
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  float sum[RANKS] = {0};
+  open_pair(&pair);
+  for (int r = 0; r < RANKS; r++) ok(reduce(&pair, r, pair.streams[r]));
+  ok(ncclGroupStart());
+  for (int r = 0; r < RANKS; r++) ok(ncclCommSplit(pair.comms[r], 0, RANKS - r, &children[r], NULL));
+  ok(ncclGroupEnd());
+  ok(ncclGroupStart());
+  ok(reduce(&pair, 0, pair.streams[0]));
+  ok(ncclGroupSimulateEnd(&info));
+  ck_assert(info.estimatedTime > 0);
+  ok(ncclGroupStart());
+  for (int r = 0; r < RANKS; r++)
+    ok(ncclAllReduce(pair.in[r], &sum[r], 1, ncclFloat, ncclSum, children[r], pair.streams[r]));
+  ok(ncclGroupEnd());
+  wait_both(&pair);
+  is_reduced(&pair);
+  for (int r = 0; r < RANKS; r++) {
+    ck_assert(sum[r] == 3);
+    ok(ncclCommDestroy(children[r]));
+  }
+  close_pair(&pair);
+}
+END_TEST
+
 /* ---- Many threads ---- */
 
 struct rank {
@@ -715,6 +745,7 @@ Suite *streams_suite(void)
   tcase_add_test(tests, abort_of_one_of_two);
   tcase_add_test(tests, revoke_ends_all);
   tcase_add_loop_test(tests, the_end_waits, 0, 3);
+  tcase_add_test(tests, children_meanwhile);
   tcase_add_test(tests, idle_streams_sleep);
   tcase_add_test(tests, ranks_in_threads);
   tcase_add_test(tests, abort_at_any_moment);
