@@ -155,7 +155,6 @@ ncclResult_t tt_draft_join_switches(struct tt_draft *draft)
     }
     for (int i = 0; i < nsubs; i++) TT_TRY(absorb(draft, top, subs[i]));
     drop_links_inside(draft, n);
-    n->node.pci.device |= 0xffff; /* it is no part of another */
   }
   return ncclSuccess;
 }

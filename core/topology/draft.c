@@ -93,7 +93,7 @@ ncclResult_t tt_draft_bus_id(const struct tt_xml *xml, int element, const char *
 static void put_uplink_last(struct tt_draft_node *n, int up)
 {
   int i = 0;
-  while (i < n->nlinks && n->links[i].to != up) i++;
+  while (i < n->nlinks && (n->links[i].to != up || n->links[i].type != TT_LINK_PCI)) i++;
   if (i == n->nlinks) return;
   struct tt_draft_link link = n->links[i];
   memmove(&n->links[i], &n->links[i + 1], (size_t)(n->nlinks - i - 1) * sizeof(link));

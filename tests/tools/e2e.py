@@ -794,7 +794,8 @@ class Topo(Case):
         self.assertIn("peer memory: yes, their best path is NVL, the farthest allowed PXB ", why)
         self.assertIn("\n=> peer memory\n", why)
         why = self.topo("explain", "FILE", 0, 1, NCCL_P2P_DISABLE=1)
-        self.assertIn("path: PHB, 24 GB/s: GPU 0 ", why)
+        self.assertIn("path: PHB, 24 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0 -PCI-> CPU 1 "
+                      "-PCI-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)  # by the CPU of the second
         self.assertIn("peer memory: no, their best path is NVL, the farthest allowed LOC ", why)
         self.assertIn("network instead: no, they reach NETs without a CPU at 12.5 and 0 GB/s, each other at 24\n", why)
         self.assertIn("\n=> memory of the host\n", why)

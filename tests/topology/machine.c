@@ -190,9 +190,9 @@ char *machine_trays(int ntrays)
   machine_begin(&m);
   for (int h = 0; h < ntrays; h++) {
     machine_cpu(&m, h, 0, "arm");
+    machine_bridge(&m, 4, 16);
     machine_gpu(&m, 2 * h, 100, "s*18");
     machine_gpu(&m, 2 * h + 1, 100, "s*18");
-    machine_bridge(&m, 4, 16);
     machine_net(&m, h, 400, true);
   }
   return machine_end(&m);

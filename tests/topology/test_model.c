@@ -131,11 +131,9 @@ START_TEST(split_switches)
     const char *top, *sub;
     int bridges;
     const char *path;
-  } cases[] = {{fourth, fourth, 1, "PIX 24"},
-               {fifth, fifth_sub, 1, "PIX 24"},
-               {fifth, fifth, 3, "PXB 24"},
-               {fourth, fifth_sub, 3, "PXB 24"},
-               {"vendor=\"0x10b5\"", "vendor=\"0x10b5\"", 3, "PXB 24"}};
+  } cases[] = {{fourth, fourth, 1, "PIX 24"},    {fifth, fifth_sub, 1, "PIX 24"},
+               {fifth, fifth, 3, "PXB 24"},      {fifth_sub, fifth, 3, "PXB 24"},
+               {fourth, fifth_sub, 3, "PXB 24"}, {"vendor=\"0x10b5\"", "vendor=\"0x10b5\"", 3, "PXB 24"}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     struct machine m;
     machine_begin(&m);
@@ -273,6 +271,21 @@ START_TEST(refused)
 }
 END_TEST
 
+/* NVLink to the CPU; and ranks that share a device, which list its links once each. */
+START_TEST(links_of_devices)
+{
+#define LINKS "<nvlink count='2' tclass='0x068001'/><nvlink count='6' tclass='0x068000'/><c2c bw='10000' count='2'/>"
+#define RANK(n) "<gpu dev='0' sm='70' gdr='1' rank='" n "'>" LINKS "</gpu>"
+  struct tt_topology *t = below_cpu(PCI("1", RANK("0") RANK("1")));
+  int dev = tt_topology_node(t, TT_NODE_DEV, 0);
+  ck_assert_double_eq((double)link_between(t, dev, tt_topology_node(t, TT_NODE_NVS, 0)), 120);
+  ck_assert_double_eq((double)link_between(t, dev, tt_topology_node(t, TT_NODE_CPU, 0)), 40);
+  ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 1, TT_NODE_CPU, 0), "NVL 40");
+  ck_assert_double_eq((double)t->total_bandwidth, 160);
+  tt_topology_free(t);
+}
+END_TEST
+
 Suite *suite_model(void)
 {
   Suite *suite = suite_create("model");
@@ -284,6 +297,7 @@ Suite *suite_model(void)
   tcase_add_test(tests, split_switches);
   tcase_add_test(tests, links_between_switches);
   tcase_add_test(tests, what_counts);
+  tcase_add_test(tests, links_of_devices);
   tcase_add_loop_test(tests, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
   suite_add_tcase(suite, tests);
   return suite;

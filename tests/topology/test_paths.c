@@ -56,6 +56,8 @@ START_TEST(one_relay_only)
   gpus(t, 0, 1, "NVL 20");
   gpus(t, 0, 2, "NVB 20");
   gpus(t, 0, 3, "PHB 24");
+  ck_assert_str_eq(machine_path(t, TT_NODE_DEV, 0, TT_NODE_DEV, 2), "NVB 20");
+  ck_assert_str_eq(machine_path(t, TT_NODE_DEV, 0, TT_NODE_DEV, 3), "PHB 24");
   tt_topology_free(t);
 }
 END_TEST
@@ -172,6 +174,86 @@ START_TEST(without_peers_through_the_cpu)
 }
 END_TEST
 
+/* NICs at the CPUs are faster than what is between these, and are not taken: they cost as much of the CPU. */
+START_TEST(nets_at_the_cpu_are_not_better)
+{
+  for (int below = 0; below < 2; below++) {
+    struct machine m;
+    machine_begin(&m);
+    for (int cpu = 0; cpu < 2; cpu++) {
+      machine_cpu(&m, 0, cpu, "skylake");
+      if (below) machine_bridge(&m, 4, 16);
+      machine_gpu(&m, cpu, 80, "");
+      machine_net(&m, cpu, 200, true);
+    }
+    struct tt_topology *t = machine_topology(machine_end(&m), NULL);
+    ck_assert_int_eq(t->count[TT_NODE_GPU], below ? 1 : 2);
+    if (!below) gpus(t, 0, 1, "SYS 10");
+    if (!below) net(t, 0, 1, "SYS 10", "SYS 10"); /* no relay without NVLink */
+    tt_topology_free(t);
+  }
+}
+END_TEST
+
+/* Two GPUs with NVLink; the second is behind a narrow bridge, or the NIC is at another CPU. */
+START_TEST(relays_to_nets)
+{
+  struct machine m;
+  machine_begin(&m);
+  machine_cpu(&m, 0, 0, "skylake");
+  machine_bridge(&m, 4, 16);
+  machine_gpu(&m, 0, 80, "1*4");
+  machine_net(&m, 0, 200, true);
+  machine_bridge(&m, 4, 8);
+  machine_gpu(&m, 1, 80, "0*4");
+  struct tt_topology *t = machine_topology(machine_end(&m), NULL);
+  net(t, 1, 0, "PXN 24", "PXB 12");
+  tt_topology_free(t);
+  machine_begin(&m);
+  machine_cpu(&m, 0, 0, "skylake");
+  machine_bridge(&m, 4, 16);
+  machine_gpu(&m, 0, 80, "");
+  machine_net(&m, 0, 200, true);
+  machine_bridge(&m, 4, 8);
+  machine_gpu(&m, 1, 80, "");
+  t = machine_topology(machine_end(&m), NULL);
+  net(t, 1, 0, "PXB 12", "PXB 12");
+  tt_topology_free(t);
+  for (int c2c = 0; c2c < 2; c2c++) {
+    machine_begin(&m);
+    machine_cpu(&m, 0, 0, "arm");
+    machine_gpu(&m, 0, 100, "1*9 c*5");
+    machine_cpu(&m, 0, 1, "arm");
+    machine_gpu(&m, 1, 100, "0*9 c*5");
+    machine_net(&m, 0, 100, true);
+    t = with(machine_end(&m), "NCCL_PXN_C2C", c2c ? "1" : "0");
+    net(t, 1, 0, "P2C 12.5", "P2C 12.5");
+    net(t, 0, 0, c2c ? "PXN 12.5" : "SYS 6", "SYS 6");
+    tt_topology_free(t);
+  }
+}
+END_TEST
+
+/* Neither the NET nor the GPU alone makes GPUDirect. */
+START_TEST(who_cannot)
+{
+  for (int who = 0; who < 3; who++) {
+    struct machine m;
+    machine_begin(&m);
+    machine_cpu(&m, 0, 0, "skylake");
+    machine_bridge(&m, 4, 16);
+    machine_gpu(&m, 0, 80, "");
+    machine_net(&m, 0, 100, who != 1);
+    char *text = machine_end(&m);
+    if (who == 2) strstr(text, "gdr=\"1\">")[5] = '0'; /* the GPU's */
+    struct tt_topology *t = machine_topology(text, NULL);
+    ck_assert(tt_topology_gpu_direct(t, 0, 0, false) == (who == 0));
+    net(t, 0, 0, who == 0 ? "PIX 12.5" : "PHB 12.5", who == 0 ? "PIX 12.5" : "PHB 12.5");
+    tt_topology_free(t);
+  }
+}
+END_TEST
+
 START_TEST(chip_to_chip)
 {
   struct tt_topology *t = machine_topology(machine_arm_board(), NULL);
@@ -194,7 +276,7 @@ START_TEST(hosts_that_share_switches)
   ck_assert_int_eq(t->count[TT_NODE_GPU], 6);
   gpus(t, 0, 5, "NVL 721.8");
   net(t, 0, 1, "DIS 0", "DIS 0"); /* no NIC of another host */
-  net(t, 2, 1, "PHB 24", "PHB 24");
+  net(t, 2, 1, "PIX 24", "PIX 24");
   ck_assert_str_eq(machine_path(t, TT_NODE_CPU, 0, TT_NODE_CPU, 1), "DIS 0");
   ck_assert_str_eq(tt_topology_label(t, tt_topology_node(t, TT_NODE_NET, 1), text, sizeof(text)), "NET 1/1");
   tt_topology_free(t);
@@ -316,6 +398,9 @@ Suite *suite_paths(void)
   tcase_add_test(tests, reading_old_gpus);
   tcase_add_test(tests, levels);
   tcase_add_test(tests, without_peers_through_the_cpu);
+  tcase_add_test(tests, nets_at_the_cpu_are_not_better);
+  tcase_add_test(tests, relays_to_nets);
+  tcase_add_test(tests, who_cannot);
   tcase_add_test(tests, chip_to_chip);
   tcase_add_test(tests, hosts_that_share_switches);
   tcase_add_test(tests, nothing_known);
