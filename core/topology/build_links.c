@@ -115,6 +115,7 @@ static int split_switch(uint64_t device, int level)
 /* What hung off `sub` hangs off `top`. */
 static ncclResult_t absorb(struct tt_draft *draft, int top, int sub)
 {
+  if (draft->nodes[sub].gone) return ncclSuccess; /* it has several links to the top */
   for (int i = 0; i < draft->nodes[sub].nlinks; i++) {
     struct tt_draft_link link = draft->nodes[sub].links[i];
     if (link.to == top) continue;

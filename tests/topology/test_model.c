@@ -162,9 +162,11 @@ START_TEST(links_between_switches)
   machine_begin(&m);
   machine_cpu(&m, 0, 0, "sapphire");
   machine_switch(&m, fourth);
+  fputs("<pcilink target=\"8001:00:00.0\"/><pcilink target=\"8002:00:00.0\"/>", m.out);
   for (int sub = 0; sub < 2; sub++) {
     machine_switch(&m, fourth);
     machine_gpu(&m, sub, 80, "");
+    fputs("<pcilink target=\"8000:00:00.0\"/>", m.out);
     fprintf(m.out, "<pcilink target=\"%04x:00:00.0\"/><pcilink target=\"8003:00:00.0\"/>", 0x8002 - sub);
     machine_up(&m);
   }
@@ -178,6 +180,7 @@ START_TEST(links_between_switches)
   ck_assert_int_eq(t->count[TT_NODE_PCI], 2);
   ck_assert_double_gt((double)link_between(t, top, top + 1), 4999);
   ck_assert_double_eq((double)link_between(t, top, top), 0);
+  ck_assert_int_eq(t->nodes[top].nlinks, 5); /* two GPUs, twice the other switch, the CPU */
   ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 0, TT_NODE_GPU, 1), "PIX 24");
   ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 0, TT_NODE_GPU, 2), "PXB 24");
   tt_topology_free(t);
