@@ -8,11 +8,10 @@
  *   1. Only who has no unit queues up, first come, first served, and those with units get no more while anybody waits.
  *   2. If nothing is given back for a while although somebody waits (POOL_STALL_NS), the head of the queue gets a unit
  *      beyond the limit, a spare, which is freed after use; if that does not help either, two more get one, then four.
- *   3. So at a standstill each connection with work holds at least one unit in the end. Then it can do what a
- *      connection with a FIFO of one slot of its own does, whatever others do: the sender fills it, the network takes
- * it to the receiver, which has posted one, and there it is read. The programs that use pools run with FIFOs of one
- *      slot, as the validator proves (tests/program). So whatever made the pool dry, it is not the pool that is waited
- *      for.
+ *   3. So at a standstill each connection with work holds at least one unit in the end. Then it can do what one with
+ *      a FIFO of one slot of its own does, whatever others do: the sender fills it, the network takes it to the
+ *      receiver, which has posted one, and there it is read. The programs that use pools run with FIFOs of one slot, as
+ *      the validator proves (tests/program). So whatever made the pool dry, it is not the pool that is waited for.
  * Step 2 needs the time because a queue is usually served by itself: all ranks serve messages in the same order (the
  * rounds of core/plan), so the first in all queues is on its way. It is needed because users may order messages between
  * several groups otherwise. Memory is thus at most the limit and one spare for each connection that waits for a peer.

@@ -18,6 +18,8 @@ RANKS = os.environ["E2E_RANKS"]
 SANITIZE = os.environ.get("E2E_SANITIZE", "")
 PERF = os.path.join(BIN, "tutti-perf")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall", "sendrecv")
+# Those whose connections over a network take their slots from a pool.
+SHARING = ("gather", "scatter", "alltoall", "sendrecv")
 ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s", re.M)
 # Guards against hangs only: no test measures speed with it.
 PATIENCE = 120

@@ -41,7 +41,8 @@ class Choices(Case):
                 self.assertIn(f"NCCL_PROTO={protocol}", why)
         vias = {via for *_, via in VIA.findall(text)}
         self.assertTrue(vias, text[-3000:])
-        kind = r"NET/Socket/\d+$" if "NCCL_SHM_DISABLE" in setting else r"SHM/|P2P/"
+        shared = "/Shared" if collective in lib.SHARING else ""
+        kind = rf"NET/Socket/\d+{shared}$" if "NCCL_SHM_DISABLE" in setting else r"SHM/|P2P/"
         self.assertFalse([v for v in vias if not re.match(kind, v)], f"{vias} with {setting}")
 
 

@@ -109,13 +109,14 @@ class Namespaces(Case):
                 largest = "8K" if lib.SANITIZE else "128K"
                 texts = self.across(collective, "-b", 8, "-e", largest, "-f", 16, "--iters", 1, "-w", 0, **self.LOGGED,
                                     **env)
-                self.transports(texts)
+                self.transports(texts, collective)
 
-    def transports(self, texts):
+    def transports(self, texts, collective):
         used = set()
+        shared = "/Shared" if collective in lib.SHARING else ""
         for _, source, target, via in VIA.findall("".join(texts)):
             inside = int(source) // 2 == int(target) // 2
-            self.assertRegex(via, "SHM/|P2P/" if inside else r"NET/Socket/\d+$", f"{source} -> {target}")
+            self.assertRegex(via, "SHM/|P2P/" if inside else rf"NET/Socket/\d+{shared}$", f"{source} -> {target}")
             used.add(inside)
         self.assertEqual(used, {True, False})
 
@@ -131,7 +132,7 @@ class Namespaces(Case):
         self.hosts.cable(0, "10.1.0.%/24", checks=60)
         self.assertIn("tentative", ip("-n", self.hosts.names[0], "address"))
         texts = self.across("all_reduce", "-b", 8, "-e", 8, "--iters", 1, **self.LOGGED)
-        self.transports(texts)
+        self.transports(texts, "all_reduce")
         self.assertNotIn("fe80:", "".join(texts))
 
     def test_what_the_log_says_of_the_plugin(self):
