@@ -14,6 +14,7 @@ struct settings {
   uint32_t version; /* Tutti's: ranks of different builds are not mixed */
   int32_t min_channels, max_channels;
   int32_t collnet; /* collnetEnable */
+  int32_t share;   /* would share its parent's memory */
   uint64_t params; /* hash of the agreed parameters */
   char device[16];
 };
@@ -94,7 +95,7 @@ static ncclResult_t compare(struct tt_bootstrap *bootstrap, int rank, int nranks
 }
 
 ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nranks, const char *device,
-                               const ncclConfig_t *config)
+                               const ncclConfig_t *config, bool *share)
 {
   struct settings *all;
   TT_TRY(TT_CALLOC(&all, (size_t)nranks));
@@ -103,10 +104,12 @@ ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nra
   mine->min_channels = config->minCTAs;
   mine->max_channels = config->maxCTAs;
   mine->collnet = config->collnetEnable;
+  mine->share = *share;
   mine->params = tt_param_agreed_hash();
   snprintf(mine->device, sizeof mine->device, "%s", device);
   ncclResult_t result = tt_bootstrap_all_gather(bootstrap, all, sizeof *all);
   if (result == ncclSuccess) result = compare(bootstrap, rank, nranks, all);
+  for (int r = 0; r < nranks; r++) *share = *share && all[r].share;
   free(all);
   return result;
 }

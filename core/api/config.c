@@ -83,6 +83,10 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
     drop_newer_members(config);
   }
   TT_TRY(check_members(config));
+  if (tt_param_text(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES) != NULL)
+    config->splitShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES);
+  if (tt_param_text(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES) != NULL)
+    config->shrinkShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES);
   if (tt_param_text(TT_PARAM_NCCL_COMM_BLOCKING) != NULL)
     config->blocking = (int)tt_param_int(TT_PARAM_NCCL_COMM_BLOCKING) != 0;
   return ncclSuccess;

@@ -185,7 +185,8 @@ static ncclResult_t check_health(void *health)
   return tt_health_check(health, true);
 }
 
-static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_properties *properties)
+static ncclResult_t make_env(struct ncclComm *comm, const struct tt_create *create, bool share,
+                             const struct tt_device_properties *properties)
 {
   struct tt_transport_config config = {
       .rank = comm->rank,
@@ -196,6 +197,9 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_device_prope
       .properties = comm->context != NULL ? properties : NULL,
       .net = comm->net,
       .abort = &comm->abort,
+      .may_be_shared = comm->config.splitShare == 1 || comm->config.shrinkShare == 1,
+      .resources = share ? create->resources : NULL,
+      .numbers = create->numbers,
   };
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
@@ -283,11 +287,12 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   const char *name = comm->device != NULL ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
   const ncclUniqueId *ids = create->ids != NULL ? create->ids : &create->id;
   int nids = create->ids != NULL ? create->nids : 1;
+  bool share = create->resources != NULL;
   TT_TRY(tt_comm_at_end(comm, end_net)); /* found later, but the bootstrap may use it until its end */
   TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
   TT_TRY(tt_comm_at_end(comm, end_bootstrap));
   atomic_store(&comm->stage, TT_STAGE_AGREEING);
-  TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config));
+  TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config, &share));
   if (device != ncclSuccess) return device;
   TT_TRY(choose_net(comm, &create->config));
   if (tt_param_int(TT_PARAM_NCCL_OOB_NET_ENABLE)) {
@@ -296,7 +301,10 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
     TT_TRY(tt_bootstrap_use_net(comm->bootstrap, comm->net, 0));
   }
   atomic_store(&comm->stage, TT_STAGE_SHARING);
-  return make_env(comm, properties);
+  if (create->resources != NULL)
+    TT_INFO(TT_INIT | TT_SHM, "comm %p rank %d %s its parent's memory", (void *)comm, comm->rank,
+            share ? "shares" : "does not share, as another rank cannot,");
+  return make_env(comm, create, share, properties);
 }
 
 static ncclResult_t fill(struct ncclComm *comm, const struct tt_create *create)

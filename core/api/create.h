@@ -14,6 +14,9 @@ struct tt_create {
   int device;          /* -1: the device that the calling thread has chosen, if its kind knows of that; else the rank's
                           index among those of its host */
   ncclConfig_t config; /* read and checked */
+  /* Of a parent, whose memory may be shared if all ranks can, and the ranks' numbers in it; NULL: none. */
+  struct tt_resources *resources;
+  const int *numbers;
 };
 
 /* Makes the communicator and its handle, alone. What needs the other ranks is not there yet. */

@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/param.h"
 #include "plan/stream.h"
+#include "transport/memory.h"
 
 #define TAG_ID (TT_TAG_USER + 0x2000u)
 #define TAG_SHRINK (TT_TAG_USER + 0x2001u)
@@ -31,6 +32,7 @@ struct child_job {
   int color, key;
   int *excluded; /* of a shrink, ascending; NULL: a split */
   int nexcluded;
+  bool aborts;  /* NCCL_SHRINK_ABORT */
   int *members; /* parent's ranks, by the child's */
 };
 
@@ -207,6 +209,21 @@ static ncclResult_t make_child(struct child_job *job)
   return result;
 }
 
+/* As in NCCL the parent's config decides, and neither a revoked parent nor one that is aborted for the child shares.
+ * Only host memory is shared: connections in device memory belong to a context, and who aborts ends all that runs in
+ * its context. */
+static void offer_memory(struct child_job *child, const struct ncclComm *parent)
+{
+  bool wanted = child->excluded == NULL ? parent->config.splitShare == 1 : parent->config.shrinkShare == 1;
+  if (!wanted || child->aborts || atomic_load(&parent->revoked) || parent->env == NULL ||
+      tt_transport_device_memory(parent->env))
+    return;
+  for (int r = 0; r < child->create.nranks; r++)
+    child->members[r] = tt_peer_memory_number(parent->env->memory, child->members[r]);
+  child->create.numbers = child->members;
+  child->create.resources = tt_peer_memory_resources(parent->env->memory);
+}
+
 static ncclResult_t run_child(struct tt_job *job)
 {
   struct child_job *child = (struct child_job *)job;
@@ -219,6 +236,7 @@ static ncclResult_t run_child(struct tt_job *job)
   end_turn(child);
   if (result != ncclSuccess) return result;
   if (child->excluded == NULL && child->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  offer_memory(child, parent);
   return make_child(child);
 }
 
@@ -345,6 +363,7 @@ static ncclResult_t shrink(struct ncclComm *parent, const int *list, int count, 
   if (flags == NCCL_SHRINK_ABORT) tt_stream_abort(parent);
   child->excluded = excluded;
   child->nexcluded = count;
+  child->aborts = flags == NCCL_SHRINK_ABORT;
   return start_child(child);
 }
 

@@ -42,6 +42,8 @@ TT_PARAM(NCCL_LL128_BUFFSIZE,          INT, -2, -2, 1LL << 30, true, "bytes of a
 TT_PARAM(NCCL_MIN_NCHANNELS,           INT, -2, -2, 64, true, "fewest channels; -2: chosen")
 TT_PARAM(NCCL_MAX_NCHANNELS,           INT, -2, -2, 64, true, "most channels; -2: chosen")
 TT_PARAM(NCCL_COMM_BLOCKING,           INT, -2147483648LL, -2147483648LL, 1, false, "1 or 0: overrides the blocking member of a communicator's config")
+TT_PARAM(NCCL_COMM_SPLIT_SHARE_RESOURCES,  BOOL, 0, 0, 1, false, "1 or 0: overrides the splitShare member of a communicator's config: whether children of ncclCommSplit use its shared memory")
+TT_PARAM(NCCL_COMM_SHRINK_SHARE_RESOURCES, BOOL, 0, 0, 1, false, "1 or 0: overrides the shrinkShare member of a communicator's config: the same for ncclCommShrink")
 TT_PARAM(NCCL_CUMEM_ENABLE,            INT, -2, -2, 1, false, "1: a GPU's buffers must be allocated by cuMem; 0: by cudaMalloc, shared by CUDA IPC; -2: by cuMem where it is supported")
 TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: check buffer pointers of each call")
 TT_PARAM(TUTTI_DEVICE,                 STRING, 0, 0, 0, true, "auto (cuda if there is one, else host), host, the name of a device library or its path")

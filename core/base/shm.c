@@ -18,10 +18,11 @@
 #define MFD_NOEXEC_SEAL 0x0008u
 #endif
 
-/* The allocated blocks, by offset. */
+/* The allocated blocks, by offset, and address space that is used up. */
 struct block {
   struct block *next;
   size_t offset, bytes;
+  bool used_up;
 };
 
 struct tt_shm {
@@ -31,6 +32,8 @@ struct tt_shm {
   pthread_mutex_t mutex;
   struct block *blocks; /* under `mutex` */
   size_t used;          /* under `mutex` */
+  size_t used_up;       /* under `mutex` */
+  bool once;            /* under `mutex` */
 };
 
 static size_t page_bytes(void)
@@ -115,6 +118,18 @@ int tt_shm_fd(const struct tt_shm *shm)
   return shm->fd;
 }
 
+unsigned char *tt_shm_base(const struct tt_shm *shm)
+{
+  return (unsigned char *)shm->base;
+}
+
+void tt_shm_use_once(struct tt_shm *shm)
+{
+  pthread_mutex_lock(&shm->mutex);
+  shm->once = true;
+  pthread_mutex_unlock(&shm->mutex);
+}
+
 /* The link after which a block of `bytes` fits, and its offset; NULL if there is no gap so large. */
 static struct block **find_gap(struct tt_shm *shm, size_t bytes, size_t *offset)
 {
@@ -142,9 +157,9 @@ static ncclResult_t alloc_locked(struct tt_shm *shm, size_t wanted, size_t bytes
   struct block **link = find_gap(shm, bytes, &offset);
   if (!link)
     return TT_FAIL(ncclSystemError,
-                   "no room for %zu bytes of shared memory: %zu of %zu bytes of address space are in use; raise "
-                   "TUTTI_SHM_ARENA_BYTES",
-                   wanted, shm->used, shm->size);
+                   "no room for %zu bytes of shared memory: %zu of %zu bytes of address space are in use, and %zu were "
+                   "used by communicators that have ended; raise TUTTI_SHM_ARENA_BYTES",
+                   wanted, shm->used, shm->size, shm->used_up);
   int error = take_memory(shm->fd, offset, bytes);
   if (error)
     return TT_FAIL(ncclSystemError,
@@ -177,6 +192,33 @@ ncclResult_t tt_shm_alloc(struct tt_shm *shm, size_t bytes, void **ptr, uint64_t
   return ncclSuccess;
 }
 
+/* Takes a freed block off the list, or leaves it there as used up, one with such neighbours. Returns what is to be
+ * freed, at most two. */
+static struct block *drop_block(struct tt_shm *shm, struct block *before, struct block **link)
+{
+  struct block *block = *link, *next = block->next, *dropped = NULL;
+  if (!shm->once) {
+    *link = next;
+    block->next = NULL;
+    return block;
+  }
+  block->used_up = true;
+  shm->used_up += block->bytes;
+  if (next && next->used_up && next->offset == block->offset + block->bytes) {
+    block->bytes += next->bytes;
+    block->next = next->next;
+    next->next = NULL;
+    dropped = next;
+  }
+  if (before && before->used_up && before->offset + before->bytes == block->offset) {
+    before->bytes += block->bytes;
+    before->next = block->next;
+    block->next = dropped;
+    dropped = block;
+  }
+  return dropped;
+}
+
 void tt_shm_free(struct tt_shm *shm, void *ptr, size_t bytes)
 {
   if (!ptr) return;
@@ -184,10 +226,13 @@ void tt_shm_free(struct tt_shm *shm, void *ptr, size_t bytes)
   if (!whole_pages(bytes, &rounded)) rounded = SIZE_MAX;
   size_t offset = (size_t)((char *)ptr - shm->base);
   pthread_mutex_lock(&shm->mutex);
-  struct block **link = &shm->blocks;
-  while (*link && (*link)->offset < offset) link = &(*link)->next;
+  struct block **link = &shm->blocks, *before = NULL;
+  while (*link && (*link)->offset < offset) {
+    before = *link;
+    link = &before->next;
+  }
   struct block *block = *link;
-  if (!block || block->offset != offset || block->bytes != rounded) {
+  if (!block || block->offset != offset || block->bytes != rounded || block->used_up) {
     pthread_mutex_unlock(&shm->mutex);
     TT_WARN("%zu bytes of shared memory at offset %zu were never allocated so, or are free already; left alone", bytes,
             offset);
@@ -198,10 +243,14 @@ void tt_shm_free(struct tt_shm *shm, void *ptr, size_t bytes)
   while (status != 0 && errno == EINTR);
   /* The next owner relies on zeros. */
   if (status != 0) memset(ptr, 0, rounded);
-  *link = block->next;
   shm->used -= rounded;
+  struct block *dropped = drop_block(shm, before, link);
   pthread_mutex_unlock(&shm->mutex);
-  free(block);
+  while (dropped) {
+    struct block *next = dropped->next;
+    free(dropped);
+    dropped = next;
+  }
 }
 
 size_t tt_shm_used(const struct tt_shm *shm)

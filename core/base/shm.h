@@ -17,10 +17,15 @@ ncclResult_t tt_shm_create(size_t address_space, struct tt_shm **out);
 /* Unmaps and closes; peers' mappings stay valid until they unmap. NULL is allowed. */
 void tt_shm_destroy(struct tt_shm *shm);
 int tt_shm_fd(const struct tt_shm *shm);
+/* The beginning of the address space. */
+unsigned char *tt_shm_base(const struct tt_shm *shm);
 /* Allocates zeroed memory of at least `bytes`; *offset is its place in the memfd. */
 ncclResult_t tt_shm_alloc(struct tt_shm *shm, size_t bytes, void **ptr, uint64_t *offset);
 /* Gives a block back (hole punched: the memory returns to the system). */
 void tt_shm_free(struct tt_shm *shm, void *ptr, size_t bytes);
+/* From now on the address space of freed blocks is not given out again, though their memory returns to the system: for
+ * blocks that others may still write to. */
+void tt_shm_use_once(struct tt_shm *shm);
 /* Bytes allocated now. */
 size_t tt_shm_used(const struct tt_shm *shm);
 

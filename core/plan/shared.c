@@ -99,6 +99,8 @@ void tt_shared_leave(struct ncclComm *comm)
   for (int m = 0; shared->copies != NULL && m < shared->count; m++)
     if (m != shared->own)
       tt_peer_memory_unmap(comm->env->memory, shared->rank[m], shared->copies[m], copy_bytes(shared));
+    else
+      tt_shm_free(comm->env->shm, shared->copies[m], copy_bytes(shared));
   free(shared->rank);
   free(shared->copies);
   free(shared);

@@ -78,6 +78,17 @@ static void number_devices(struct tt_peer_info *peers, int nranks)
   }
 }
 
+/* More address space for memory that several communicators use, one after another. */
+#define SHARED_TIMES 16
+
+static ncclResult_t make_memory(const struct tt_transport_config *config, struct tt_peer_memory **out)
+{
+  size_t bytes = (size_t)tt_param_int(TT_PARAM_TUTTI_SHM_ARENA_BYTES);
+  if (config->resources)
+    return tt_peer_memory_share(config->resources, config->numbers, config->rank, config->nranks, out);
+  return tt_peer_memory_create(config->rank, config->nranks, bytes * (config->may_be_shared ? SHARED_TIMES : 1), out);
+}
+
 ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
                                      struct tt_transport_env **out)
 {
@@ -96,9 +107,7 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   ncclResult_t result;
   TT_TRY_GOTO(TT_CALLOC(&peers, (size_t)config->nranks), result, out);
   env->peers = peers;
-  TT_TRY_GOTO(tt_peer_memory_create(config->rank, config->nranks, (size_t)tt_param_int(TT_PARAM_TUTTI_SHM_ARENA_BYTES),
-                                    &env->memory),
-              result, out);
+  TT_TRY_GOTO(make_memory(config, &env->memory), result, out);
   env->shm = tt_peer_memory_shm(env->memory);
   env->bell = tt_peer_memory_bell(env->memory, &env->bell_offset);
   if (config->net) TT_TRY_GOTO(tt_proxy_create(config->net, config->rank, &env->proxy), result, out);

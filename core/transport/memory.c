@@ -1,89 +1,96 @@
-/* Other ranks' memory: reached once, mapped block by block. */
+/* Other ranks' memory as one communicator sees it: by its own ranks, with doorbells of its own, block by block. */
 #include "transport/memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <string.h>
 #include "base/check.h"
-#include "base/param.h"
 #include "transport/arena.h"
-#include "transport/memory_wire.h"
-
-/* The service answers as soon as its thread runs; the limit is for a machine that is very busy. */
-#define REACH_MS 30000
 
 struct peer {
-  bool asked;
-  struct tt_arena *arena; /* in this process */
-  int fd;                 /* in another; -1: none */
+  int number; /* among the resources' ranks */
   struct tt_doorbell *bell;
+  bool bell_mapped;
   uint64_t bell_offset;
 };
 
 struct tt_peer_memory {
   int rank, nranks;
-  struct tt_arena *arena; /* this rank's */
-  struct tt_shm *shm;
-  struct tt_doorbell *bell;
+  bool shared; /* the resources are another communicator's too */
+  struct tt_resources *resources;
+  struct tt_doorbell *bell; /* this rank's */
   uint64_t bell_offset;
-  struct tt_memory_service *service;
-  const struct tt_peer_info *infos;
-  pthread_mutex_t lock; /* guards `peers` */
+  pthread_mutex_t lock; /* guards the peers' bells */
   struct peer *peers;
 };
 
-ncclResult_t tt_peer_memory_create(int rank, int nranks, size_t address_space, struct tt_peer_memory **out)
+/* Takes over the reference to the resources. */
+static ncclResult_t create(struct tt_resources *resources, int rank, int nranks, const int *numbers,
+                           struct tt_peer_memory **out)
 {
-  *out = NULL;
   struct tt_peer_memory *memory;
-  struct tt_shm *shm = NULL;
   void *bell;
-  TT_TRY(TT_CALLOC(&memory, 1));
+  *out = NULL;
+  ncclResult_t result = TT_CALLOC(&memory, 1);
+  if (result != ncclSuccess) {
+    tt_resources_release(resources);
+    return result;
+  }
   pthread_mutex_init(&memory->lock, NULL);
+  memory->resources = resources;
   memory->rank = rank;
   memory->nranks = nranks;
-  ncclResult_t result;
+  memory->shared = numbers != NULL;
   TT_TRY_GOTO(TT_CALLOC(&memory->peers, (size_t)nranks), result, out);
-  for (int i = 0; i < nranks; i++) memory->peers[i].fd = -1;
-  TT_TRY_GOTO(tt_shm_create(address_space, &shm), result, out);
-  TT_TRY_GOTO(tt_shm_alloc(shm, sizeof(*memory->bell), &bell, &memory->bell_offset), result, out);
-  TT_TRY_GOTO(tt_memory_service_create(rank, tt_shm_fd(shm), address_space, &memory->service), result, out);
+  for (int r = 0; r < nranks; r++) memory->peers[r].number = numbers ? numbers[r] : r;
+  TT_TRY_GOTO(tt_shm_alloc(tt_resources_shm(resources), sizeof(*memory->bell), &bell, &memory->bell_offset), result,
+              out);
   memory->bell = bell;
-  memory->shm = shm;
-  shm = NULL; /* the arena's, whatever happens */
-  TT_TRY_GOTO(tt_arena_publish(tt_memory_service_name(memory->service), memory->shm,
-                               (unsigned char *)bell - memory->bell_offset, address_space, &memory->arena),
-              result, out);
   *out = memory;
 out:
-  if (result != ncclSuccess) {
-    tt_shm_destroy(shm);
-    tt_peer_memory_destroy(memory);
-  }
+  if (result != ncclSuccess) tt_peer_memory_destroy(memory);
   return result;
+}
+
+ncclResult_t tt_peer_memory_create(int rank, int nranks, size_t address_space, struct tt_peer_memory **out)
+{
+  struct tt_resources *resources;
+  *out = NULL;
+  TT_TRY(tt_resources_create(rank, nranks, address_space, &resources));
+  return create(resources, rank, nranks, NULL, out);
+}
+
+ncclResult_t tt_peer_memory_share(struct tt_resources *resources, const int *numbers, int rank, int nranks,
+                                  struct tt_peer_memory **out)
+{
+  return create(tt_resources_share(resources), rank, nranks, numbers, out);
 }
 
 void tt_peer_memory_destroy(struct tt_peer_memory *memory)
 {
   if (!memory) return;
-  tt_memory_service_destroy(memory->service);
-  for (int i = 0; memory->peers && i < memory->nranks; i++) {
-    struct peer *peer = &memory->peers[i];
-    if (peer->bell && !peer->arena) tt_shm_unmap(peer->bell, sizeof(*peer->bell));
-    if (peer->fd >= 0) close(peer->fd);
-    tt_arena_release(peer->arena);
-  }
-  tt_arena_withdraw(memory->arena);
-  tt_arena_release(memory->arena);
+  for (int i = 0; memory->peers && i < memory->nranks; i++)
+    if (memory->peers[i].bell_mapped) tt_shm_unmap(memory->peers[i].bell, sizeof(*memory->bell));
+  tt_shm_free(tt_resources_shm(memory->resources), memory->bell, sizeof(*memory->bell));
+  tt_resources_release(memory->resources);
   pthread_mutex_destroy(&memory->lock);
   free(memory->peers);
   free(memory);
 }
 
+struct tt_resources *tt_peer_memory_resources(const struct tt_peer_memory *memory)
+{
+  return memory->resources;
+}
+
+int tt_peer_memory_number(const struct tt_peer_memory *memory, int rank)
+{
+  return memory->peers[rank].number;
+}
+
 struct tt_shm *tt_peer_memory_shm(const struct tt_peer_memory *memory)
 {
-  return memory->shm;
+  return tt_resources_shm(memory->resources);
 }
 
 struct tt_doorbell *tt_peer_memory_bell(const struct tt_peer_memory *memory, uint64_t *offset)
@@ -94,139 +101,67 @@ struct tt_doorbell *tt_peer_memory_bell(const struct tt_peer_memory *memory, uin
 
 void tt_peer_memory_describe(const struct tt_peer_memory *memory, struct tt_peer_info *info)
 {
-  strncpy(info->uds, tt_memory_service_name(memory->service), sizeof(info->uds) - 1);
-  info->key = *tt_memory_service_key(memory->service);
+  struct tt_memory_service *service = tt_resources_service(memory->resources);
+  strncpy(info->uds, tt_memory_service_name(service), sizeof(info->uds) - 1);
+  info->key = *tt_memory_service_key(service);
+}
+
+/* Who shares says the same of itself in every communicator of the family. */
+static ncclResult_t check_shared(const struct tt_peer_memory *memory, const struct tt_peer_info *peers)
+{
+  for (int r = 0; r < memory->nranks; r++)
+    if (strcmp(peers[r].uds, tt_resources_info(memory->resources, memory->peers[r].number)->uds) != 0)
+      return TT_FAIL(ncclInternalError, "rank %d does not share the parent's memory, as rank %d does", r, memory->rank);
+  return ncclSuccess;
 }
 
 ncclResult_t tt_peer_memory_start(struct tt_peer_memory *memory, const struct tt_peer_info *peers)
 {
-  memory->infos = peers;
-  const struct tt_peer_info *me = &peers[memory->rank];
-  for (int i = 0; i < memory->nranks; i++)
-    if (peers[i].host_hash == me->host_hash && peers[i].process != me->process)
-      return tt_memory_service_start(memory->service);
-  return ncclSuccess;
-}
-
-/* A stopped process accepts, and then says nothing. */
-static int64_t reach_ms(void)
-{
-  int64_t seconds = tt_param_int(TT_PARAM_TUTTI_PEER_TIMEOUT);
-  return seconds > 0 ? TT_MIN(REACH_MS, seconds * 1000) : REACH_MS;
-}
-
-/* The client's side of memory_wire.h on a connected socket. *fd stays -1 if the other side is not that rank. */
-static ncclResult_t ask(struct tt_peer_memory *memory, int rank, int socket, uint64_t object, int *fd, uint64_t *bytes)
-{
-  const struct tt_key *key = &memory->infos[rank].key;
-  tt_deadline deadline = tt_deadline_in_ms(reach_ms());
-  struct tt_memory_hello hello = {
-      .magic = TT_MEMORY_MAGIC, .version = TT_MEMORY_VERSION, .client = memory->rank, .server = rank, .object = object};
-  TT_TRY(tt_random(hello.nonce, sizeof(hello.nonce)));
-  TT_TRY(tt_uds_send(socket, &hello, sizeof(hello), -1, deadline));
-  struct tt_memory_challenge challenge;
-  TT_TRY(tt_uds_recv(socket, &challenge, sizeof(challenge), NULL, deadline));
-  if (challenge.proof != tt_memory_prove(key, 'S', &hello, challenge.nonce, 0)) return ncclSuccess;
-  struct tt_memory_proof proof = {tt_memory_prove(key, 'C', &hello, challenge.nonce, 0)};
-  struct tt_memory_grant last;
-  TT_TRY(tt_uds_send(socket, &proof, sizeof(proof), -1, deadline));
-  int got = -1;
-  TT_TRY(tt_uds_recv(socket, &last, sizeof(last), &got, deadline));
-  if (last.proof != tt_memory_prove(key, 'G', &hello, challenge.nonce, last.bytes)) {
-    if (got >= 0) close(got);
-    return ncclSuccess;
-  }
-  *fd = got;
-  *bytes = last.bytes;
-  return ncclSuccess;
+  return memory->shared ? check_shared(memory, peers) : tt_resources_start(memory->resources, peers);
 }
 
 void tt_peer_memory_set_source(struct tt_peer_memory *memory, tt_memory_source *source, void *context)
 {
-  tt_memory_service_set_source(memory->service, source, context);
+  tt_memory_service_set_source(tt_resources_service(memory->resources), source, context);
 }
 
 ncclResult_t tt_peer_memory_fetch(struct tt_peer_memory *memory, int rank, uint64_t object, int *fd, uint64_t *bytes)
 {
-  const struct tt_peer_info *info = &memory->infos[rank];
-  int socket = -1;
-  *fd = -1;
-  *bytes = 0;
-  TT_TRY(tt_uds_connect(info->uds, &socket));
-  ncclResult_t result = socket >= 0 ? ask(memory, rank, socket, object, fd, bytes) : ncclSuccess;
-  if (socket >= 0) close(socket);
-  if (result == ncclSuccess && *fd >= 0) return ncclSuccess;
-  return TT_FAIL(ncclRemoteError,
-                 "rank %d (%s, process %d) does not hand out its memory %llu: it has ended, or is short of open files, "
-                 "as its log says then",
-                 rank, info->host, info->pid, (unsigned long long)object);
-}
-
-static ncclResult_t reach(struct tt_peer_memory *memory, int rank)
-{
-  struct peer *peer = &memory->peers[rank];
-  const struct tt_peer_info *info = &memory->infos[rank], *me = &memory->infos[memory->rank];
-  if (peer->asked) return ncclSuccess;
-  if (info->process == me->process) {
-    peer->arena = tt_arena_find(info->uds);
-  } else if (info->host_hash == me->host_hash) {
-    int socket = -1;
-    uint64_t bytes;
-    TT_TRY(tt_uds_connect(info->uds, &socket));
-    if (socket >= 0) {
-      ncclResult_t result = ask(memory, rank, socket, TT_MEMORY_ARENA, &peer->fd, &bytes);
-      close(socket);
-      if (result != ncclSuccess)
-        TT_INFO(TT_INIT | TT_SHM, "Rank %d does not hand out its memory although its socket is on this host", rank);
-    }
-  }
-  peer->asked = true;
-  return ncclSuccess;
+  return tt_resources_fetch(memory->resources, memory->peers[rank].number, object, fd, bytes);
 }
 
 ncclResult_t tt_peer_memory_reach(struct tt_peer_memory *memory, int rank, bool *reached)
 {
-  pthread_mutex_lock(&memory->lock);
-  ncclResult_t result = reach(memory, rank);
-  *reached = memory->peers[rank].arena || memory->peers[rank].fd >= 0;
-  pthread_mutex_unlock(&memory->lock);
+  struct tt_arena *arena;
+  int fd;
+  ncclResult_t result = tt_resources_reach(memory->resources, memory->peers[rank].number, &arena, &fd);
+  *reached = arena || fd >= 0;
   return result;
-}
-
-/* Called with the lock held. */
-static ncclResult_t map(struct tt_peer_memory *memory, int rank, uint64_t offset, size_t bytes, void **ptr)
-{
-  *ptr = NULL;
-  TT_TRY(reach(memory, rank));
-  struct peer *peer = &memory->peers[rank];
-  if (peer->arena) {
-    *ptr = tt_arena_at(peer->arena, offset, bytes);
-    if (*ptr) return ncclSuccess;
-    return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which is not in its memory", rank, bytes,
-                   (unsigned long long)offset);
-  }
-  if (peer->fd >= 0) return tt_shm_map(peer->fd, offset, bytes, ptr);
-  return TT_FAIL(ncclRemoteError,
-                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has ended, or is short of "
-                 "open files, as its log says then",
-                 rank, memory->infos[rank].host, memory->infos[rank].pid);
 }
 
 ncclResult_t tt_peer_memory_map(struct tt_peer_memory *memory, int rank, uint64_t offset, size_t bytes, void **ptr)
 {
-  pthread_mutex_lock(&memory->lock);
-  ncclResult_t result = map(memory, rank, offset, bytes, ptr);
-  pthread_mutex_unlock(&memory->lock);
-  return result;
+  const struct tt_peer_info *info = tt_resources_info(memory->resources, memory->peers[rank].number);
+  struct tt_arena *arena;
+  int fd;
+  *ptr = NULL;
+  TT_TRY(tt_resources_reach(memory->resources, memory->peers[rank].number, &arena, &fd));
+  if (arena) {
+    *ptr = tt_arena_at(arena, offset, bytes);
+    if (*ptr) return ncclSuccess;
+    return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which is not in its memory", rank, bytes,
+                   (unsigned long long)offset);
+  }
+  if (fd >= 0) return tt_shm_map(fd, offset, bytes, ptr);
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has ended, or is short of "
+                 "open files, as its log says then",
+                 rank, info->host, info->pid);
 }
 
 void tt_peer_memory_unmap(struct tt_peer_memory *memory, int rank, void *ptr, size_t bytes)
 {
-  if (!ptr) return;
-  pthread_mutex_lock(&memory->lock);
-  bool mapped = !memory->peers[rank].arena;
-  pthread_mutex_unlock(&memory->lock);
-  if (mapped) tt_shm_unmap(ptr, bytes);
+  if (ptr && !tt_resources_is_local(memory->resources, memory->peers[rank].number)) tt_shm_unmap(ptr, bytes);
 }
 
 ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, uint64_t offset,
@@ -237,9 +172,10 @@ ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, u
   ncclResult_t result = ncclSuccess;
   if (!peer->bell) {
     void *ptr = NULL;
-    result = map(memory, rank, offset, sizeof(*peer->bell), &ptr);
+    result = tt_peer_memory_map(memory, rank, offset, sizeof(*peer->bell), &ptr);
     peer->bell = ptr;
     peer->bell_offset = offset;
+    peer->bell_mapped = ptr && !tt_resources_is_local(memory->resources, peer->number);
   }
   if (result == ncclSuccess && (peer->bell_offset != offset || offset % _Alignof(struct tt_doorbell)))
     result = TT_FAIL(ncclRemoteError, "rank %d named doorbells at %llu and %llu", rank,
@@ -251,5 +187,5 @@ ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, u
 
 uint64_t tt_peer_memory_dropped(const struct tt_peer_memory *memory)
 {
-  return tt_memory_service_dropped(memory->service);
+  return tt_memory_service_dropped(tt_resources_service(memory->resources));
 }

@@ -11,12 +11,21 @@
 #include "base/shm.h"
 #include "transport/memory_service.h"
 #include "transport/peer_info.h"
+#include "transport/resources.h"
 
 struct tt_peer_memory;
 
 /* Makes this rank's memory of `address_space` bytes, with a doorbell in it, and listens for those who want it. */
 ncclResult_t tt_peer_memory_create(int rank, int nranks, size_t address_space, struct tt_peer_memory **out);
-/* Unmaps and closes everything. Ranks of this process that mapped this memory keep it alive. NULL is allowed. */
+/* The same with memory that another communicator of this rank uses too; `numbers` are the new ranks' among the
+ * resources' (tt_peer_memory_number of the other communicator). All ranks share, or none. */
+ncclResult_t tt_peer_memory_share(struct tt_resources *resources, const int *numbers, int rank, int nranks,
+                                  struct tt_peer_memory **out);
+struct tt_resources *tt_peer_memory_resources(const struct tt_peer_memory *memory);
+int tt_peer_memory_number(const struct tt_peer_memory *memory, int rank);
+
+/* Unmaps and closes everything, unless another communicator uses it. Ranks of this process that mapped this memory keep
+ * it alive. NULL is allowed. */
 void tt_peer_memory_destroy(struct tt_peer_memory *memory);
 
 struct tt_shm *tt_peer_memory_shm(const struct tt_peer_memory *memory);

@@ -22,6 +22,7 @@
 
 struct tt_bootstrap;     /* bootstrap/bootstrap.h */
 struct tt_peer_memory;   /* transport/memory.h */
+struct tt_resources;     /* transport/resources.h */
 struct tt_imports;       /* transport/imports.h */
 struct tt_reach;         /* transport/reach.h */
 struct tt_collnet_links; /* transport/collnet.h */
@@ -60,6 +61,11 @@ struct tt_transport_config {
   struct tt_net *net;                            /* NULL: none; outlives the env */
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection's 8 slots, equal on all ranks; 0: no such protocol */
   const _Atomic uint32_t *abort;         /* outlives the env */
+  /* Children may share this rank's memory: it gets more address space, since what they give back is not used again. */
+  bool may_be_shared;
+  /* The parent's memory, to be shared, and the ranks' numbers in it; NULL: a new one. Used during the call only. */
+  struct tt_resources *resources;
+  const int *numbers;
 };
 
 /* Takes part of all ranks: makes this rank's memory, doorbell and proxy, tells the others, and proves which ranks share

@@ -10,6 +10,7 @@ int main(void)
   srunner_add_suite(runner, blocks_suite());
   srunner_add_suite(runner, handles_suite());
   srunner_add_suite(runner, children_suite());
+  srunner_add_suite(runner, sharing_suite());
   srunner_add_suite(runner, redop_suite());
   srunner_add_suite(runner, limits_suite());
   srunner_add_suite(runner, streams_suite());

@@ -10,6 +10,7 @@ Suite *groups_suite(void);
 Suite *blocks_suite(void);
 Suite *handles_suite(void);
 Suite *children_suite(void);
+Suite *sharing_suite(void);
 Suite *redop_suite(void);
 Suite *limits_suite(void);
 Suite *streams_suite(void);

@@ -217,6 +217,33 @@ START_TEST(threads)
 }
 END_TEST
 
+/* Address space that was used once is not given out again; the memory is given back all the same. */
+START_TEST(used_once)
+{
+  enum { BLOCKS = 16 };
+  struct tt_shm *shm = arena();
+  size_t bytes = ARENA / BLOCKS;
+  void *ptr[BLOCKS];
+  uint64_t offset, seen = 0;
+  ck_assert_int_eq(tt_shm_alloc(shm, bytes, &ptr[0], &offset), ncclSuccess);
+  tt_shm_free(shm, ptr[0], bytes);
+  tt_shm_use_once(shm);
+  for (int i = 0; i < BLOCKS; i++) {
+    ck_assert_int_eq(tt_shm_alloc(shm, bytes, &ptr[i], &offset), ncclSuccess);
+    ck_assert(!(seen & 1u << offset / bytes));
+    seen |= 1u << offset / bytes;
+    if (i % 3 == 0) tt_shm_free(shm, ptr[i], bytes);
+  }
+  for (int i = 0; i < BLOCKS; i++)
+    if (i % 3 != 0) tt_shm_free(shm, ptr[i], bytes);
+  ck_assert_uint_eq(tt_shm_used(shm), 0);
+  ck_assert_uint_eq(memory_taken(shm), 0);
+  ck_assert_int_eq(tt_shm_alloc(shm, 1, &ptr[0], &offset), ncclSystemError);
+  expect_error("used by communicators that have ended");
+  tt_shm_destroy(shm);
+}
+END_TEST
+
 Suite *shm_suite(void)
 {
   Suite *suite = suite_create("shared memory");
@@ -228,5 +255,6 @@ Suite *shm_suite(void)
   tcase_add_test(one, map_checks);
   tcase_add_test(one, two_processes);
   tcase_add_test(one, threads);
+  tcase_add_test(one, used_once);
   return suite;
 }
