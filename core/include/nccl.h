@@ -190,7 +190,8 @@ TUTTI_API(ncclResult_t, ncclGetVersion, int *version)
 TUTTI_API(const char *, ncclGetErrorString, ncclResult_t result)
 /* The last error sentence: of `comm` if it failed, else of the process. Valid until the next error. */
 TUTTI_API(const char *, ncclGetLastError, ncclComm_t comm)
-/* The first failure of the communicator, ncclSuccess, or ncclInProgress. Lock-free; never blocks. */
+/* ncclInProgress while a call on a non-blocking communicator is at work; else the communicator's first failure, or
+ * ncclSuccess. Lock-free; never blocks; any thread. */
 TUTTI_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *asyncError)
 TUTTI_API(void, ncclResetDebugInit, void)
 
