@@ -40,8 +40,8 @@ typedef double TT_ANY_PLACE any_f64;
 #define TT_SMALLER(a, b) ((b) < (a) ? (b) : (a))
 /* A NaN, which is not equal to itself, gives way to a number on either side: so what comes out of many inputs does not
  * depend on their order. */
-#define TT_LARGER_NUMBER(a, b) (((b) > (a)) | ((a) != (a)) ? (b) : (a))
-#define TT_SMALLER_NUMBER(a, b) (((b) < (a)) | ((a) != (a)) ? (b) : (a))
+#define TT_LARGER_NUMBER(a, b) ((((b) > (a)) | ((a) != (a))) ? (b) : (a))
+#define TT_SMALLER_NUMBER(a, b) ((((b) < (a)) | ((a) != (a))) ? (b) : (a))
 
 #define TT_COMBINE(name, type, operation)                                                                              \
   static void name(void *out, const void *a, const void *b, size_t count)                                              \

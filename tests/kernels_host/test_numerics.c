@@ -45,7 +45,7 @@ static double reduce_numbers(const struct tt_reduce_kernels *kernels, int type, 
   const void *src[MOST];
   void *dst[] = {out};
   struct tt_reduction reduction = {.op = (uint8_t)op, .datatype = (uint8_t)type};
-  for (int k = 0; k < n; k++) {
+  for (int k = 0; k < n && k < MOST; k++) {
     put(type, values[k], in[k]);
     src[k] = in[k];
   }
