@@ -20,12 +20,35 @@ static void ok(ncclResult_t result)
   ck_assert_msg(result == ncclSuccess, "result %d: %s", result, tt_log_thread_error());
 }
 
-static int entries(const char *folder)
+/* Descriptors of shared memory; those of connections come and go. */
+static int descriptors(void)
 {
   int count = 0;
-  DIR *dir = opendir(folder);
+  DIR *dir = opendir("/proc/self/fd");
   ck_assert_ptr_nonnull(dir);
-  while (readdir(dir) != NULL) count++;
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    char name[300], target[100] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%s", entry->d_name);
+    count += readlink(name, target, sizeof target - 1) > 0 && strstr(target, "memfd:tutti") != NULL;
+  }
+  closedir(dir);
+  return count;
+}
+
+/* Threads that hand out shared memory. */
+static int services(void)
+{
+  int count = 0;
+  DIR *dir = opendir("/proc/self/task");
+  ck_assert_ptr_nonnull(dir);
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    char name[300], thread[32] = "";
+    snprintf(name, sizeof name, "/proc/self/task/%s/comm", entry->d_name);
+    FILE *file = fopen(name, "r"); /* NULL: it has ended */
+    if (file == NULL) continue;
+    count += fgets(thread, sizeof thread, file) != NULL && strcmp(thread, "tutti-memory\n") == 0;
+    fclose(file);
+  }
   closedir(dir);
   return count;
 }
@@ -136,11 +159,11 @@ static void measure(int share, int *files, int *maps)
   ncclComm_t parents[N], children[N];
   create_alike(parents, share, 0);
   use(parents, 1);
-  *files = entries("/proc/self/fd");
+  *files = descriptors();
   *maps = memories();
   split(parents, children);
   use(children, 2);
-  *files = entries("/proc/self/fd") - *files;
+  *files = descriptors() - *files;
   *maps = memories() - *maps;
   destroy(parents);
   use(children, 3);
@@ -154,7 +177,8 @@ START_TEST(really_shared)
   for (int share = 0; share < 2; share++) measure(share, &files[share], &maps[share]);
   ck_assert_int_eq(maps[0], N);
   ck_assert_int_eq(maps[1], 0);
-  ck_assert_int_le(files[1], files[0] - 3 * N); /* the memory's, the service's socket, and what wakes it */
+  ck_assert_int_eq(files[0], N);
+  ck_assert_int_eq(files[1], 0);
 }
 END_TEST
 
@@ -316,20 +340,19 @@ static int run_rank(int rank, int give, int take)
     int64_t in = 1 << rank, out[2] = {0};
     if (ncclCommInitRankConfig(&parent, RANKS, id, rank, &config) != ncclSuccess) return 13;
     if (ncclAllReduce(&in, &out[0], 1, ncclInt64, ncclSum, parent, NULL) != ncclSuccess) return 14;
-    files[share] = entries("/proc/self/fd");
-    threads[share] = entries("/proc/self/task");
+    files[share] = descriptors();
+    threads[share] = services();
     if (ncclCommSplit(parent, 0, -rank, &child, NULL) != ncclSuccess) return 15;
-    for (int i = 0; i < 3; i++) /* threads that connect end after it */
-      if (ncclAllReduce(&in, &out[1], 1, ncclInt64, ncclSum, child, NULL) != ncclSuccess) return 16;
+    if (ncclAllReduce(&in, &out[1], 1, ncclInt64, ncclSum, child, NULL) != ncclSuccess) return 16;
     if (out[0] != (1 << RANKS) - 1 || out[1] != out[0]) return 17;
-    files[share] = entries("/proc/self/fd") - files[share];
-    threads[share] = entries("/proc/self/task") - threads[share];
+    files[share] = descriptors() - files[share];
+    threads[share] = services() - threads[share];
     if (ncclCommDestroy(parent) != ncclSuccess) return 18;
     if (ncclAllReduce(&in, &out[1], 1, ncclInt64, ncclMax, child, NULL) != ncclSuccess) return 19;
     if (out[1] != 1 << (RANKS - 1) || ncclCommDestroy(child) != ncclSuccess) return 20;
   }
-  if (threads[1] >= threads[0]) return 21;
-  if (files[1] > files[0] - 3 - 1) return 22; /* those of the memory, and at least one of another rank's */
+  if (threads[0] != 1 || threads[1] != 0) return 21;
+  if (files[0] < 2 || files[1] != 0) return 22; /* its own, and at least one of another rank's */
   return 0;
 }
 
