@@ -10,6 +10,7 @@
 #include "api/handle.h"
 #include "api/redop.h"
 #include "api/register.h"
+#include "api/tuner.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
@@ -275,6 +276,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
   input.collnet_channels = comm->collnet_channels;
   TT_TRY(tt_tuning_create(&input, &comm->tuning));
   TT_TRY(tt_comm_at_end(comm, end_tuning));
+  TT_TRY(tt_comm_open_tuner(comm, input.kind));
   TT_TRY(tt_comm_at_end(comm, tt_shared_leave));
   return tt_shared_join(comm, tt_tuning_shared_channels(comm->tuning));
 }

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include "base/check.h"
+#include "plan/agreed.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
 #include "plan/shared.h"
@@ -58,23 +59,19 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
   };
 }
 
-/* A communicator of one rank needs no choice: every collective is a local copy. */
-static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, struct tt_choice *choice)
+ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes,
+                            struct tt_choice *choice)
 {
-  if (comm->nranks == 1) {
-    int algorithm = tt_program_supports(task->collective, TT_ALGO_RING) ? TT_ALGO_RING : TT_ALGO_DIRECT;
-    *choice = (struct tt_choice){.algorithm = algorithm,
-                                 .protocol = TT_PROTO_SIMPLE,
-                                 .nchannels = tt_plan_copy_channels(comm, bytes),
-                                 .smallest_chunk = bytes};
-    return ncclSuccess;
-  }
   bool unreduced = comm->collnet != NULL && tt_collective_reduces(task->collective) &&
                    (task->scaled || !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op));
-  if (unreduced) {
+  if (unreduced)
     TT_INFO(TT_TUNING, "%s: CollNet is out, as network %s does not reduce %s by %s",
             tt_collective_name(task->collective), tt_collnet_name(comm->collnet), tt_datatype_name(task->datatype),
             tt_op_name(tt_plan_op(task)));
+  if (comm->agreed != NULL && task->collective <= TT_FUNC_ALL_REDUCE) {
+    const struct tt_tuner_query query = {.collective = task->collective, .without_collnet = unreduced, .bytes = bytes};
+    TT_TRY(tt_agreed_choose(comm->agreed, &query, choice));
+  } else if (unreduced) {
     TT_TRY(tt_tuning_choose_without_collnet(comm->tuning, task->collective, bytes, choice));
   } else {
     TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
@@ -82,6 +79,18 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
   TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
           choice->reason);
+  return ncclSuccess;
+}
+
+/* A communicator of one rank needs no choice: every collective is a local copy. */
+static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, struct tt_choice *choice)
+{
+  if (comm->nranks > 1) return tt_plan_choose(comm, task, bytes, choice);
+  int algorithm = tt_program_supports(task->collective, TT_ALGO_RING) ? TT_ALGO_RING : TT_ALGO_DIRECT;
+  *choice = (struct tt_choice){.algorithm = algorithm,
+                               .protocol = TT_PROTO_SIMPLE,
+                               .nchannels = tt_plan_copy_channels(comm, bytes),
+                               .smallest_chunk = bytes};
   return ncclSuccess;
 }
 
@@ -126,6 +135,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   }
   size_t capacity = bytes, scratch = 0; /* capacity of a local copy; else of a slot */
   if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
+  if (choice.largest_chunk > 0) capacity = TT_MIN(capacity, choice.largest_chunk);
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
     const struct tt_geometry_cut cut = {

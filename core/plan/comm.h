@@ -17,6 +17,7 @@
 #include "tuning/tuning.h"
 #include "tutti/device.h"
 
+struct tt_agreed; /* plan/agreed.h */
 struct tt_context;
 struct tt_gate;          /* plan/gate.h */
 struct tt_handle;        /* api/handle.c */
@@ -83,6 +84,8 @@ struct ncclComm {
   struct tt_connect *connect;
   struct tt_health *health;
   struct tt_tuning *tuning;
+  struct tt_tuner *tuner;   /* NULL when none has a say */
+  struct tt_agreed *agreed; /* its choices */
   struct tt_programs *programs;
   struct tt_kept *kept; /* plan/kept.h; NULL: nothing yet */
   int nnodes;

@@ -15,7 +15,10 @@ ncclResult_t tt_plan_estimate(const struct ncclComm *comm, float *microseconds)
     size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
     size_t bytes = task->count * tt_datatype_bytes(task->datatype) * blocks;
     struct tt_choice choice;
-    TT_TRY(tt_tuning_choose(comm->tuning, message ? TT_FUNC_SEND_RECV : task->collective, bytes, &choice));
+    if (message)
+      TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
+    else
+      TT_TRY(tt_plan_choose(comm, task, bytes, &choice));
     if (message)
       messages = TT_MAX(messages, choice.microseconds);
     else

@@ -47,6 +47,11 @@ void tt_plan_take_back(struct tt_plan *plan);
 /* Frees what a communicator's operations keep. Stops what still runs. */
 void tt_plan_end(struct ncclComm *comm);
 
+/* A collective's algorithm, protocol and channels, where there are several ranks; `bytes` as for the tuning. Where a
+ * tuner has a say it may wait for rank 0's service, never for a user's call. */
+ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes,
+                            struct tt_choice *choice);
+
 /* A task's op as signatures have it; 0 where nothing is reduced. */
 int tt_plan_op(const struct tt_task *task);
 

@@ -168,3 +168,10 @@ uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int alg
     return lockstep(input, protocol, 1, b);
   }
 }
+
+void tt_cost_link(bool mapped, int protocol, uint64_t *latency_ns, uint64_t *per_us)
+{
+  const struct wire *wire = &wires[mapped ? MAPPED : NETWORK][protocol];
+  *latency_ns = wire->latency_ns;
+  *per_us = wire->per_us;
+}

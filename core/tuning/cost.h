@@ -9,4 +9,7 @@
 
 uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes);
 
+/* What the model takes a step and a link for: nanoseconds, and bytes in a microsecond. */
+void tt_cost_link(bool mapped, int protocol, uint64_t *latency_ns, uint64_t *per_us);
+
 #endif

@@ -164,3 +164,10 @@ size_t tt_cost_gpu_smallest_chunk(int protocol)
 {
   return smallest_chunk[protocol];
 }
+
+void tt_cost_gpu_link(int protocol, uint64_t *latency_ns, uint64_t *per_us)
+{
+  const struct wire *wire = &wires[TT_ALGO_RING][protocol];
+  *latency_ns = wire->step_ns;
+  *per_us = wire->channel_per_us;
+}

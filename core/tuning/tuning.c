@@ -108,9 +108,9 @@ static int shared_channels(const struct tt_tuning *t)
   return TT_MIN(TT_MAX(t->input.min_channels, NETWORK_CHANNELS), t->input.max_channels);
 }
 
-static int channels(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes)
+/* What an algorithm makes of a number of channels. */
+static int limit_channels(const struct tt_tuning *t, int algorithm, int count)
 {
-  int count = TT_MAX(useful_channels(t, collective, algorithm, protocol, bytes), t->input.min_channels);
   /* Each channel runs one of the two trees: both are needed, in equal numbers. */
   if (algorithm == TT_ALGO_TREE) count = TT_MAX(2, count + count % 2);
   if (is_nvls(algorithm)) count = TT_MIN(count, shared_channels(t));
@@ -118,6 +118,12 @@ static int channels(const struct tt_tuning *t, int collective, int algorithm, in
   if (count > t->input.max_channels)
     count = algorithm == TT_ALGO_TREE ? TT_MAX(t->input.max_channels & ~1, 1) : t->input.max_channels;
   return count;
+}
+
+static int channels(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes)
+{
+  int count = TT_MAX(useful_channels(t, collective, algorithm, protocol, bytes), t->input.min_channels);
+  return limit_channels(t, algorithm, count);
 }
 
 /* Point-to-point has one algorithm, of which NCCL_ALGO does not speak. */
@@ -186,8 +192,7 @@ static void announce_fallback(const struct tt_tuning *t, int collective)
 static void announce(const struct tt_tuning *t)
 {
   for (int c = 0; c <= TT_FUNC_ALL_REDUCE; c++)
-    if (t->algorithms.set[c] && !has_algorithm(t, c, UINT32_MAX))
-      announce_fallback(t, c);
+    if (t->algorithms.set[c] && !has_algorithm(t, c, UINT32_MAX)) announce_fallback(t, c);
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
       const char *why = missing(t, TT_FUNC_ALL_REDUCE, a, p);
@@ -248,24 +253,45 @@ static void explain(const struct tt_tuning *t, int collective, int candidates, b
     snprintf(text + at, size - at, "; one channel, so one tree");
 }
 
-/* `possible`: algorithms, as bits. */
-static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, uint32_t possible,
+static uint64_t cost_of(const struct tt_tuning *t, int collective, int algorithm, int protocol, size_t bytes,
+                        int nchannels)
+{
+  return t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_ns(&t->input, collective, algorithm, protocol, bytes, nchannels)
+                                        : tt_cost_ns(&t->input, collective, algorithm, protocol, bytes);
+}
+
+/* Which algorithms are left, as bits. */
+static uint32_t left(const struct tt_tuning *t, int collective, bool without_collnet, bool *fell_back)
+{
+  const uint32_t collnet = 1u << TT_ALGO_COLLNET_DIRECT | 1u << TT_ALGO_COLLNET_CHAIN;
+  uint32_t possible = without_collnet ? ~collnet : UINT32_MAX;
+  *fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective, possible);
+  bool all = is_point_to_point(collective) || *fell_back;
+  return possible & (all ? UINT32_MAX : t->algorithms.allowed[collective]);
+}
+
+static void finish(const struct tt_tuning *t, uint64_t ns, struct tt_choice *choice)
+{
+  choice->microseconds = (float)ns / 1000;
+  choice->smallest_chunk =
+      t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
+}
+
+static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, bool without_collnet,
                            struct tt_choice *choice)
 {
   memset(choice, 0, sizeof(*choice));
   if (collective < 0 || collective >= TT_NUM_FUNCS)
     return TT_FAIL(ncclInternalError, "collective number %d does not exist", collective);
   int program = as_program(collective), candidates = 0;
-  bool fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective, possible);
-  uint32_t algorithms = is_point_to_point(collective) || fell_back ? UINT32_MAX : t->algorithms.allowed[collective];
-  algorithms &= possible;
+  bool fell_back;
+  uint32_t algorithms = left(t, collective, without_collnet, &fell_back);
   uint64_t best = UINT64_MAX;
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
       if (!candidate(t, program, a, p, algorithms, t->protocols.allowed[collective])) continue;
       int nchannels = channels(t, collective, a, p, bytes);
-      uint64_t cost = t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_ns(&t->input, collective, a, p, bytes, nchannels)
-                                                     : tt_cost_ns(&t->input, collective, a, p, bytes);
+      uint64_t cost = cost_of(t, collective, a, p, bytes, nchannels);
       candidates++;
       if (cost >= best) continue;
       best = cost;
@@ -274,21 +300,65 @@ static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t byt
       choice->nchannels = nchannels;
     }
   if (candidates == 0) return nothing_left(t, collective);
-  choice->microseconds = (float)best / 1000;
-  choice->smallest_chunk =
-      t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
+  finish(t, best, choice);
   explain(t, collective, candidates, fell_back, choice);
   return ncclSuccess;
 }
 
 ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
 {
-  return choose(t, collective, bytes, UINT32_MAX, choice);
+  return choose(t, collective, bytes, false, choice);
 }
 
 ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *t, int collective, size_t bytes,
                                               struct tt_choice *choice)
 {
-  const uint32_t collnet = 1u << TT_ALGO_COLLNET_DIRECT | 1u << TT_ALGO_COLLNET_CHAIN;
-  return choose(t, collective, bytes, ~collnet, choice);
+  return choose(t, collective, bytes, true, choice);
+}
+
+void tt_tuning_table(const struct tt_tuning *t, int collective, size_t bytes, bool without_collnet,
+                     float table[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS])
+{
+  bool fell_back;
+  uint32_t algorithms = left(t, collective, without_collnet, &fell_back);
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+    for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+      table[a][p] = -1;
+      if (!candidate(t, collective, a, p, algorithms, t->protocols.allowed[collective])) continue;
+      int nchannels = channels(t, collective, a, p, bytes);
+      table[a][p] = (float)cost_of(t, collective, a, p, bytes, nchannels) / 1000;
+    }
+}
+
+const char *tt_tuning_excludes(const struct tt_tuning *t, int collective, int algorithm, int protocol,
+                               bool without_collnet)
+{
+  bool fell_back;
+  const char *why = missing(t, collective, algorithm, protocol);
+  if (why) return why;
+  if (without_collnet && is_collnet(algorithm)) return "the network does not reduce the type by the operation";
+  if (!(left(t, collective, without_collnet, &fell_back) & 1u << algorithm)) return "NCCL_ALGO excludes it";
+  return t->protocols.allowed[collective] & 1u << protocol ? NULL : "NCCL_PROTO excludes it";
+}
+
+void tt_tuning_pair(const struct tt_tuning *t, int collective, size_t bytes, int algorithm, int protocol,
+                    struct tt_choice *choice)
+{
+  *choice = (struct tt_choice){.algorithm = algorithm, .protocol = protocol};
+  tt_tuning_set_channels(t, collective, bytes, 0, choice);
+}
+
+void tt_tuning_set_channels(const struct tt_tuning *t, int collective, size_t bytes, int wanted,
+                            struct tt_choice *choice)
+{
+  int a = choice->algorithm, p = choice->protocol;
+  choice->nchannels = wanted > 0
+                          ? limit_channels(t, a, TT_MAX(TT_MIN(wanted, t->input.max_channels), t->input.min_channels))
+                          : channels(t, collective, a, p, bytes);
+  finish(t, cost_of(t, collective, a, p, bytes, choice->nchannels), choice);
+}
+
+size_t tt_tuning_chunk(const struct tt_tuning *t, int protocol)
+{
+  return tt_conn_capacity(t->input.buffer_bytes[protocol] / TT_SLOTS, protocol);
 }

@@ -41,6 +41,7 @@ struct tt_choice {
   int algorithm, protocol, nchannels;
   float microseconds;    /* predicted */
   size_t smallest_chunk; /* bytes: cutting a chain's data further costs more than it overlaps */
+  size_t largest_chunk;  /* bytes that a channel sends at once, where a tuner wants less than fits; 0: what fits */
   char reason[160];      /* why this one, and what overruled it */
 };
 
@@ -52,5 +53,22 @@ ncclResult_t tt_tuning_choose(const struct tt_tuning *tuning, int collective, si
  * if NCCL_ALGO names it. */
 ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *tuning, int collective, size_t bytes,
                                               struct tt_choice *choice);
+
+/* ---- For what a tuner has a say in: collectives that it is asked about, broadcast to all-reduce ---- */
+
+/* Predicted microseconds of what NCCL_ALGO and NCCL_PROTO leave; -1 where a pair is no candidate. */
+void tt_tuning_table(const struct tt_tuning *tuning, int collective, size_t bytes, bool without_collnet,
+                     float table[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS]);
+/* Why a pair is no candidate; NULL if it is one. */
+const char *tt_tuning_excludes(const struct tt_tuning *tuning, int collective, int algorithm, int protocol,
+                               bool without_collnet);
+/* The choice of a pair that is a candidate, with the core's number of channels; its reason is left empty. */
+void tt_tuning_pair(const struct tt_tuning *tuning, int collective, size_t bytes, int algorithm, int protocol,
+                    struct tt_choice *choice);
+/* Sets the channels of a choice: the nearest number to `wanted` that it can have; 0: the core's. */
+void tt_tuning_set_channels(const struct tt_tuning *tuning, int collective, size_t bytes, int wanted,
+                            struct tt_choice *choice);
+/* Bytes that fit a slot. */
+size_t tt_tuning_chunk(const struct tt_tuning *tuning, int protocol);
 
 #endif
