@@ -679,6 +679,53 @@ class Tune(Case):
         with open(os.path.join(ROOT, "docs", "programs.md")) as f:
             return f.read()
 
+    def decide(self, *words, **env):
+        done = run(self.TUNE, "decide", *words, "--json", env=environment(**env))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return json.loads(done.stdout)
+
+    @staticmethod
+    def chosen(choice):
+        return choice["algorithm"], choice["protocol"], choice["channels"]
+
+    def test_decide(self):
+        """With the table tuner: what a rule asks for and can have is used, everything else stays as without it."""
+        plain = self.decide("all_reduce", "-n", 4, "-b", 64, "-e", "16K", "-f", 16)
+        self.assertEqual([d["bytes"] for d in plain["decisions"]], [64, 1024, 16384])
+        self.assertIsNone(plain["tuner"])
+        for decision in plain["decisions"]:
+            self.assertIsNone(decision["tuner_said"])
+            self.assertEqual(decision["used"], decision["without_tuner"])
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as rules:
+            rules.write("allreduce,0,64,ring,simple,3,-1,-1\nallreduce,1024,1024,collnet_chain,simple,-1,-1,-1\n"
+                        "allreduce,16384,-1,tree,ll,-1,1,4\n")
+            rules.flush()
+            tuned = self.decide("all_reduce", "-n", 4, "-b", 64, "-e", "16K", "-f", 16,
+                                NCCL_TUNER_CONFIG_FILE=rules.name)
+            self.assertEqual(tuned["tuner"], "Tutti")
+            for one, other in zip(plain["decisions"], tuned["decisions"]):
+                self.assertEqual(one["without_tuner"], other["without_tuner"])
+            first, second, third = tuned["decisions"]
+            self.assertEqual(self.chosen(first["used"]), ("ring", "SIMPLE", 3))
+            self.assertIn("RING with SIMPLE, 3 channels", first["tuner_said"])
+            self.assertEqual(self.chosen(second["used"]), self.chosen(plain["decisions"][1]["used"]))
+            self.assertEqual(self.chosen(third["used"])[:2], ("tree", "LL"))
+            # Other shapes have other rules; NCCL_ALGO wins over all of them.
+            spread = self.decide("all_reduce", "-n", 4, "-N", 2, "-b", "16K", NCCL_TUNER_CONFIG_FILE=rules.name)
+            self.assertEqual(self.chosen(spread["decisions"][0]["used"]),
+                             self.chosen(spread["decisions"][0]["without_tuner"]))
+            forced = self.decide("all_reduce", "-n", 4, "-b", 64, NCCL_TUNER_CONFIG_FILE=rules.name, NCCL_ALGO="tree")
+            self.assertEqual(forced["decisions"][0]["used"]["algorithm"], "tree")
+            text = run(self.TUNE, "decide", "all_reduce", "-n", 4, "-b", 64,
+                       env=environment(NCCL_TUNER_CONFIG_FILE=rules.name)).stdout
+            self.assertRegex(text, r"Tuner: Tutti \(v6\), /.*libtutti-tuner\.so")
+            self.assertRegex(text, r"(?m)^ +64 .*RING with SIMPLE, 3 channels +RING SIMPLE 3 +the tuner's choice$")
+            rules.write("allreduce,0,64,rign,simple,3,-1,-1\n")
+            rules.flush()
+            broken = run(self.TUNE, "decide", "all_reduce", env=environment(NCCL_TUNER_CONFIG_FILE=rules.name))
+            self.assertEqual(broken.returncode, 3)
+            self.assertIn(f"{rules.name}:4:16: \"rign\" as algorithm is none of", broken.stderr)
+
     def test_documented_output(self):
         """docs/programs.md shows what the tool prints."""
         blocks = re.findall(r"(?s)```\n\$ tutti-tune ([^\n]*)\n(.*?)```", self.document())
@@ -727,7 +774,10 @@ class Tune(Case):
                             (["programs", "gather", "--nodes", 9], "--nodes 9"), (["programs", "-n"], "value"),
                             (["programs", "gather", "--json", "--picture"], "--json"),
                             (["simulate", "reduce", "--shared-by", "all"], "node"),
-                            (["programs", "gather", "scatter"], "scatter")):
+                            (["programs", "gather", "scatter"], "scatter"), (["decide"], "all_reduce"),
+                            (["decide", "gather"], "tuners are asked about"), (["decide", "reduce", "-N", 9], "--nodes 9"),
+                            (["decide", "reduce", "-b", 8, "-e", 4], "--end"), (["simulate", "reduce", "-e", 4], "--end"),
+                            (["decide", "reduce", "-S", "file"], "--svg"), (["decide", "reduce", "-f", 1], "--factor 1")):
             with self.subTest(words):
                 self.assertIn(said, self.tune(*words, status=2))
         self.assertIn("usage: tutti-tune programs", self.tune("--help"))

@@ -18,6 +18,8 @@ int main(int argc, char **argv)
   enum tune_status status;
   if (options.command == TUNE_SIMULATE)
     status = tune_predict(&options, error, sizeof(error));
+  else if (options.command == TUNE_DECIDE)
+    status = tune_decide(&options, error, sizeof(error));
   else
     status = options.collective >= 0 && options.algorithm >= 0 ? tune_show(&options, error, sizeof(error))
                                                                : tune_list(&options, error, sizeof(error));

@@ -1,4 +1,4 @@
-/* See options.h. Each flag belongs to one command or to both; one that the command does not know is refused, since a
+/* See options.h. Each flag belongs to one or more commands; one that the command does not know is refused, since a
  * flag that is ignored makes answers that are not what their command line says. */
 #include "options.h"
 
@@ -11,7 +11,7 @@
 #include "set.h"
 #include "program/emit.h"
 
-enum { PROGRAMS = 1, SIMULATE = 2, BOTH = 3 };
+enum { PROGRAMS = 1, SIMULATE = 2, DECIDE = 4, BOTH = PROGRAMS | SIMULATE, ALL = BOTH | DECIDE };
 enum flag_kind { COUNT, SIZE, MICROSECONDS, RATE, SHARING, SET, FILE_NAME, ALGORITHM };
 
 struct flag {
@@ -25,21 +25,23 @@ struct flag {
 
 #define AT(member) offsetof(struct tune_options, member)
 static const struct flag flags[] = {
-    {"nranks", 'n', BOTH, COUNT, AT(nranks), 1, 4096},
+    {"nranks", 'n', ALL, COUNT, AT(nranks), 1, 4096},
     {"algo", 'a', BOTH, ALGORITHM, AT(algorithm), 0, 0},
-    {"nodes", 'N', BOTH, COUNT, AT(nodes), 1, 4096},
+    {"nodes", 'N', ALL, COUNT, AT(nodes), 1, 4096},
     {"root", 'r', BOTH, COUNT, AT(root), 0, 4095},
     {"peer", 'p', BOTH, COUNT, AT(peer), 0, 4095},
     {"slots", 's', BOTH, COUNT, AT(slots), 1, 1 << 16},
     {"pieces", 0, BOTH, COUNT, AT(pieces), 1, 4096},
-    {"json", 'J', BOTH, SET, AT(json), 0, 0},
+    {"json", 'J', ALL, SET, AT(json), 0, 0},
     {"svg", 'S', BOTH, FILE_NAME, AT(svg), 0, 0},
     {"rank", 'R', PROGRAMS, COUNT, AT(rank), 0, 4095},
     {"channel", 'c', PROGRAMS, COUNT, AT(channel), 0, 1 << 16},
     {"loops", 'l', PROGRAMS, COUNT, AT(loops), 1, 1 << 16},
     {"picture", 'P', PROGRAMS, SET, AT(picture), 0, 0},
     {"sequential", 'q', BOTH, SET, AT(sequential), 0, 0},
-    {"bytes", 'b', SIMULATE, SIZE, AT(bytes), 0, 0},
+    {"bytes", 'b', SIMULATE | DECIDE, SIZE, AT(bytes), 0, 0},
+    {"end", 'e', DECIDE, SIZE, AT(end), 0, 0},
+    {"factor", 'f', DECIDE, COUNT, AT(factor), 2, 1024},
     {"channels", 'C', SIMULATE, COUNT, AT(channels), 1, TUNE_MOST_CHANNELS},
     {"slot-bytes", 0, SIMULATE, SIZE, AT(slot_bytes), 0, 0},
     {"smallest-chunk", 0, SIMULATE, SIZE, AT(smallest_chunk), 0, 0},
@@ -171,6 +173,8 @@ static void defaults(struct tune_options *o)
                              .loops = 2,
                              .slots = TT_SLOTS,
                              .bytes = 1 << 20,
+                             .end = 64 << 20,
+                             .factor = 4,
                              .slot_bytes = 512 << 10,
                              .smallest_chunk = 4 << 10,
                              .cost = {.near = near, .far = far, .multicast = near, .instruction = 200}};
@@ -215,15 +219,31 @@ static bool check_algorithm(struct parser *parser)
   return true;
 }
 
+/* One size if only that is given. */
+static bool can_decide(struct parser *parser)
+{
+  struct tune_options *o = parser->options;
+  if (o->collective > TT_FUNC_ALL_REDUCE)
+    return wrong(parser, "%s: tuners are asked about broadcast, reduce, all_gather, reduce_scatter and all_reduce only",
+                 tune_collective_word(o->collective));
+  if (!is_given(parser, "bytes")) o->bytes = 8;
+  if (is_given(parser, "bytes") && !is_given(parser, "end")) o->end = o->bytes;
+  if (o->end < o->bytes)
+    return wrong(parser, "--end: %llu bytes are less than the first size, %llu", (unsigned long long)o->end,
+                 (unsigned long long)o->bytes);
+  return true;
+}
+
 static bool consistent(struct parser *parser)
 {
   struct tune_options *o = parser->options;
-  if (o->command == TUNE_SIMULATE && o->collective < 0) {
+  if (o->command != TUNE_PROGRAMS && o->collective < 0) {
     char list[256];
     tune_collective_list(list, sizeof(list));
     return wrong(parser, "name a collective: %s", list);
   }
   if (o->nodes > o->nranks) return wrong(parser, "--nodes %d: more than the %d ranks", o->nodes, o->nranks);
+  if (o->command == TUNE_DECIDE) return can_decide(parser);
   if (o->collective < 0) return only_one(parser);
   bool pair = o->collective == TT_FUNC_SEND_RECV, rooted = pair || tt_collective_has_root(o->collective);
   if (is_given(parser, "root") && !rooted)
@@ -291,9 +311,11 @@ enum tune_parse tune_options_parse(struct tune_options *o, int argc, char **argv
   if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) return TUNE_PARSE_HELP;
   if (!strcmp(argv[1], "simulate"))
     o->command = TUNE_SIMULATE;
+  else if (!strcmp(argv[1], "decide"))
+    o->command = TUNE_DECIDE;
   else if (strcmp(argv[1], "programs"))
-    return wrong(&parser, "%s: no such command; there are programs and simulate", argv[1]), TUNE_PARSE_WRONG;
-  int mine = o->command == TUNE_SIMULATE ? SIMULATE : PROGRAMS, c;
+    return wrong(&parser, "%s: no such command; there are programs, simulate and decide", argv[1]), TUNE_PARSE_WRONG;
+  int mine = o->command == TUNE_SIMULATE ? SIMULATE : o->command == TUNE_DECIDE ? DECIDE : PROGRAMS, c;
   tables(options, letters);
   argc--; /* the command stands where getopt expects the program's name */
   argv++;
@@ -324,43 +346,49 @@ void tune_options_help(FILE *out)
   fprintf(out,
           "usage: tutti-tune programs [COLLECTIVE] [flags]\n"
           "       tutti-tune simulate COLLECTIVE [flags]\n"
-          "Shows the programs that collectives are made of, checks them, and predicts what they take. Runs nothing.\n\n"
+          "       tutti-tune decide COLLECTIVE [flags]\n"
+          "Shows the programs that collectives are made of, checks them, predicts what they take, and tells which of\n"
+          "them are chosen. Runs nothing.\n\n"
           "COLLECTIVE: %s\n\n",
           collectives);
-  fputs("programs: what there is; with a collective and an algorithm, the programs themselves and their proof\n"
-        "  -R, --rank R          only the program of rank R\n"
-        "  -c, --channel N       which channel's: of a tree algorithm, even and odd ones differ (0)\n"
-        "  -l, --loops L         loops that are proved and drawn (2)\n"
-        "  -P, --picture         draws them as text: time across, ranks down, a column an instruction\n"
-        "  -q, --sequential      draws them as one thread a rank would run them\n\n"
-        "simulate: predicted times, with strands running concurrently and one after the other\n"
-        "  -b, --bytes SIZE      of the collective's larger buffer (1M)\n"
-        "  -C, --channels N      that share the data (1; trees: 2)\n"
-        "      --slot-bytes SIZE that a message may have (512K)\n"
-        "      --smallest-chunk SIZE  of a chain or tree, that is not cut further so that hops overlap (4K)\n"
-        "  -q, --sequential      --svg draws the strands one after the other\n"
-        "  Links: times in microseconds, rates in GB/s; 0: takes no time. The defaults are round numbers: give your "
-        "own.\n"
-        "      --latency T  --bandwidth X  --gap T      within a node, the gap for each message (1, 20, 0)\n"
-        "      --shared-by WHO                          the bandwidth is that of a pair, a rank or a node (rank)\n"
-        "      --far-latency T  --far-bandwidth X  --far-gap T  --far-shared-by WHO\n"
-        "                                               between nodes, and to a network that reduces (10, 12.5, 0, "
-        "node)\n"
-        "      --multicast-latency T  --multicast-bandwidth X    of memory with many copies (as within a node)\n"
-        "  Ranks:\n"
-        "      --instruction T  --message T  --semaphore T       each time (0.2, 0, 0)\n"
-        "      --reduce X  --copy X                     bytes that instructions reduce, or move (0, 0)\n\n"
-        "Both\n"
-        "  -n, --nranks N        ranks (8)\n"
-        "  -a, --algo NAME       algorithm (programs: a table of all; simulate: all)\n"
-        "  -N, --nodes N         nodes that the ranks are on, as evenly as possible (1)\n"
-        "  -r, --root R          root; of sendrecv, who sends (0)\n"
-        "  -p, --peer R          of sendrecv, who receives (1)\n"
-        "  -s, --slots N         of each connection (8)\n"
-        "      --pieces N        chunks in a message of PAT at most\n"
-        "  -S, --svg FILE        draws the run as SVG; - is standard output\n"
-        "  -J, --json            as JSON\n"
-        "  -h, --help            this text\n\n"
-        "Exit status: 0; 1 a program is wrong: not proved, or it deadlocks; 2 wrong command line; 3 anything else.\n",
-        out);
+  fputs(
+      "programs: what there is; with a collective and an algorithm, the programs themselves and their proof\n"
+      "  -R, --rank R          only the program of rank R\n"
+      "  -c, --channel N       which channel's: of a tree algorithm, even and odd ones differ (0)\n"
+      "  -l, --loops L         loops that are proved and drawn (2)\n"
+      "  -P, --picture         draws them as text: time across, ranks down, a column an instruction\n"
+      "  -q, --sequential      draws them as one thread a rank would run them\n\n"
+      "simulate: predicted times, with strands running concurrently and one after the other\n"
+      "  -b, --bytes SIZE      of the collective's larger buffer (1M)\n"
+      "  -C, --channels N      that share the data (1; trees: 2)\n"
+      "      --slot-bytes SIZE that a message may have (512K)\n"
+      "      --smallest-chunk SIZE  of a chain or tree, that is not cut further so that hops overlap (4K)\n"
+      "  -q, --sequential      --svg draws the strands one after the other\n"
+      "  Links: times in microseconds, rates in GB/s; 0: takes no time. The defaults are round numbers: give your "
+      "own.\n"
+      "      --latency T  --bandwidth X  --gap T      within a node, the gap for each message (1, 20, 0)\n"
+      "      --shared-by WHO                          the bandwidth is that of a pair, a rank or a node (rank)\n"
+      "      --far-latency T  --far-bandwidth X  --far-gap T  --far-shared-by WHO\n"
+      "                                               between nodes, and to a network that reduces (10, 12.5, 0, "
+      "node)\n"
+      "      --multicast-latency T  --multicast-bandwidth X    of memory with many copies (as within a node)\n"
+      "  Ranks:\n"
+      "      --instruction T  --message T  --semaphore T       each time (0.2, 0, 0)\n"
+      "      --reduce X  --copy X                     bytes that instructions reduce, or move (0, 0)\n\n"
+      "decide: what the core chooses for the host device, what a tuner (NCCL_TUNER_PLUGIN, NCCL_TUNER_CONFIG_FILE)\n"
+      "says to it, and what is used and why; other variables count, too\n"
+      "  -b, --bytes SIZE  -e, --end SIZE  -f, --factor N  from, to, and times what (8, 64M, 4; just -b: one size)\n\n"
+      "Of these, decide has -n, -N and -J; the others have all\n"
+      "  -n, --nranks N        ranks (8)\n"
+      "  -a, --algo NAME       algorithm (programs: a table of all; simulate: all)\n"
+      "  -N, --nodes N         nodes that the ranks are on, as evenly as possible (1)\n"
+      "  -r, --root R          root; of sendrecv, who sends (0)\n"
+      "  -p, --peer R          of sendrecv, who receives (1)\n"
+      "  -s, --slots N         of each connection (8)\n"
+      "      --pieces N        chunks in a message of PAT at most\n"
+      "  -S, --svg FILE        draws the run as SVG; - is standard output\n"
+      "  -J, --json            as JSON\n"
+      "  -h, --help            this text\n\n"
+      "Exit status: 0; 1 a program is wrong: not proved, or it deadlocks; 2 wrong command line; 3 anything else.\n",
+      out);
 }

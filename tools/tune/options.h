@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include "program/simulate.h"
 
-enum tune_command { TUNE_PROGRAMS, TUNE_SIMULATE };
+enum tune_command { TUNE_PROGRAMS, TUNE_SIMULATE, TUNE_DECIDE };
 
 struct tune_options {
   enum tune_command command;
@@ -22,6 +22,8 @@ struct tune_options {
   bool picture, json, sequential;
   const char *svg;
   uint64_t bytes, slot_bytes, smallest_chunk;
+  uint64_t end; /* decide: sizes from `bytes` to this, each `factor` times the one before */
+  int factor;
   struct tt_simulate_cost cost; /* nanoseconds */
 };
 

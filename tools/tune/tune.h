@@ -15,6 +15,9 @@ enum tune_status tune_show(const struct tune_options *options, char *error, size
 /* Predicted times. */
 enum tune_status tune_predict(const struct tune_options *options, char *error, size_t size);
 
+/* Choices, with and without a tuner. */
+enum tune_status tune_decide(const struct tune_options *options, char *error, size_t size);
+
 /* What an instruction is in a picture; in the order of the legend. */
 enum tune_kind {
   TUNE_SEND,
