@@ -1,18 +1,24 @@
 /* One rank of a communicator that does what its arguments say, knowing of the other ranks only what the library tells
  * it: e2e_ranks RANK NRANKS ID_FILE STEP... Rank 0 writes the unique id to ID_FILE, the others wait for it there (with
  * NCCL_COMM_ID set too: the file then says that rank 0 is up). A step is one of
- *     id                                fetch the unique id (init does so too)
- *     init | destroy | leave            create the communicator; destroy it; exit at once with status 0
- *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]   all_reduce, all_gather, reduce_scatter, broadcast, reduce
- *     send:COUNT:PEER | recv:COUNT:PEER of floats; shift:COUNT sends to the next rank and receives from the one before
- *     again                             destroys the communicator and makes another, whose id rank 0 sends over the old
- *     ready                             says "running"
+ *
+ *     id                      fetch the unique id (init does so too)
+ *     init                    create the communicator
+ *     destroy                 destroy it
+ *     leave                   exit at once with status 0
+ *     COLLECTIVE:COUNT[:OP[:TYPE[:ROOT]]]
+ *                             all_reduce, all_gather, reduce_scatter, broadcast, reduce
+ *     send:COUNT:PEER         floats; so is recv:COUNT:PEER
+ *     shift:COUNT             sends to the next rank and receives from the one before
+ *     again                   destroys the communicator and makes another, whose id rank 0 sends over the old
+ *     ready                   says "running"
  *     sleep:MILLISECONDS
- *     ignore:USR1                       ignore that signal
- *     device:N                          the next communicator is on device N of the fake device, which TUTTI_DEVICE
- * names stream                            what follows is put on a host stream, and waited for there loop:... the same
- * again and again, until it fails; says "running" after the first An error is printed as `rank R: STEP: TEXT` and ends
- * the program with status 3. Wrong data ends it with status 1. */
+ *     ignore:USR1             ignore that signal
+ *     device:N                the next communicator is on device N of the fake device, which TUTTI_DEVICE names
+ *     stream                  what follows is put on a host stream, and waited for there
+ *     loop:...                the same again and again, until it fails; says "running" after the first
+ *
+ * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>

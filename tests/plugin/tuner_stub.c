@@ -1,9 +1,15 @@
 /* A tuner plugin for tests, of the ABI version STUB_TUNER (2 to 6; 0: an object of a version that does not exist, -1:
  * one without getCollInfo). It does what the environment says in STUB_TUNER_DOES, words with blanks between, in this
- * order: init=R finalize=R result=R chunkresult=R   return these results price=A,P,US    writes a figure for algorithm
- * A and protocol P; `nan` is one forbid          writes -1 everywhere forbid=A        in the row of an algorithm random
- * a figure of its own for everything possible, another one each time channels=N chunk=N and appends a line for each
- * call to the file STUB_TUNER_LOG. */
+ * order:
+ *
+ *     init=R finalize=R result=R chunkresult=R    return these results
+ *     price=A,P,US                                writes a figure for algorithm A and protocol P; `nan` is one
+ *     forbid                                      writes -1 everywhere
+ *     forbid=A                                    in the row of an algorithm
+ *     random                                      a figure of its own for everything possible, another one each time
+ *     channels=N chunk=N
+ *
+ * and appends a line for each call to the file STUB_TUNER_LOG. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -20,8 +20,14 @@ static const struct tt_tuner_request request = {
 };
 static char calls_path[64];
 
+static void forget_calls_file(void)
+{
+  unlink(calls_path);
+}
+
 static void start(const char *plugins, const char *does)
 {
+  if (!calls_path[0]) atexit(forget_calls_file);
   snprintf(calls_path, sizeof calls_path, "/tmp/test_tuners.%d", (int)getpid());
   unlink(calls_path);
   setenv("STUB_TUNER_LOG", calls_path, 1);

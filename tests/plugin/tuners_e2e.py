@@ -126,6 +126,21 @@ class Tuners(Case):
         self.assertEqual(len(asked), 2, calls) # once a rank
         self.assertEqual(calls.count("finalize 1"), 2)
 
+    def test_a_first_rank_that_has_left(self):
+        """A root may be through, and gone, before others ask what to use."""
+        env = {"NCCL_TUNER_PLUGIN": stub(6), "STUB_TUNER_DOES": RING_SIMPLE, "NCCL_DEBUG": "WARN"}
+        for process in self.ranks(["init broadcast:1000:sum:float:0 destroy",
+                                   "init sleep:1000 broadcast:1000:sum:float:0 destroy"], **env):
+            self.assertEqual(process.wait().status, 0, process.all)
+
+    def test_a_first_rank_that_is_killed(self):
+        processes = self.ranks(["init sleep:60000", "init ready sleep:500 all_reduce:1000"], NCCL_TUNER_PLUGIN=stub(6),
+                               STUB_TUNER_DOES=RING_LL)
+        self.until(lambda: "running" in processes[1].out, "the second rank")
+        processes[0].kill()
+        self.assertEqual(processes[1].wait().status, 3)
+        self.assertRegex(processes[1].err, r"rank 0 is gone|rank 0 \w+.* without a goodbye")
+
 
 if __name__ == "__main__":
     lib.main()
