@@ -2,6 +2,7 @@
 #include "report/memory.h"
 
 #include "base/check.h"
+#include "base/pool.h"
 #include "plan/shared.h"
 #include "program/emit.h"
 
@@ -12,6 +13,7 @@ struct memory {
   size_t pools;                       /* of the network, from which connections take slots */
   uint64_t spares;                    /* slots beyond a pool's limit that connections needed so far */
   size_t scratch, node, shared;
+  size_t work; /* tasks, works and what a group needs while it runs, in use and kept for the next */
 };
 
 static void count(void *context, const struct tt_connect_state *state)
@@ -27,7 +29,8 @@ static void count(void *context, const struct tt_connect_state *state)
 
 static void measure(struct ncclComm *comm, struct memory *memory)
 {
-  *memory = (struct memory){.scratch = atomic_load(&comm->scratch_bytes), .node = tt_shared_bytes(comm)};
+  *memory = (struct memory){
+      .scratch = atomic_load(&comm->scratch_bytes), .node = tt_shared_bytes(comm), .work = tt_pool_bytes(comm->pool)};
   if (comm->connect == NULL) return;
   tt_connect_look(comm->connect, count, memory);
   memory->buffers = tt_connect_bytes(comm->connect);
@@ -38,12 +41,17 @@ static void measure(struct ncclComm *comm, struct memory *memory)
   memory->spares = state.spares;
 }
 
+static size_t total(const struct memory *memory)
+{
+  return memory->buffers + memory->pools + memory->scratch + memory->node + memory->work;
+}
+
 void tt_report_memory(struct tt_writer *writer, struct ncclComm *comm)
 {
   struct memory memory;
   measure(comm, &memory);
   tt_writer_open(writer, "memory", '{');
-  tt_writer_number(writer, "bytes", memory.buffers + memory.pools + memory.scratch + memory.node);
+  tt_writer_number(writer, "bytes", total(&memory));
   tt_writer_number(writer, "connections", (uint64_t)memory.connections);
   tt_writer_number(writer, "connection_bytes", memory.buffers);
   tt_writer_open(writer, "slot_bytes", '{');
@@ -53,6 +61,7 @@ void tt_report_memory(struct tt_writer *writer, struct ncclComm *comm)
   tt_writer_number(writer, "network_pool_spares", memory.spares);
   tt_writer_number(writer, "scratch_bytes", memory.scratch);
   tt_writer_number(writer, "node_bytes", memory.node);
+  tt_writer_number(writer, "work_bytes", memory.work);
   tt_writer_number(writer, "shared_with_peers_bytes", memory.shared);
   tt_writer_close(writer, '{');
 }
@@ -64,9 +73,8 @@ void tt_report_log_memory(struct ncclComm *comm)
   measure(comm, &memory);
   TT_INFO(TT_INIT | TT_ALLOC,
           "comm %p rank %d nranks %d commId 0x%llx - memory held: %zu bytes: %zu for %d ends of connections (slots of "
-          "LL %zu, LL128 %zu, Simple %zu), network pools %zu, scratch %zu, shared by the node %zu",
-          (void *)comm, comm->rank, comm->nranks, (unsigned long long)comm->id_hash,
-          memory.buffers + memory.pools + memory.scratch + memory.node, memory.buffers, memory.connections,
-          memory.protocols[TT_PROTO_LL], memory.protocols[TT_PROTO_LL128], memory.protocols[TT_PROTO_SIMPLE],
-          memory.pools, memory.scratch, memory.node);
+          "LL %zu, LL128 %zu, Simple %zu), network pools %zu, scratch %zu, shared by the node %zu, work %zu",
+          (void *)comm, comm->rank, comm->nranks, (unsigned long long)comm->id_hash, total(&memory), memory.buffers,
+          memory.connections, memory.protocols[TT_PROTO_LL], memory.protocols[TT_PROTO_LL128],
+          memory.protocols[TT_PROTO_SIMPLE], memory.pools, memory.scratch, memory.node, memory.work);
 }

@@ -228,11 +228,11 @@ class Reports(Case):
                 reports += sum(self.report(p) is not None for p in processes)
             for process in processes:
                 self.assertEqual(process.wait().status, 0, process.all)
-                held = re.search(r"memory held: (\d+) bytes: (\d+) for (\d+) ends .* scratch (\d+), .* (\d+)$", process.all,
-                                 re.M)
-                total, buffers, ends, scratch, node = map(int, held.groups())
-                self.assertGreater(min(ends, buffers), 0)
-                self.assertEqual(total, buffers + scratch + node)
+                held = re.search(r"memory held: (\d+) bytes: (\d+) for (\d+) ends .* scratch (\d+), .* (\d+), work (\d+)$",
+                                 process.all, re.M)
+                total, buffers, ends, scratch, node, work = map(int, held.groups())
+                self.assertGreater(min(ends, buffers, work), 0)
+                self.assertEqual(total, buffers + scratch + node + work)
         print(f"{reports} reports")
 
 
