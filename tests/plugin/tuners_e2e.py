@@ -1,7 +1,9 @@
 """Tuners end to end: stubs (tuner_stub.c) that answer well, badly, and differently on each rank. What ran is read from
 the log, and all data is checked."""
+import json
 import os
 import re
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
@@ -65,6 +67,31 @@ class Tuners(Case):
         text = self.tuned(RING_LL + " channels=-7 chunkresult=3")
         self.all_say(text, "RING", "LL", None, "-7 channels cannot be had; its getChunkSize failed with result 3")
         self.assertIn("this is a fault of the tuner", text)
+
+    def steps(self, does):
+        """The most steps that a connection of a ring has, which waits for a rank that never comes."""
+        processes = self.ranks(["init all_reduce:100000", "init sleep:60000"], NCCL_TUNER_PLUGIN=stub(6),
+                               STUB_TUNER_DOES=does, NCCL_BUFFSIZE=1 << 20)
+        found = []
+
+        def waits():
+            done = subprocess.run([os.path.join(lib.BIN, "tutti-info"), "--pid", str(processes[0].pid), "--json"],
+                                  capture_output=True, text=True, timeout=lib.PATIENCE)
+            comms = json.loads(done.stdout)["communicators"] if done.returncode == 0 else []
+            found[:] = [c["steps"] for comm in comms for o in comm.get("operations", ())
+                        for c in o.get("connections", ())]
+            return found
+        self.until(waits, "the wait")
+        for process in processes:
+            process.kill()
+        return max(found)
+
+    def test_chunks_are_really_smaller(self):
+        """A ring of two sends 200,000 bytes a step of its own: in slots of 128 KiB, or in chunks of 4096 bytes."""
+        whole = self.steps(RING_SIMPLE + " channels=1")
+        cut = self.steps(RING_SIMPLE + " channels=1 chunk=4096")
+        self.assertGreaterEqual(cut, 2 * (200000 // 4096))
+        self.assertLess(whole, cut // 2)
 
     def test_errors_and_the_impossible(self):
         text = self.tuned(RING_LL + " result=3")
