@@ -1,8 +1,8 @@
 /* The machine as a tree: each host's CPUs, what hangs off them, and links that leave the tree. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "topo.h"
+#include "topology/walk.h"
 
 static void label(const struct tt_topology *t, int node)
 {
@@ -50,51 +50,23 @@ static void print_others(const struct tt_topology *t, int n, int depth)
   const struct tt_node *node = &t->nodes[n];
   for (int l = node->first_link; l < node->first_link + node->nlinks; l++) {
     const struct tt_link *link = &t->links[l];
-    bool tree = link->type == TT_LINK_PCI || link->type == TT_LINK_NET ||
-                (link->type == TT_LINK_LOC && t->nodes[link->to].type != TT_NODE_PCI);
-    if (tree) continue;
+    if (tt_topology_walks_along(t, link)) continue;
     printf("%*s+ %s %g to ", 2 * depth, "", tt_topology_name_link(link->type), (double)link->bandwidth);
     label(t, link->to);
     putchar('\n');
   }
 }
 
-/* The next link of `node` that leads down, from `l` on; -1: none. Down is away from `up`, the node it was reached by.
- */
-static int next_down(const struct tt_topology *t, int node, int up, int l)
-{
-  const int end = t->nodes[node].first_link + t->nodes[node].nlinks;
-  for (; l < end; l++) {
-    const struct tt_link *link = &t->links[l];
-    enum tt_node_type to = t->nodes[link->to].type;
-    if (link->to == up || to == TT_NODE_CPU) continue;
-    if (link->type == TT_LINK_PCI || link->type == TT_LINK_NET || (link->type == TT_LINK_LOC && to == TT_NODE_GPU))
-      return l;
-  }
-  return -1;
-}
-
 static void show_below(const struct tt_topology *t, int cpu)
 {
-  int depth = 0, via[TT_XML_MOST_DEPTH + 4]; /* the link by which each level was reached */
-  int node = cpu, next = t->nodes[cpu].first_link;
-  for (;;) {
-    int up = depth > 0 ? t->links[via[depth - 1]].from : -1;
-    int down = next_down(t, node, up, next);
-    if (down >= 0) {
-      via[depth++] = down;
-      node = t->links[down].to;
-      next = t->nodes[node].first_link;
-      printf("%*s", 2 * depth, "");
-      if (t->links[down].type == TT_LINK_PCI) printf("- %g - ", (double)t->links[down].bandwidth);
-      print_node(t, node);
-      putchar('\n');
-      print_others(t, node, depth + 1);
-    } else {
-      if (depth == 0) return;
-      next = via[--depth] + 1;
-      node = t->links[via[depth]].from;
-    }
+  struct tt_topology_walk walk;
+  tt_topology_walk_begin(&walk, t, cpu);
+  for (int down; (down = tt_topology_walk_next(&walk)) >= 0;) {
+    printf("%*s", 2 * walk.depth, "");
+    if (t->links[down].type == TT_LINK_PCI) printf("- %g - ", (double)t->links[down].bandwidth);
+    print_node(t, walk.node);
+    putchar('\n');
+    print_others(t, walk.node, walk.depth + 1);
   }
 }
 
