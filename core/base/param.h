@@ -49,6 +49,10 @@ const struct tt_param *tt_param_describe(enum tt_param_id id);
  * first time (the result is remembered). */
 ncclResult_t tt_param_check(void);
 
+/* The error of who finds a value wrong that tt_param_check does not know: ncclInvalidUsage with a sentence that names
+ * the parameter, its value, where it was set, and `allowed`; NULL: the range of an INT or BOOL. */
+ncclResult_t tt_param_refuse(enum tt_param_id id, const char *allowed);
+
 /* A hash of all parameters marked `agreed`, and the printable form "NAME=value" of number i of them (NULL past the
  * end), so that ranks can compare and name a difference. */
 uint64_t tt_param_agreed_hash(void);

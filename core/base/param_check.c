@@ -33,24 +33,25 @@ static bool string_is_wrong(enum tt_param_id id, const char **allowed)
   }
 }
 
-static ncclResult_t check_value(enum tt_param_id id)
+ncclResult_t tt_param_refuse(enum tt_param_id id, const char *allowed)
 {
   const struct tt_param *param = tt_param_describe(id);
-  const char *file, *allowed = NULL;
-  char range[80];
-  tt_param_source_announce(id);
-  if (tt_param_malformed(id)) {
-    if (param->type == TT_PARAM_BOOL)
-      snprintf(range, sizeof(range), "0 or 1");
-    else
-      snprintf(range, sizeof(range), "an integer from %lld to %lld", (long long)param->min, (long long)param->max);
-    allowed = range;
-  } else if (param->type != TT_PARAM_STRING || !string_is_wrong(id, &allowed)) {
-    return ncclSuccess;
-  }
+  const char *file;
+  char range[80] = "0 or 1";
+  if (param->type == TT_PARAM_INT)
+    snprintf(range, sizeof(range), "an integer from %lld to %lld", (long long)param->min, (long long)param->max);
   tt_param_origin(id, &file);
   return TT_FAIL(ncclInvalidUsage, "%s=%s, set by %s, is not allowed: it must be %s (%s)", param->name,
-                 tt_param_text(id), file ? file : "environment", allowed, param->help);
+                 tt_param_text(id), file ? file : "environment", allowed ? allowed : range, param->help);
+}
+
+static ncclResult_t check_value(enum tt_param_id id)
+{
+  const char *allowed = NULL;
+  tt_param_source_announce(id);
+  bool string = tt_param_describe(id)->type == TT_PARAM_STRING;
+  bool wrong = string ? string_is_wrong(id, &allowed) : tt_param_malformed(id);
+  return wrong ? tt_param_refuse(id, allowed) : ncclSuccess;
 }
 
 static ncclResult_t check_all(void)

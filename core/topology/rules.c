@@ -1,39 +1,37 @@
-/* Reads the rules of rules.h from variables. */
+/* Reads the rules of rules.h from variables. Their names, ranges and meanings are in base/param_table.h. */
 #include "topology/rules.h"
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "base/text.h"
 #include "topology/topology.h"
 
 enum kind { LEVEL, READ, ON, OFF, NETS }; /* ON: 1 sets the member, OFF: 1 clears it */
 
 struct variable {
-  const char *name;
+  enum tt_param_id id;
   enum kind kind;
   size_t offset;
-  const char *meaning;
 };
 
 #define AT(member) offsetof(struct tt_topology_rules, member)
 static const struct variable variables[] = {
-    {"NCCL_P2P_LEVEL", LEVEL, AT(peer_level), "farthest path on which GPUs use each other's memory directly"},
-    {"NCCL_P2P_DISABLE", OFF, AT(peers), "1: GPUs never use each other's memory directly"},
-    {"NCCL_SHM_DISABLE", OFF, AT(shared_memory), "1: ranks never share memory of the host"},
-    {"NCCL_NVB_DISABLE", OFF, AT(relays), "1: no NVLink path leads through another GPU"},
-    {"NCCL_NET_DISABLE_INTRA", OFF, AT(net_intra), "1: the network is never preferred between GPUs of a host"},
-    {"NCCL_NET_GDR_LEVEL", LEVEL, AT(gpu_direct_level), "farthest path on which NICs use GPUs' memory directly"},
-    {"NCCL_NET_GDR_READ", READ, AT(gpu_direct_read),
-     "0, 1: whether NICs read GPUs' memory directly; -2: by the machine"},
-    {"NCCL_NET_GDR_C2C", ON, AT(gpu_direct_c2c), "0: NICs do not use GPUs' memory across a chip-to-chip link"},
-    {"NCCL_PXN_DISABLE", OFF, AT(pxn), "1: no GPU sends through the NIC of another"},
-    {"NCCL_PXN_C2C", ON, AT(pxn_c2c), "0: nor where that GPU reaches its NIC across a chip-to-chip link"},
-    {"NCCL_NETDEVS_POLICY", NETS, AT(nets_per_gpu), "NICs a GPU uses: AUTO, ALL or MAX:n"},
+    {TT_PARAM_NCCL_P2P_LEVEL, LEVEL, AT(peer_level)},
+    {TT_PARAM_NCCL_P2P_DISABLE, OFF, AT(peers)},
+    {TT_PARAM_NCCL_SHM_DISABLE, OFF, AT(shared_memory)},
+    {TT_PARAM_NCCL_NVB_DISABLE, OFF, AT(relays)},
+    {TT_PARAM_NCCL_NET_DISABLE_INTRA, OFF, AT(net_intra)},
+    {TT_PARAM_NCCL_NET_GDR_LEVEL, LEVEL, AT(gpu_direct_level)},
+    {TT_PARAM_NCCL_NET_GDR_READ, READ, AT(gpu_direct_read)},
+    {TT_PARAM_NCCL_NET_GDR_C2C, ON, AT(gpu_direct_c2c)},
+    {TT_PARAM_NCCL_PXN_DISABLE, OFF, AT(pxn)},
+    {TT_PARAM_NCCL_PXN_C2C, ON, AT(pxn_c2c)},
+    {TT_PARAM_NCCL_NETDEVS_POLICY, NETS, AT(nets_per_gpu)},
 };
 
 struct tt_topology_rules tt_topology_rules_default(void)
@@ -80,42 +78,62 @@ static bool read_nets(const char *value, int *nets)
   return true;
 }
 
-static bool read_number(const char *value, int64_t least, int64_t *number)
+static bool read_number(const struct variable *v, const char *value, int64_t *number)
 {
-  return tt_text_int(value, number) && *number >= least && *number <= 1 && *number != -1;
+  const struct tt_param *param = tt_param_describe(v->id);
+  return tt_text_int(value, number) && *number >= param->min && *number <= param->max;
+}
+
+/* False: the value is not allowed. */
+static bool set(struct tt_topology_rules *rules, const struct variable *v, const char *value)
+{
+  void *member = (char *)rules + v->offset;
+  int64_t number = 0;
+  switch (v->kind) {
+  case LEVEL:
+    return read_level(value, member);
+  case NETS:
+    return read_nets(value, member);
+  default:
+    if (!read_number(v, value, &number)) return false;
+  }
+  if (v->kind == READ)
+    *(int *)member = number < 0 ? -2 : (int)number;
+  else
+    *(bool *)member = (number != 0) == (v->kind == ON);
+  return true;
+}
+
+static const char *allowed(const struct variable *v)
+{
+  static const char *const words[] = {[LEVEL] =
+                                          "LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS, or a number from 0 to 5",
+                                      [READ] = "-2, 0 or 1",
+                                      [ON] = "0 or 1",
+                                      [OFF] = "0 or 1",
+                                      [NETS] = "AUTO, ALL or MAX:n"};
+  return words[v->kind];
 }
 
 ncclResult_t tt_topology_rules_set(struct tt_topology_rules *rules, const char *name, const char *value, bool *known)
 {
-  static const char *const allowed[] = {
-      [LEVEL] = "LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS, or a number from 0 to 5",
-      [READ] = "-2, 0 or 1",
-      [ON] = "0 or 1",
-      [OFF] = "0 or 1",
-      [NETS] = "AUTO, ALL or MAX:n"};
   *known = false;
   for (size_t i = 0; i < TT_COUNT(variables); i++) {
     const struct variable *v = &variables[i];
-    if (strcmp(v->name, name) != 0) continue;
+    if (strcmp(tt_param_describe(v->id)->name, name) != 0) continue;
     *known = true;
-    void *member = (char *)rules + v->offset;
-    int64_t number = 0;
-    bool good = v->kind == LEVEL  ? read_level(value, member)
-                : v->kind == NETS ? read_nets(value, member)
-                                  : read_number(value, v->kind == READ ? -2 : 0, &number);
-    if (!good) return TT_FAIL(ncclInvalidUsage, "%s is \"%.64s\"; it must be %s", name, value, allowed[v->kind]);
-    if (v->kind == READ) *(int *)member = (int)number;
-    if (v->kind == ON || v->kind == OFF) *(bool *)member = (number != 0) == (v->kind == ON);
+    if (!set(rules, v, value))
+      return TT_FAIL(ncclInvalidUsage, "%s is \"%.64s\"; it must be %s", name, value, allowed(v));
   }
   return ncclSuccess;
 }
 
-ncclResult_t tt_topology_rules_from_environment(struct tt_topology_rules *rules)
+ncclResult_t tt_topology_rules_from_parameters(struct tt_topology_rules *rules)
 {
   for (size_t i = 0; i < TT_COUNT(variables); i++) {
-    bool known;
-    const char *value = getenv(variables[i].name);
-    if (value && *value) TT_TRY(tt_topology_rules_set(rules, variables[i].name, value, &known));
+    const struct variable *v = &variables[i];
+    const char *value = tt_param_string(v->id);
+    if (value && !set(rules, v, value)) return tt_param_refuse(v->id, allowed(v));
   }
   return ncclSuccess;
 }
@@ -123,7 +141,8 @@ ncclResult_t tt_topology_rules_from_environment(struct tt_topology_rules *rules)
 bool tt_topology_rules_describe(int i, const char **name, const char **meaning)
 {
   if (i < 0 || i >= (int)TT_COUNT(variables)) return false;
-  *name = variables[i].name;
-  *meaning = variables[i].meaning;
+  const struct tt_param *param = tt_param_describe(variables[i].id);
+  *name = param->name;
+  *meaning = param->help;
   return true;
 }

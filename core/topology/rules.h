@@ -23,8 +23,8 @@ struct tt_topology_rules tt_topology_rules_default(void);
 /* Sets what the variable `name` says: ncclInvalidUsage naming it, its value and the values allowed. *known tells
  * whether the table has it. */
 ncclResult_t tt_topology_rules_set(struct tt_topology_rules *rules, const char *name, const char *value, bool *known);
-/* Sets all that the environment says. */
-ncclResult_t tt_topology_rules_from_environment(struct tt_topology_rules *rules);
+/* Sets all that the environment and the configuration files say; the same error, which also tells where it was set. */
+ncclResult_t tt_topology_rules_from_parameters(struct tt_topology_rules *rules);
 /* Name and meaning of variable number i; false past the end. */
 bool tt_topology_rules_describe(int i, const char **name, const char **meaning);
 

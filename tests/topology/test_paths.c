@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "machine.h"
 #include "suites.h"
 
@@ -362,7 +364,7 @@ START_TEST(variables)
 {
   static const char *const wrong[][2] = {{"NCCL_P2P_LEVEL", "NEAR"},       {"NCCL_P2P_LEVEL", "-1"},
                                          {"NCCL_P2P_LEVEL", "NET"},        {"NCCL_NET_GDR_LEVEL", ""},
-                                         {"NCCL_P2P_DISABLE", "2"},        {"NCCL_NET_GDR_READ", "-1"},
+                                         {"NCCL_P2P_DISABLE", "2"},        {"NCCL_NET_GDR_READ", "2"},
                                          {"NCCL_NETDEVS_POLICY", "MAX:0"}, {"NCCL_NETDEVS_POLICY", "SOME"}};
   struct tt_topology_rules rules = tt_topology_rules_default();
   bool known;
@@ -380,10 +382,43 @@ START_TEST(variables)
     ck_assert_int_eq(tt_topology_rules_set(&rules, "NCCL_NET_GDR_LEVEL", number, &known), ncclSuccess);
     ck_assert_int_eq(rules.gpu_direct_level, old[i]);
   }
+  ck_assert_int_eq(tt_topology_rules_set(&rules, "NCCL_NET_GDR_READ", "-1", &known), ncclSuccess);
+  ck_assert_int_eq(rules.gpu_direct_read, -2);
+}
+END_TEST
+
+/* A file of settings, which is the caller's to unlink. */
+static void write_settings(char *path, const char *text)
+{
+  int fd = mkstemp(path);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+}
+
+START_TEST(variables_of_the_environment_and_of_files)
+{
+  struct tt_topology_rules rules = tt_topology_rules_default();
+  char path[] = "/tmp/tutti-rules-XXXXXX";
+  write_settings(path, "NCCL_P2P_LEVEL=PHB\nNCCL_PXN_C2C=1\nNCCL_NVB_DISABLE=1\nNCCL_NETDEVS_POLICY=FEW\n");
+  setenv("NCCL_CONF_FILE", path, 1);
   setenv("NCCL_PXN_C2C", "0", 1);
-  ck_assert_int_eq(tt_topology_rules_from_environment(&rules), ncclSuccess);
-  ck_assert(!rules.pxn_c2c && rules.pxn);
-  unsetenv("NCCL_PXN_C2C");
+  setenv("NCCL_NETDEVS_POLICY", "MAX:2", 1);
+  tt_param_reset();
+  ck_assert_int_eq(tt_topology_rules_from_parameters(&rules), ncclSuccess);
+  ck_assert_int_eq(rules.peer_level, TT_PATH_PHB);
+  ck_assert_int_eq(rules.nets_per_gpu, 2);
+  ck_assert(!rules.pxn_c2c && rules.pxn && !rules.relays);
+  unsetenv("NCCL_NETDEVS_POLICY");
+  tt_param_reset();
+  ck_assert_int_eq(tt_topology_rules_from_parameters(&rules), ncclInvalidUsage);
+  const char *words[] = {"NCCL_NETDEVS_POLICY=FEW, set by", path, "AUTO, ALL or MAX:n"};
+  for (int i = 0; i < 3; i++) ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), words[i]));
+  setenv("NCCL_NET_GDR_C2C", "2", 1);
+  tt_param_reset();
+  ck_assert_int_eq(tt_topology_rules_from_parameters(&rules), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_NET_GDR_C2C=2, set by environment"));
+  unlink(path);
 }
 END_TEST
 
@@ -408,6 +443,7 @@ Suite *suite_paths(void)
   tcase_add_test(tests, nets_are_shared_out);
   tcase_add_test(tests, limits_of_bandwidth);
   tcase_add_test(tests, variables);
+  tcase_add_test(tests, variables_of_the_environment_and_of_files);
   suite_add_tcase(suite, tests);
   return suite;
 }
