@@ -380,7 +380,8 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   TT_TRY(device);
   TT_TRY(place(comm, &max_local));
   tt_log_set_device(comm->device_index);
-  TT_TRY(tt_programs_create(comm->rank, comm->nranks, comm->order, comm->node, &comm->programs));
+  const struct tt_programs_ways ways = {.nchannels = 1, .rings = (const int32_t *const *)&comm->order, .node = comm->node};
+  TT_TRY(tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs));
   TT_TRY(tt_comm_at_end(comm, end_programs));
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);

@@ -47,6 +47,12 @@ ncclResult_t tt_bootstrap_all_gather(struct tt_bootstrap *bootstrap, void *data,
  * with the same list. */
 ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *bootstrap, const int *ranks, int me, int nranks,
                                            void *data, size_t bytes);
+/* The same with blocks of different sizes, none above `most` bytes: the caller's is `mine`. `ranks` NULL: all ranks. The
+ * block of the rank at index i is (*blocks)[offsets[i]] up to [offsets[i + 1]]; offsets has room for nranks + 1.
+ * *blocks is malloc'ed and becomes the caller's. */
+ncclResult_t tt_bootstrap_gather_sized(struct tt_bootstrap *bootstrap, const int *ranks, int me, int nranks,
+                                       const void *mine, size_t bytes, size_t most, unsigned char **blocks,
+                                       size_t *offsets);
 ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *bootstrap);
 
 /* Tagged messages of up to 1 GiB. A send is buffered: it returns before the peer has anything, and waits only while

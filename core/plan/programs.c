@@ -1,32 +1,30 @@
-/* Program cache: a chained hash table over (collective, algorithm, root, tree). */
+/* Program cache: a chained hash table over (collective, algorithm, root, way). */
 #include "plan/programs.h"
 
 #include <stdlib.h>
 #include "base/check.h"
-#include "program/emit.h"
 
 #define BUCKETS 256
 
 struct entry {
   struct entry *next;
-  int collective, algorithm, root, tree;
+  int collective, algorithm, root;
+  int way; /* of those that differ for the algorithm */
   struct tt_program *program;
 };
 
 struct tt_programs {
   int rank, nranks;
-  const int32_t *order, *node;
+  struct tt_programs_ways ways;
   struct entry *buckets[BUCKETS];
 };
 
-ncclResult_t tt_programs_create(int rank, int nranks, const int32_t *order, const int32_t *node,
-                                struct tt_programs **out)
+ncclResult_t tt_programs_create(int rank, int nranks, const struct tt_programs_ways *ways, struct tt_programs **out)
 {
   TT_TRY(TT_CALLOC(out, 1));
   (*out)->rank = rank;
   (*out)->nranks = nranks;
-  (*out)->order = order;
-  (*out)->node = node;
+  (*out)->ways = *ways;
   return ncclSuccess;
 }
 
@@ -43,15 +41,20 @@ void tt_programs_destroy(struct tt_programs *programs)
   free(programs);
 }
 
-/* The double binary tree is built over positions in the ring order, so that most of its edges stay inside a host. */
-static void place_in_tree(const struct tt_programs *programs, int tree_index, struct tt_tree *tree)
+/* The double binary tree over positions in the ring order, so that most of its edges stay inside a host. */
+static struct tt_tree place_in_tree(const struct tt_programs *programs, int way)
 {
+  const struct tt_programs_ways *ways = &programs->ways;
+  if (ways->trees != NULL) return ways->trees[way];
+  struct tt_tree tree;
+  const int32_t *order = ways->rings[0];
   int position = 0;
-  while (programs->order[position] != programs->rank) position++;
-  tt_tree_double(programs->nranks, position, tree_index, tree);
-  if (tree->up >= 0) tree->up = programs->order[tree->up];
-  for (size_t i = 0; i < TT_COUNT(tree->down); i++)
-    if (tree->down[i] >= 0) tree->down[i] = programs->order[tree->down[i]];
+  while (order[position] != programs->rank) position++;
+  tt_tree_double(programs->nranks, position, way, &tree);
+  if (tree.up >= 0) tree.up = order[tree.up];
+  for (size_t i = 0; i < TT_COUNT(tree.down); i++)
+    if (tree.down[i] >= 0) tree.down[i] = order[tree.down[i]];
+  return tree;
 }
 
 static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry)
@@ -62,39 +65,60 @@ static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry
       .algorithm = entry->algorithm,
       .nranks = programs->nranks,
       .rank = programs->rank,
-      .ring = programs->order,
-      .tree_index = entry->tree,
-      .node = programs->node,
+      .ring = programs->ways.rings[entry->algorithm == TT_ALGO_RING ? entry->way : 0],
+      .tree_index = entry->way,
+      .node = programs->ways.node,
   };
   if (entry->collective == TT_FUNC_SEND || entry->collective == TT_FUNC_RECV)
     request.peer = entry->root;
   else
     request.root = entry->root;
   if (entry->algorithm == TT_ALGO_TREE) {
-    place_in_tree(programs, entry->tree, &tree);
+    tree = place_in_tree(programs, entry->way);
     request.tree = &tree;
   }
   return tt_program_emit(&request, &entry->program);
 }
 
+/* What distinguishes a channel's program from those of other channels. Both trees of a channel are used alternately, by
+ * neighbours among the channels and by the channels beyond nchannels, so that they share the load however many channels
+ * an operation has. */
+static int way_of(const struct tt_programs_ways *ways, int algorithm, int channel)
+{
+  int like = channel % ways->nchannels;
+  switch (algorithm) {
+  case TT_ALGO_RING:
+    for (int earlier = 0; earlier < like; earlier++)
+      if (ways->rings[earlier] == ways->rings[like]) return earlier;
+    return like;
+  case TT_ALGO_TREE:
+    if (ways->trees != NULL) return like + ((like + channel / ways->nchannels) & 1) * ways->nchannels;
+    return channel & 1;
+  case TT_ALGO_NVLS_TREE:
+    return channel & 1;
+  case TT_ALGO_COLLNET_CHAIN:
+    return channel;
+  default:
+    return 0;
+  }
+}
+
 ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
                              const struct tt_program **out)
 {
-  int tree = algorithm == TT_ALGO_TREE || algorithm == TT_ALGO_NVLS_TREE ? channel & 1
-             : algorithm == TT_ALGO_COLLNET_CHAIN                        ? channel
-                                                                         : 0;
+  int way = way_of(&programs->ways, algorithm, channel);
   unsigned bucket =
-      ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)tree) % BUCKETS;
+      ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)way) % BUCKETS;
   struct entry *entry = programs->buckets[bucket];
-  while (entry != NULL && (entry->collective != collective || entry->algorithm != algorithm || entry->root != root ||
-                           entry->tree != tree))
+  while (entry != NULL &&
+         (entry->collective != collective || entry->algorithm != algorithm || entry->root != root || entry->way != way))
     entry = entry->next;
   if (entry == NULL) {
     TT_TRY(TT_CALLOC(&entry, 1));
     entry->collective = collective;
     entry->algorithm = algorithm;
     entry->root = root;
-    entry->tree = tree;
+    entry->way = way;
     ncclResult_t result = emit(programs, entry);
     if (result != ncclSuccess) {
       free(entry);

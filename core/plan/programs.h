@@ -4,18 +4,25 @@
 
 #include <stdint.h>
 #include "nccl.h"
+#include "program/emit.h"
 #include "tutti/program.h"
 
 struct tt_programs;
 
-/* `order` is the ring order, `node` each rank's node (nranks entries each); both outlive the object. */
-ncclResult_t tt_programs_create(int rank, int nranks, const int32_t *order, const int32_t *node,
-                                struct tt_programs **out);
+/* The ways through the ranks, by channel. All of it outlives the programs. */
+struct tt_programs_ways {
+  int nchannels;               /* that differ: channel c goes the way of c % nchannels */
+  const int32_t *const *rings; /* of each, nranks ranks in ring order; equal pointers: equal rings */
+  const struct tt_tree *trees; /* 2 * nchannels places of this rank: [c] in the first tree of a channel, [nchannels + c]
+                                  in its second; NULL: double binary trees along the first ring */
+  const int32_t *node;         /* of each rank, from 0 */
+};
+
+ncclResult_t tt_programs_create(int rank, int nranks, const struct tt_programs_ways *ways, struct tt_programs **out);
 void tt_programs_destroy(struct tt_programs *programs);
 
-/* The program of this rank. `root` is the peer for TT_FUNC_SEND and TT_FUNC_RECV. `channel` chooses among trees and
- * heads.
- * Owned by `programs`. */
+/* The program of this rank. `root` is the peer for TT_FUNC_SEND and TT_FUNC_RECV. `channel` chooses among rings, trees
+ * and heads. Owned by `programs`. */
 ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
                              const struct tt_program **out);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/log.h"
 #include "bootstrap/root.h"
 
 #define TAG(n) (TT_TAG_USER + (n))
@@ -88,6 +89,44 @@ START_TEST(group_gather)
 {
   environment(NULL);
   ranks_succeed(7, body_group, NULL);
+}
+END_TEST
+
+/* Rank r has r * 37 bytes of r, and one of them once too many. */
+static ncclResult_t body_sized(struct rank *me)
+{
+  int ranks[16], nodd = 0, at = me->rank / 2;
+  for (int r = 1; r < me->nranks; r += 2) ranks[nodd++] = r;
+  const int *const groups[] = {NULL, ranks};
+  for (int turn = 0; turn < 2; turn++) {
+    unsigned char mine[600], *blocks;
+    size_t offsets[17];
+    int n = turn ? nodd : me->nranks;
+    if (turn && me->rank % 2 == 0) continue;
+    memset(mine, me->rank, sizeof(mine));
+    ncclResult_t result = tt_bootstrap_gather_sized(me->b, groups[turn], turn ? at : me->rank, n, mine,
+                                                    (size_t)me->rank * 37, sizeof(mine), &blocks, offsets);
+    if (result != ncclSuccess) return result;
+    for (int i = 0; i < n; i++) {
+      int r = turn ? ranks[i] : i;
+      if (offsets[i + 1] - offsets[i] != (size_t)r * 37) result = ncclInternalError;
+      for (size_t k = offsets[i]; k < offsets[i + 1]; k++)
+        if (blocks[k] != r) result = ncclInternalError;
+    }
+    free(blocks);
+    if (result != ncclSuccess) return result;
+  }
+  unsigned char *blocks, mine[64] = {0};
+  size_t offsets[17], bytes = me->rank == 3 ? 64 : 63;
+  ncclResult_t result = tt_bootstrap_gather_sized(me->b, NULL, me->rank, me->nranks, mine, bytes, 63, &blocks, offsets);
+  if (blocks != NULL || result == ncclSuccess) return ncclInternalError;
+  return strstr(tt_log_thread_error(), "rank 3 has 64 bytes") ? ncclSuccess : result;
+}
+
+START_TEST(sized_gather)
+{
+  environment(NULL);
+  ranks_succeed(7, body_sized, NULL);
 }
 END_TEST
 
@@ -328,6 +367,7 @@ Suite *suite_basic(void)
   tcase_add_loop_test(tests, gather_random_sizes, 0, 14);
   tcase_add_loop_test(tests, barrier_separates, 0, 6);
   tcase_add_test(tests, group_gather);
+  tcase_add_test(tests, sized_gather);
   tcase_add_loop_test(tests, messages_any_order, 0, 4);
   tcase_add_test(tests, messages_large);
   tcase_add_test(tests, handler_on_service_thread);
