@@ -3,6 +3,9 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +25,33 @@ bool tt_text_int(const char *text, int64_t *value)
   if (!good || *end) return false;
   *value = number;
   return true;
+}
+
+bool tt_text_float(const char *text, float *value)
+{
+  locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
+  if (!plain) return false;
+  int saved = errno;
+  char *end = NULL;
+  float number = text && *text && !isspace((unsigned char)*text) ? strtof_l(text, &end, plain) : 0;
+  errno = saved;
+  freelocale(plain);
+  if (!end || end == text || *end || !isfinite(number)) return false;
+  *value = number;
+  return true;
+}
+
+const char *tt_text_print_float(float value, char *text, size_t size)
+{
+  float read = 0;
+  locale_t plain = newlocale(LC_ALL_MASK, "C", NULL), before = plain ? uselocale(plain) : NULL;
+  for (int digits = 6; digits <= 9; digits++) {
+    snprintf(text, size, "%.*g", digits, (double)value);
+    if (tt_text_float(text, &read) && read == value) break;
+  }
+  if (before) uselocale(before);
+  if (plain) freelocale(plain);
+  return text;
 }
 
 /* Digits only: strtol would take signs, blanks and hexadecimal. */

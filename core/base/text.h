@@ -9,6 +9,10 @@
 /* Reads a whole integer, base by prefix as strtoll(..., 0), blanks around it allowed; false for junk, overflow or an
  * empty text. */
 bool tt_text_int(const char *text, int64_t *value);
+/* Reads a whole finite decimal number with a point, whatever the program's locale; false for anything else. */
+bool tt_text_float(const char *text, float *value);
+/* Writes the shortest number that tt_text_float reads as this one, with 6 digits or more; returns `text`. */
+const char *tt_text_print_float(float value, char *text, size_t size);
 /* Reads "first-last", ports from 1 up, first <= last; false for anything else. */
 bool tt_text_port_range(const char *text, uint16_t *first, uint16_t *last);
 /* The index of the entry with the smallest edit distance to `name`, or -1 if none is near (distance > 1/3 of it). Case

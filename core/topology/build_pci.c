@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/text.h"
 #include "topology/draft.h"
 
 static ncclResult_t add_net(struct tt_draft *draft, int element, int nic)
@@ -9,6 +10,7 @@ static ncclResult_t add_net(struct tt_draft *draft, int element, int nic)
   const struct tt_xml *xml = draft->xml;
   const int host = draft->nodes[nic].node.host, most = INT32_MAX;
   int dev, speed, gdr, collnet, is_net, node;
+  char where[512];
   if (!tt_xml_get(xml, element, "dev")) return ncclSuccess; /* no plugin took it */
   TT_TRY(tt_xml_int(xml, element, "net", 0, 1, 1, &is_net));
   if (!is_net) return ncclSuccess;
@@ -25,7 +27,9 @@ static ncclResult_t add_net(struct tt_draft *draft, int element, int nic)
   const char *guid = tt_xml_get(xml, element, "guid"), *latency = tt_xml_get(xml, element, "latency");
   net.net.dev = dev;
   net.net.asic = guid ? strtoull(guid, NULL, 16) : (uint64_t)dev;
-  net.net.latency = latency ? strtof(latency, NULL) : 0;
+  if (latency && (!tt_text_float(latency, &net.net.latency) || net.net.latency < 0))
+    return TT_FAIL(ncclInvalidUsage, "%s: latency is \"%.64s\"; it must be microseconds, 0 or more",
+                   tt_xml_where(xml, element, where, sizeof(where)), latency);
   net.net.bandwidth = (float)(speed > 0 ? speed : 10000) / 8000.0f; /* of Mb/s; who does not know says nothing */
   net.net.gdr = gdr;
   net.net.collnet = collnet;

@@ -1,6 +1,7 @@
 /* Numbers, lists, port ranges, nearest names. */
 #include "support.h"
 
+#include <locale.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -35,6 +36,29 @@ START_TEST(integers)
     ck_assert_msg(tt_text_int(rows[i].text, &value) == rows[i].good, "\"%s\"", rows[i].text ? rows[i].text : "NULL");
     ck_assert_int_eq(value, rows[i].good ? rows[i].value : 77);
   }
+}
+END_TEST
+
+START_TEST(floats)
+{
+  static const char *const wrong[] = {"", " 1", "1 ", "x", "1,5", "nan", "inf", "1e99", "--1", "1.5x"};
+  static const float values[] = {0, 1, 0.1f, 12.36f, 370.8f / 9, 5000, 1e-8f, 16777217, 3.4e38f, -2.5f};
+  float value = 7;
+  char text[32];
+  for (size_t i = 0; i < TT_COUNT(wrong); i++) ck_assert_msg(!tt_text_float(wrong[i], &value), "\"%s\"", wrong[i]);
+  ck_assert(!tt_text_float(NULL, &value));
+  ck_assert_float_eq(value, 7);
+  /* A locale with a comma changes nothing, where there is one. */
+  for (int turn = 0; turn < 2; turn++) {
+    for (size_t i = 0; i < TT_COUNT(values); i++) {
+      ck_assert_msg(tt_text_float(tt_text_print_float(values[i], text, sizeof(text)), &value), "\"%s\"", text);
+      ck_assert_float_eq(value, values[i]);
+    }
+    ck_assert_str_eq(tt_text_print_float(12.36f, text, sizeof(text)), "12.36");
+    ck_assert_str_eq(tt_text_print_float(20, text, sizeof(text)), "20");
+    if (!setlocale(LC_ALL, "de_DE.UTF-8")) break;
+  }
+  setlocale(LC_ALL, "C");
 }
 END_TEST
 
@@ -91,6 +115,7 @@ Suite *text_suite(void)
   Suite *suite = suite_create("text");
   TCase *one = clean_case(suite, "text");
   tcase_add_test(one, integers);
+  tcase_add_test(one, floats);
   tcase_add_test(one, lists);
   tcase_add_test(one, port_ranges);
   tcase_add_test(one, nearest);
