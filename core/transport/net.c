@@ -49,16 +49,46 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   return false;
 }
 
-/* Spreads the channels of all ranks of a node over its devices; what ranks of a process share, by who receives. */
+/* Without a route: spreads the channels of all ranks of a node over its devices; what ranks of a process share, by who
+ * receives. */
+static struct tt_route spread(const struct tt_transport_env *env, const struct tt_connector *connector, int ndev)
+{
+  int index = 0;
+  for (int r = 0; r < env->rank; r++) index += env->peers[r].node == env->peers[env->rank].node;
+  if (connector->send && tt_net_link_wanted(env, connector)) index = connector->peer;
+  return (struct tt_route){.device = (index + connector->channel) % ndev, .rank = env->rank};
+}
+
+static ncclResult_t check_route(const struct tt_transport_env *env, const struct tt_connector *connector,
+                                const struct tt_route *route, int ndev)
+{
+  const char *direction = connector->send ? "to" : "from";
+  if (route->device < 0 || route->device >= ndev)
+    return TT_FAIL(
+        ncclInternalError, "the route of rank %d %s rank %d on channel %d uses device %d of network %s, which has %d",
+        env->rank, direction, connector->peer, connector->channel, route->device, tt_net_name(env->net), ndev);
+  bool here =
+      route->rank >= 0 && route->rank < env->nranks &&
+      (route->rank == env->rank || (connector->send && env->peers[route->rank].node == env->peers[env->rank].node));
+  if (!here)
+    return TT_FAIL(ncclInternalError,
+                   "the route of rank %d %s rank %d on channel %d goes through rank %d, which cannot serve it",
+                   env->rank, direction, connector->peer, connector->channel, route->rank);
+  return ncclSuccess;
+}
+
 static ncclResult_t choose_device(const struct tt_transport_env *env, const struct tt_connector *connector,
                                   struct net_resources *resources)
 {
-  int ndev = 0, index = 0;
+  int ndev = 0;
   TT_TRY(tt_net_devices(env->net, &ndev));
   if (ndev < 1) return TT_FAIL(ncclSystemError, "network %s has no devices any more", tt_net_name(env->net));
-  for (int r = 0; r < env->rank; r++) index += env->peers[r].node == env->peers[env->rank].node;
-  if (connector->send && tt_net_link_wanted(env, connector)) index = connector->peer;
-  resources->device = (index + connector->channel) % ndev;
+  struct tt_route route;
+  if (!env->route ||
+      !env->route(env->routes, connector->peer, connector->channel, connector->index, connector->send, &route))
+    route = spread(env, connector, ndev);
+  TT_TRY(check_route(env, connector, &route, ndev));
+  resources->device = route.device;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;

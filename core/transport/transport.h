@@ -29,6 +29,14 @@ struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
 struct tt_net_links;     /* transport/net_link.h */
 
+/* Which network device an end of a connection uses, and in which rank's proxy it lives: this rank's, or for sending
+ * another's of this host, through which the data goes then (PXN). Each end chooses its own. */
+struct tt_route {
+  int device, rank;
+};
+/* False: there is no route for that connection, which then uses this rank's devices in turn. */
+typedef bool tt_route_find(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route);
+
 /* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
 struct tt_transport_env {
   int rank, nranks;
@@ -43,6 +51,10 @@ struct tt_transport_env {
   size_t buffer_bytes[TT_NUM_PROTOCOLS]; /* of a connection, agreed on all ranks */
   uint64_t first_step;                   /* from which connections count */
   const _Atomic uint32_t *abort;
+  /* What the topology says of connections over the network, asked when one is set up; NULL: nothing. Set before there
+   * is a connection; `routes` outlives the env. */
+  tt_route_find *route;
+  const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */
   /* For devices with memory of their own; else NULL. */

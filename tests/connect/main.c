@@ -8,6 +8,7 @@ void add_failures(Suite *suite);
 void add_net(Suite *suite);
 void add_shared(Suite *suite);
 void add_device(Suite *suite);
+void add_routes(Suite *suite);
 
 int main(void)
 {
@@ -19,6 +20,7 @@ int main(void)
   add_net(suite);
   add_shared(suite);
   add_device(suite);
+  add_routes(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -1,5 +1,6 @@
 /* A net plugin that counts: comms, registered bytes, and receives by the number of their buffers. It wraps a good one
- * (COUNTING_INNER, a path) and may claim less of it: COUNTING_MAX_RECVS. */
+ * (COUNTING_INNER, a path) and may claim less or more of it: COUNTING_MAX_RECVS; COUNTING_DEVICES devices, which are
+ * all the same. */
 #include "counting.h"
 
 #include <dlfcn.h>
@@ -54,30 +55,52 @@ static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *confi
   return inner->init(ctx, id, config, log, profile);
 }
 
+static int claimed_devices(void)
+{
+  const char *devices = getenv("COUNTING_DEVICES");
+  return devices ? atoi(devices) : 0;
+}
+
 static ncclResult_t devices(int *n)
 {
-  return inner->devices(n);
+  ncclResult_t result = inner->devices(n);
+  if (result == ncclSuccess && claimed_devices() > 0) *n = claimed_devices();
+  return result;
+}
+
+static int inner_device(int dev)
+{
+  return claimed_devices() > 0 ? 0 : dev;
+}
+
+static void count_device(int *by_device, int dev)
+{
+  pthread_mutex_lock(&lock);
+  if (dev >= 0 && dev < COUNTING_DEVICES) by_device[dev]++;
+  pthread_mutex_unlock(&lock);
 }
 
 static ncclResult_t get_properties(int dev, ncclNetProperties_v12_t *props)
 {
   const char *most = getenv("COUNTING_MAX_RECVS");
-  ncclResult_t result = inner->getProperties(dev, props);
+  ncclResult_t result = inner->getProperties(inner_device(dev), props);
   if (most) props->maxRecvs = atoi(most);
   return result;
 }
 
 static ncclResult_t listen(void *ctx, int dev, void *handle, void **comm)
 {
-  ncclResult_t result = inner->listen(ctx, dev, handle, comm);
+  ncclResult_t result = inner->listen(ctx, inner_device(dev), handle, comm);
   if (result == ncclSuccess) count(&counts.listens, &counts.most_listens, 1);
+  if (result == ncclSuccess) count_device(counts.listened, dev);
   return result;
 }
 
 static ncclResult_t connect(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_v12_t **device)
 {
-  ncclResult_t result = inner->connect(ctx, dev, handle, comm, device);
+  ncclResult_t result = inner->connect(ctx, inner_device(dev), handle, comm, device);
   if (result == ncclSuccess && *comm) count(&counts.sends, &counts.most_sends, 1);
+  if (result == ncclSuccess && *comm) count_device(counts.connected, dev);
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#define COUNTING_DEVICES 8
 struct counting {
   int listens, sends, recvs;                /* comms open now */
   int most_listens, most_sends, most_recvs; /* at the same time */
@@ -13,6 +14,8 @@ struct counting {
   long grouped;                             /* of irecvs: with more than one buffer */
   long received;                            /* messages of irecvs */
   int largest;                              /* buffers of one irecv */
+  int listened[COUNTING_DEVICES];           /* comms ever, by device */
+  int connected[COUNTING_DEVICES];
 };
 /* Reads the counts; `clear` begins anew, but for what is open now. */
 typedef void counting_read_fn(struct counting *counts, int clear);
