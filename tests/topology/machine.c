@@ -17,7 +17,7 @@ void machine_begin(struct machine *m)
 {
   *m = (struct machine){0};
   m->out = open_memstream(&m->text, &m->size);
-  ck_assert_ptr_nonnull(m->out);
+  if (!m->out) abort(); /* not by check: fuzzers use this, too */
   fputs("<system version=\"1\">\n", m->out);
 }
 

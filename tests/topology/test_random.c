@@ -1,9 +1,4 @@
-/* Machines at random, whose paths must keep their word; and files damaged at random, which must not break the reader.
- */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "base/log.h"
+/* Machines at random, whose paths must keep their word. Damaged files are those of tests/graph/fuzz.c. */
 #include "machine.h"
 #include "suites.h"
 
@@ -59,71 +54,11 @@ START_TEST(random_machines)
 }
 END_TEST
 
-/* Flips, drops, doubles and moves pieces of a file. */
-static void damage(char *text, size_t *length, size_t room)
-{
-  for (int n = 1 + rand() % 4; n > 0; n--) {
-    size_t at = (size_t)rand() % *length, bytes = (size_t)rand() % 40;
-    if (bytes > *length - at) bytes = *length - at;
-    switch (rand() % 5) {
-    case 0:
-      text[at] = (char)rand();
-      break;
-    case 1:
-      text[at] = "<>\"'&/=0-9x"[rand() % 11];
-      break;
-    case 2:
-      memmove(text + at, text + at + bytes, *length - at - bytes);
-      *length -= bytes;
-      break;
-    case 3:
-      if (*length + bytes > room) break;
-      memmove(text + at + bytes, text + at, *length - at);
-      *length += bytes;
-      break;
-    default:
-      memmove(text + at, text + (size_t)rand() % (*length - bytes + 1), bytes);
-    }
-    if (*length == 0) *length = 1;
-  }
-}
-
-START_TEST(damaged_files)
-{
-  char *const machines[] = {machine_hybrid_cube(), machine_trays(2), machine_random((unsigned)_i), machine_virtual()};
-  struct tt_topology_rules rules = tt_topology_rules_default();
-  int read = 0, refused = 0;
-  srand((unsigned)_i + 1);
-  for (int round = 0; round < 200; round++) {
-    const char *machine = machines[round % 4];
-    size_t length = strlen(machine), room = length + 1000;
-    char *text = malloc(room);
-    memcpy(text, machine, length);
-    damage(text, &length, room);
-    struct tt_xml *xml = NULL;
-    struct tt_topology *t = NULL;
-    ncclResult_t result = tt_xml_parse(text, length, "damaged", "system", &xml);
-    if (result == ncclSuccess) result = tt_topology_create(xml, &rules, 0, 0, &t);
-    ck_assert_int_eq(result == ncclSuccess, t != NULL);
-    if (result != ncclSuccess) ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "damaged"));
-    read += t != NULL;
-    refused += t == NULL;
-    tt_topology_free(t);
-    tt_xml_free(xml);
-    free(text);
-  }
-  ck_assert_int_gt(read, 0);
-  ck_assert_int_gt(refused, 0);
-  for (int i = 0; i < 4; i++) free(machines[i]);
-}
-END_TEST
-
 Suite *suite_random(void)
 {
   Suite *suite = suite_create("random");
   TCase *tests = tcase_create("random");
   tcase_add_loop_test(tests, random_machines, 0, 50);
-  tcase_add_loop_test(tests, damaged_files, 0, 4);
   suite_add_tcase(suite, tests);
   return suite;
 }
