@@ -10,8 +10,9 @@
 
 #define MAX_LIBRARIES 16
 #define MAX_NAME 32
-/* The first version that is stable: later ones only append to it. */
+/* The first version that is stable, and its size: later ones only append to it. */
 #define OLDEST_VERSION 1
+#define OLDEST_SIZE offsetof(struct tt_device, describe)
 
 /* Every library that was asked for, usable or not, by what was asked. Nothing is ever taken out. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,16 +67,21 @@ static const char *missing_function(const struct tt_device *device)
   if (!(device->features & TT_DEVICE_STREAMS) && !device->progress) return "progress";
   if (!(device->features & TT_DEVICE_STREAMS) && !device->finish) return "finish";
   if (!device->conn_open != !device->conn_close) return device->conn_open ? "conn_close" : "conn_open";
+  if (device->features & TT_DEVICE_DESCRIBED) {
+    if (device->size < offsetof(struct tt_device, peer_status) + sizeof(device->peer_status) || !device->peer_status)
+      return "peer_status";
+    if (!device->describe) return "describe";
+  }
   return NULL;
 }
 
 const char *tt_device_refuse(const struct tt_device *device, char *reason, size_t size)
 {
-  if (device->size < sizeof(*device)) {
+  if (device->size < OLDEST_SIZE) {
     snprintf(reason, size,
              "its struct tt_device has %zu bytes, that of version %d has %zu: it was built for a draft of the device "
              "interface; rebuild it",
-             device->size, OLDEST_VERSION, sizeof(*device));
+             device->size, OLDEST_VERSION, OLDEST_SIZE);
     return reason;
   }
   if (device->version < OLDEST_VERSION) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/check.h"
+#include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/state.h"
 
@@ -67,7 +68,7 @@ const struct tt_device *tt_cuda_device(void)
       .count = count,
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
-      .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY,
+      .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED,
       .channels = 64,
       .current = current,
       .properties = properties,
@@ -83,6 +84,8 @@ const struct tt_device *tt_cuda_device(void)
       .stop = tt_cuda_stop,
       .drain = tt_cuda_drain,
       .status = tt_cuda_status,
+      .describe = tt_cuda_describe,
+      .peer_status = tt_cuda_peer_status,
   };
   return &device;
 }

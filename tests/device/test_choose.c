@@ -116,9 +116,11 @@ START_TEST(by_name)
 }
 END_TEST
 
-/* A later library only has more. */
-START_TEST(by_a_later_library)
+/* A later library only has more, and one of the first version less. */
+START_TEST(by_another_version)
 {
+  begin(WITHOUT, "first");
+  ck_assert_str_eq(find(), "first");
   begin(WITHOUT, "later");
   ck_assert_str_eq(find(), "later");
 }
@@ -187,7 +189,7 @@ START_TEST(whole_backends_only)
   whole.version = TT_DEVICE_VERSION;
   whole.name = "whole";
   whole.protocols = 7;
-  whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
+  whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED;
   ck_assert_ptr_null(tt_device_refuse(&whole, why, sizeof(why)));
 #define REFUSED(change, text)                                                                                          \
   do {                                                                                                                 \
@@ -213,14 +215,22 @@ START_TEST(whole_backends_only)
   NEEDED(import_memory);
   NEEDED(conn_open);
   NEEDED(conn_close);
+  NEEDED(describe);
+  NEEDED(peer_status);
+  REFUSED(device.size -= sizeof(device.peer_status), "peer_status"); /* a feature of which it has not all */
   REFUSED(device.protocols = 0, "protocols");
   REFUSED(device.protocols = 8, "protocols");
   REFUSED(device.name = "", "name");
   REFUSED(device.default_buffer[TT_PROTO_LL128] = 0, "default buffer");
-  REFUSED(device.size--, "bytes");
+  REFUSED(device.size = offsetof(struct tt_device, describe) - 1, "bytes");
   REFUSED(device.version = 0, "version 0");
   REFUSED((device.features = 0, device.progress = NULL), "progress");
   REFUSED((device.features = 0, device.finish = NULL), "finish");
+  device = whole;
+  device.size = offsetof(struct tt_device, describe); /* one of version 1 */
+  device.version = 1;
+  device.features &= ~(uint32_t)TT_DEVICE_DESCRIBED;
+  ck_assert_ptr_null(tt_device_refuse(&device, why, sizeof(why)));
   device = whole;
   device.size += 64; /* a later one, which only has more */
   device.version++;
@@ -259,7 +269,7 @@ void add_choose(Suite *suite)
   tcase_add_loop_test(tc, auto_with_cuda_without_devices, 0, 2);
   tcase_add_test(tc, choice_is_told_once);
   tcase_add_test(tc, by_name);
-  tcase_add_test(tc, by_a_later_library);
+  tcase_add_test(tc, by_another_version);
   tcase_add_test(tc, by_path);
   tcase_add_test(tc, raised_privileges);
   tcase_add_test(tc, refusals);

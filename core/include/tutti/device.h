@@ -1,15 +1,15 @@
 /*
  * tutti/device.h: what a device backend executes, and the calls through which the core reaches it.
  *
- * Version 1. It is stable: later versions only append. They may add members at the end of structs that begin with their
+ * Version 2. It is stable: later versions only append. They may add members at the end of structs that begin with their
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
- * later, whichever is newer:
+ * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED and what belongs to it):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
  *   - a feature bit that one side does not know changes nothing in what it does know;
- *   - programs are of the version of tutti/program.h that came with the older of the two: 1 with version 1.
+ *   - programs are of the version of tutti/program.h that came with the older of the two: 1 with versions 1 and 2.
  *
  * docs/devices.md says how to write a backend.
  *
@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define TT_DEVICE_VERSION 1
+#define TT_DEVICE_VERSION 2
 
 /* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its
  * own means. */
@@ -208,6 +208,8 @@ enum {
   TT_DEVICE_FP8 = 4,
   /* Connections may be TT_CONN_POOLED. */
   TT_DEVICE_POOLED = 8,
+  /* The backend knows the machine around its devices: describe and peer_status are there. */
+  TT_DEVICE_DESCRIBED = 16,
 };
 
 struct tt_device_properties {
@@ -218,6 +220,70 @@ struct tt_device_properties {
   int32_t capability;   /* CUDA: 10 * major + minor; 0 elsewhere */
   int32_t processors;   /* of which a channel occupies one */
   uint64_t memory;      /* bytes */
+};
+
+/* What is at the other end of links. */
+enum { TT_NEIGHBOUR_DEVICE = 0, TT_NEIGHBOUR_SWITCH = 1, TT_NEIGHBOUR_CPU = 2 };
+#define TT_DEVICE_NEIGHBOURS 36
+
+/* One neighbour and the links to it that work: NVLinks, all of one speed. */
+struct tt_device_neighbour {
+  char pci[24]; /* bus id as in tt_device_description; "" where it cannot be seen, as a switch from a virtual machine */
+  uint32_t kind; /* TT_NEIGHBOUR_* */
+  uint32_t links;
+};
+
+/* What `describe` could find out. Members whose bit is not set are 0, and say nothing. */
+enum {
+  TT_DESCRIBED_NUMBER = 1,
+  TT_DESCRIBED_GPU_DIRECT = 2,
+  TT_DESCRIBED_IDS = 4,
+  TT_DESCRIBED_PCIE = 8,
+  TT_DESCRIBED_NEIGHBOURS = 16, /* and there may be none */
+  TT_DESCRIBED_C2C = 32,        /* and there may be no such link */
+  TT_DESCRIBED_FABRIC = 64,     /* and fabric_state may be that there is none */
+};
+
+/* How far a device is in joining a fabric that spans hosts (multi-node NVLink). */
+enum { TT_FABRIC_NONE = 0, TT_FABRIC_NOT_STARTED = 1, TT_FABRIC_IN_PROGRESS = 2, TT_FABRIC_COMPLETED = 3 };
+
+/* What a device is to the machine around it. Plain data of the caller's; nothing in it is freed. */
+struct tt_device_description {
+  size_t size;         /* sizeof(struct tt_device_description) of the core */
+  uint32_t known;      /* TT_DESCRIBED_* */
+  int32_t capability;  /* always: as in tt_device_properties */
+  char pci[24];        /* always, or "" for a device that is no PCI device: domain (4 digits or more), bus, device and
+                          function in small letters, as in /sys: "0000:1b:00.0" */
+  int32_t number;      /* TT_DESCRIBED_NUMBER: of the device among all of the host, however many this process sees */
+  int32_t part;        /* always: of a device that is split in parts with a bus id between them, 0 or more; -1: whole */
+  uint32_t gpu_direct; /* TT_DESCRIBED_GPU_DIRECT: 1 if NICs can read and write its memory */
+  uint16_t vendor, device, subsystem_vendor, subsystem_device; /* TT_DESCRIBED_IDS: PCI ids */
+  /* TT_DESCRIBED_PCIE: generation (1: 2.5 GT/s, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64) and number of lanes of its PCI link:
+   * now, which may be less while it sleeps, and at most; 0: not known. */
+  uint32_t pcie_generation, pcie_width, pcie_most_generation, pcie_most_width;
+  uint32_t nneighbours; /* TT_DESCRIBED_NEIGHBOURS */
+  struct tt_device_neighbour neighbours[TT_DEVICE_NEIGHBOURS];
+  uint32_t c2c_links, c2c_megabytes; /* TT_DESCRIBED_C2C: chip-to-chip links to its CPU that work, and MB/s of each */
+  uint32_t fabric_state;             /* TT_DESCRIBED_FABRIC: TT_FABRIC_*; the rest is valid with COMPLETED */
+  int32_t fabric_status;             /* 0: it went well; else the driver's error, and it cannot be used */
+  uint32_t fabric_clique;            /* devices of one cluster and clique reach each other's memory */
+  uint32_t fabric_health;            /* the driver's mask; 0: not known */
+  unsigned char fabric_cluster[16];  /* UUID */
+};
+
+/* What the driver thinks of one device's use of another's memory. */
+enum {
+  TT_PEER_STATUS_GOOD = 0,
+  TT_PEER_STATUS_CHIPSET = 1,     /* the chipset cannot do it */
+  TT_PEER_STATUS_DEVICE = 2,      /* one of the devices cannot */
+  TT_PEER_STATUS_PLACE = 3,       /* they are too far from each other */
+  TT_PEER_STATUS_DISABLED = 4,    /* by the driver's configuration */
+  TT_PEER_STATUS_UNSUPPORTED = 5, /* for another reason */
+  TT_PEER_STATUS_UNKNOWN = 6,     /* there is no answer */
+};
+struct tt_device_peer {
+  size_t size;
+  uint32_t read, write; /* TT_PEER_STATUS_* */
 };
 
 /* Memory of a device, allocated or imported. Filled by alloc and import_memory, cleared by release. */
@@ -310,6 +376,16 @@ struct tt_device {
   ncclResult_t (*drain)(struct tt_device_context *context, int timeout_ms, int *done);
   /* Cheap, and takes no lock that anyone waits with: reads memory that works write. Watchdogs of users call it. */
   ncclResult_t (*status)(struct tt_device_context *context, struct tt_device_status *status);
+
+  /* Since version 2, with TT_DEVICE_DESCRIBED. Describes device `index` of this process. What cannot be found out is
+   * not `known`, and no failure; that there is no such device is one. The first call for a device may take some
+   * milliseconds, and warns of links that do not work; later ones are cheap and silent. Needs no context, and makes
+   * none. */
+  ncclResult_t (*describe)(int index, struct tt_device_description *description);
+  /* Whether device `from` can read and write the memory of device `to` of the same host, as far as the driver knows.
+   * Both are bus ids, so that devices can be asked about which this process does not see; where the driver does not
+   * either, the answer is TT_PEER_STATUS_UNKNOWN. Fails for what is no bus id. */
+  ncclResult_t (*peer_status)(const char *from, const char *to, struct tt_device_peer *status);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the
