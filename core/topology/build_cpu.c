@@ -89,6 +89,28 @@ static ncclResult_t add_virtual_nic(struct tt_draft *draft, int element, int cpu
   return tt_draft_add_nets(draft, element, nic);
 }
 
+/* A rank of the host device: its memory is that of its NUMA node, so it is on no bus. */
+static ncclResult_t add_host_device(struct tt_draft *draft, int element, int cpu)
+{
+  const struct tt_xml *xml = draft->xml;
+  const int above = draft->nodes[cpu].node.host;
+  int rank, dev, sm, gdr, device, gpu;
+  TT_TRY(tt_xml_need_int(xml, element, "rank", 0, INT32_MAX, &rank));
+  TT_TRY(tt_xml_need_int(xml, element, "dev", 0, INT32_MAX, &dev));
+  TT_TRY(tt_xml_int(xml, element, "sm", 0, 10000, 0, &sm));
+  TT_TRY(tt_xml_int(xml, element, "gdr", 0, 1, 0, &gdr));
+  const uint64_t id = TT_HOST_DEVICE | (uint64_t)rank;
+  TT_TRY(tt_draft_add(draft, TT_NODE_DEV, above, id, element, &device));
+  TT_TRY(tt_draft_add(draft, TT_NODE_GPU, above, id, element, &gpu));
+  draft->nodes[gpu].node.gpu = (typeof(draft->nodes->node.gpu)){.rank = rank, .dev = dev, .sm = sm, .gdr = gdr};
+  draft->nodes[device].node.gpu = draft->nodes[gpu].node.gpu;
+  draft->nodes[device].node.gpu.rank = -1;
+  TT_TRY(tt_draft_connect_both(draft, device, gpu, TT_LINK_LOC, TT_LOCAL_BANDWIDTH));
+  TT_TRY(tt_draft_connect_both(draft, device, cpu, TT_LINK_PCI, tt_speed_host_device()));
+  draft->nodes[device].up = cpu;
+  return ncclSuccess;
+}
+
 static ncclResult_t add_cpu(struct tt_draft *draft, int element)
 {
   const struct tt_xml *xml = draft->xml;
@@ -100,6 +122,9 @@ static ncclResult_t add_cpu(struct tt_draft *draft, int element)
   for (int e = xml->elements[element].first; e >= 0; e = xml->elements[e].next) {
     if (tt_xml_is(xml, e, "pci")) TT_TRY(tt_draft_add_pci(draft, e, cpu));
     if (tt_xml_is(xml, e, "nic")) TT_TRY(add_virtual_nic(draft, e, cpu));
+    int host = 0;
+    if (tt_xml_is(xml, e, "gpu")) TT_TRY(tt_xml_int(xml, e, "host", 0, 1, 0, &host));
+    if (host) TT_TRY(add_host_device(draft, e, cpu));
   }
   return ncclSuccess;
 }

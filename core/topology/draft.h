@@ -61,5 +61,6 @@ ncclResult_t tt_draft_finish(const struct tt_draft *draft, struct tt_topology *t
 float tt_speed_nvlink(int sm);
 float tt_speed_between_cpus(const struct tt_node *cpu);
 float tt_speed_pci(int width, const char *speed);
+float tt_speed_host_device(void);
 
 #endif

@@ -60,6 +60,13 @@ const char *tt_topology_label(const struct tt_topology *t, int node, char *text,
     }
     print_bus(text, size, prefix, n->id);
     break;
+  case TT_NODE_DEV:
+    if (n->id & TT_HOST_DEVICE) {
+      snprintf(text, size, "%shost of rank %llu", prefix, (unsigned long long)(n->id & ~TT_HOST_DEVICE));
+      break;
+    }
+    print_bus(text, size, prefix, n->id);
+    break;
   default:
     print_bus(text, size, prefix, n->id);
   }

@@ -46,3 +46,10 @@ float tt_speed_pci(int width, const char *speed)
       if (rate == generations[i].rate) carries = generations[i].carries;
   return (float)((width > 0 ? width : 16) * carries) / 80.0f;
 }
+
+/* A thread that copies between its memory and that of others. Like a slot of which nothing is known: enough to tell
+ * one NUMA node from several, whose links have numbers of the same kind, and NICs that are slower from faster ones. */
+float tt_speed_host_device(void)
+{
+  return tt_speed_pci(0, "");
+}

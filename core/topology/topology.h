@@ -52,6 +52,9 @@ enum tt_path_type {
 
 #define TT_LOCAL_BANDWIDTH 5000.0f /* of what is no bottleneck */
 
+/* In the id of a GPU and DEV: it is of the host device, on no bus; below it is the rank. */
+#define TT_HOST_DEVICE ((uint64_t)1 << 62)
+
 enum tt_cpu_arch { TT_ARCH_OTHER, TT_ARCH_X86, TT_ARCH_POWER, TT_ARCH_ARM };
 enum tt_cpu_vendor { TT_VENDOR_OTHER, TT_VENDOR_INTEL, TT_VENDOR_AMD, TT_VENDOR_ZHAOXIN };
 /* x86 models that differ in what the link between sockets carries. */
@@ -66,10 +69,11 @@ enum tt_cpu_model {
 
 struct tt_node {
   enum tt_node_type type;
-  int index;              /* among the nodes of its type */
-  int host;               /* of the hosts in the file, in the order of their appearance */
-  uint64_t id;            /* GPU, DEV, PCI, NIC: the bus id as a number; CPU: the NUMA node (~0: none); NET: dev */
-  int line;               /* of the file */
+  int index; /* among the nodes of its type */
+  int host;  /* of the hosts in the file, in the order of their appearance */
+  uint64_t
+      id;   /* GPU, DEV, PCI, NIC: the bus id as a number, or TT_HOST_DEVICE; CPU: the NUMA node (~0: none); NET: dev */
+  int line; /* of the file */
   int first_link, nlinks; /* its links, out of the topology's; best first, a PCI device's uplink last */
   union {
     struct {

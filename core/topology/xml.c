@@ -68,7 +68,27 @@ static ncclResult_t grow(void **array, int count, int *room, size_t size)
   return ncclSuccess;
 }
 
+/* Makes `e` a child of `parent`, in front of its child `before`; -1: behind all. */
+static void hang(struct tt_xml *xml, int e, int parent, int before)
+{
+  struct tt_xml_element *above = &xml->elements[parent];
+  int previous = before < 0 ? above->last : -1;
+  if (before >= 0)
+    for (int c = above->first; c != before; c = xml->elements[c].next) previous = c;
+  xml->elements[e].next = before;
+  if (previous >= 0)
+    xml->elements[previous].next = e;
+  else
+    above->first = e;
+  if (before < 0) above->last = e;
+}
+
 ncclResult_t tt_xml_add(struct tt_xml *xml, int parent, const char *name, int *element)
+{
+  return tt_xml_insert(xml, parent, -1, name, element);
+}
+
+ncclResult_t tt_xml_insert(struct tt_xml *xml, int parent, int before, const char *name, int *element)
 {
   if (xml->count == TT_XML_MOST_ELEMENTS)
     return TT_FAIL(ncclInvalidUsage, "%s has more than %d elements; a topology that large cannot be right", xml->source,
@@ -79,13 +99,7 @@ ncclResult_t tt_xml_add(struct tt_xml *xml, int parent, const char *name, int *e
   int e = *element = xml->count++;
   xml->elements[e] = (struct tt_xml_element){
       .name = kept, .parent = parent, .first = -1, .last = -1, .next = -1, .attributes = -1, .last_attribute = -1};
-  if (parent < 0) return ncclSuccess;
-  struct tt_xml_element *above = &xml->elements[parent];
-  if (above->last >= 0)
-    xml->elements[above->last].next = e;
-  else
-    above->first = e;
-  above->last = e;
+  if (parent >= 0) hang(xml, e, parent, before);
   return ncclSuccess;
 }
 

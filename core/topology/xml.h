@@ -49,9 +49,11 @@ ncclResult_t tt_xml_parse(const char *text, size_t bytes, const char *source, co
 ncclResult_t tt_xml_create(const char *source, struct tt_xml **xml);
 void tt_xml_free(struct tt_xml *xml);
 
-/* Appends an element to its parent's (`parent` -1: the root, which must be the first), or sets an attribute. Names and
- * values are copied. */
+/* Appends an element to its parent's (`parent` -1: the root, which must be the first), inserts it in front of its
+ * parent's child `before` (-1: appends), or sets an attribute. Names and values are copied. A parent's number is always
+ * below those of its children. */
 ncclResult_t tt_xml_add(struct tt_xml *xml, int parent, const char *name, int *element);
+ncclResult_t tt_xml_insert(struct tt_xml *xml, int parent, int before, const char *name, int *element);
 ncclResult_t tt_xml_set(struct tt_xml *xml, int element, const char *name, const char *value);
 
 /* An attribute's value; NULL if the element has no such one. */

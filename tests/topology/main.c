@@ -10,6 +10,8 @@ int main(void)
   srunner_add_suite(runner, suite_paths());
   srunner_add_suite(runner, suite_random());
   srunner_add_suite(runner, suite_broken());
+  srunner_add_suite(runner, suite_detect());
+  srunner_add_suite(runner, suite_fuse());
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);

@@ -9,5 +9,7 @@ Suite *suite_model(void);
 Suite *suite_paths(void);
 Suite *suite_random(void);
 Suite *suite_broken(void);
+Suite *suite_detect(void);
+Suite *suite_fuse(void);
 
 #endif
