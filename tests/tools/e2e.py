@@ -818,6 +818,51 @@ class Topo(Case):
         self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
         return done.stderr.replace(file.name, "FILE") if status else done.stdout
 
+    RINGS = """<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="30" speedinter="5" typeintra="NVL" typeinter="PXN" samechannels="0">
+    <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><net dev="0"/></channel>
+    <channel><net dev="0"/><gpu dev="1"/><gpu dev="0"/><net dev="0"/></channel>
+  </graph>
+</graphs>
+"""
+
+    def graph(self, *words, rings=RINGS, **more):
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(rings)
+            file.flush()
+            return self.topo("graph", "FILE", "--load", file.name, *words, **more).replace(file.name, "GRAPHS")
+
+    def test_graph(self):
+        shown = self.graph("--graph", "ring")
+        self.assertIn("ring: 2 channels, each 30 GB/s between GPUs (NVL); together 60\n", shown)
+        self.assertIn("  ring 0: 0 1 -> 0\n  ring 1: 1 0 -> 1\n", shown)
+        self.assertIn("        60 of 80        75%  2 links DEV -NVL-> DEV, such as DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0\n", shown)
+        self.assertNotIn("tree", shown)
+        shown = self.graph("-g", "ring", "--links", "--nodes", 2)
+        self.assertIn(", 5 to NETs (PXN); together 60 and 10\n", shown)
+        self.assertIn("; by the same NIC as it came\n  ring 0: net 0 -> 0 1 -> net 0\n", shown)
+        # Of both rings, what comes in at rank 1 goes by the CPUs, and what it sends through GPU 0.
+        self.assertIn("        35 of 80        44%  DEV 0000:21:00.0 -NVL-> DEV 0000:11:00.0\n", shown)
+        self.assertIn("        10 of 12.5      80%  NET 0 -NET-> NIC 0000:12:00.0\n", shown)
+        self.assertIn("         5 of 22        23%  CPU 0 -SYS-> CPU 1\n", shown)
+        self.assertIn("more than it carries", self.graph(rings=self.RINGS.replace('"30"', '"300"')))
+        with tempfile.NamedTemporaryFile("r") as dump:
+            self.graph("--dump", dump.name, "-N", 2)
+            again = dump.read()
+        self.assertIn('      <net dev="0"/>\n      <gpu dev="0" rank="0"/>\n      <gpu dev="0x1" rank="1"/>\n', again)
+        self.assertEqual(self.graph("-N", 2, rings=again), self.graph("-N", 2))
+        self.assertEqual(self.graph(rings=self.RINGS.replace("0x", "").replace('dev="1"', 'dev="2"', 1), status=1),
+                         'tutti-topo: GRAPHS:3: <gpu dev="2">: no rank is on device 0x2 of this machine; name the device of one\n')
+
+    def test_some_ranks(self):
+        self.assertIn("1 GPUs, 1 NETs", self.topo("show", "--ranks", "1", "FILE"))
+        self.assertIn("GPU 1 ", self.topo("show", "--ranks", "1", "FILE"))
+        self.assertEqual(self.topo("show", "-R", "0-1", "FILE"), self.topo("show", "FILE"))
+        self.assertNotIn('rank="0"', self.topo("copy", "-R", "1", "FILE"))
+        for ranks, said in (("0,2", "FILE has no <gpu> of rank 2"), ("", "must list ranks"), ("1-0", "must list ranks"),
+                            ("0,x", "must list ranks"), ("-1", "must list ranks")):
+            self.assertIn(said, self.topo("show", "--ranks=" + ranks, "FILE", status=1))
+
     def test_show(self):
         shown = self.topo("show", "FILE")
         self.assertIn("2 GPUs, 1 NETs, 2 CPUs, 1 hosts; best path 80 GB/s, links of a GPU together 80 GB/s\n", shown)
@@ -873,7 +918,9 @@ class Topo(Case):
             self.assertIn(said, self.topo("explain", "--", "FILE", *ends, status=1))
         for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
                             (["explain", "FILE", 0], "two ends"), (["paths", "FILE", "FILE"], "one file"),
-                            (["show", "-s", "FILE"], "--steps belongs to paths"), (["show", "-N", 0, "FILE"], "--nodes"),
+                            (["show", "-s", "FILE"], "--steps belongs to paths"),
+                            (["copy", "-N", 2, "FILE"], "--nodes belongs to show, paths, explain, graph, not to copy"),
+                            (["graph", "-g", "star", "FILE"], '--graph "star" must be ring, tree, '), (["show", "-N", 0, "FILE"], "--nodes"),
                             (["show", "--what", "FILE"], "what")):
             self.assertIn(said, self.topo(*words, status=2))
         with open("/dev/full", "w") as full, tempfile.NamedTemporaryFile("w") as file:

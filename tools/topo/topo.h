@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "graph/graph.h"
 #include "topology/topology.h"
 
 /* Exit statuses. */
@@ -20,5 +21,14 @@ void topo_walk(const struct tt_topology *topology, const struct tt_path *path);
  * without rules. False: `error` is a sentence. */
 bool topo_explain(const struct tt_topology *topology, const struct tt_topology *machine, const char *a, const char *b,
                   char *error, size_t size);
+
+/* Graphs, of one kind or (-1) all: their channels and what they use of the links; `links`: of each. */
+ncclResult_t topo_graph(const struct tt_topology *topology, struct tt_graph *const graphs[TT_GRAPH_KINDS], int only,
+                        bool links);
+ncclResult_t topo_loads(const struct tt_topology *topology, const struct tt_graph *graph, bool each);
+
+/* A copy of a file in which only the GPUs of some ranks have one. ncclInvalidArgument: the list is wrong. */
+ncclResult_t topo_select(const struct tt_xml *xml, const char *list, struct tt_xml **copy);
+int topo_lowest_rank(const struct tt_xml *xml);
 
 #endif

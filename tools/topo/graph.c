@@ -1,0 +1,87 @@
+/* Graphs in words: what a channel is, what it is worth, and the channels. */
+#include <stdio.h>
+#include <string.h>
+#include "topo.h"
+
+static void print_net(const struct tt_topology *t, int64_t net)
+{
+  if (t->nhosts > 1)
+    printf("net %d/%d", (int)(net >> 56), (int)(net & INT32_MAX));
+  else
+    printf("net %d", (int)(net & INT32_MAX));
+}
+
+static void print_channel(const struct tt_topology *t, const struct tt_graph *g, int c)
+{
+  const int32_t *ranks = &g->ranks[c * g->nranks];
+  const int64_t in = g->nets[c * 2], out = g->nets[c * 2 + 1];
+  printf("  %s %d: ", tt_graph_name(g->kind), c);
+  if (in != TT_GRAPH_NO_NET) {
+    print_net(t, in);
+    fputs(" -> ", stdout);
+  }
+  printf("%d", ranks[0]);
+  for (int i = 1; i < g->nranks && ranks[i] >= 0; i++) printf(" %d", ranks[i]);
+  if (out != TT_GRAPH_NO_NET) {
+    fputs(" -> ", stdout);
+    print_net(t, out);
+  } else if (g->kind == TT_GRAPH_RING && g->nranks > 1) {
+    printf(" -> %d", ranks[0]);
+  }
+  putchar('\n');
+}
+
+static const char *meaning(enum tt_graph_pattern pattern)
+{
+  switch (pattern) {
+  case TT_PATTERN_BALANCED_TREE:
+    return "chains; of other machines, parent and one child are at the first GPU, the other child is at the second";
+  case TT_PATTERN_SPLIT_TREE:
+    return "chains; of other machines, the parent is at the first GPU, the children are at the second";
+  case TT_PATTERN_TREE:
+    return "chains; parent and children of other machines are at the first GPU";
+  case TT_PATTERN_RING:
+    return "rings; data comes in at the first GPU and goes out at the last";
+  case TT_PATTERN_NVLS:
+    return "heads, which reach all others through the switch";
+  case TT_PATTERN_COLLNET_DIRECT:
+    return "heads, which reach all others by their paths";
+  }
+  return "?";
+}
+
+static void print_graph(const struct tt_topology *t, const struct tt_graph *g)
+{
+  printf("%s: %d channel%s, each %.4g GB/s between GPUs (%s)", tt_graph_name(g->kind), g->nchannels,
+         g->nchannels == 1 ? "" : "s", (double)g->bandwidth_intra, tt_topology_name_path(g->type_intra));
+  if (t->inter) printf(", %.4g to NETs (%s)", (double)g->bandwidth_inter, tt_topology_name_path(g->type_inter));
+  printf("; together %.4g", (double)(g->bandwidth_intra * (float)g->nchannels));
+  if (t->inter) printf(" and %.4g", (double)(g->bandwidth_inter * (float)g->nchannels));
+  printf("\n  %s", meaning(g->pattern));
+  if (t->inter && g->kind == TT_GRAPH_RING)
+    fputs(g->cross_nic == 0   ? "; by the same NIC as it came"
+          : g->cross_nic == 1 ? "; by any NIC"
+                              : "; pairs of channels swap their NICs",
+          stdout);
+  if (g->same_channels && g->nchannels > 1) fputs("; all channels follow the same paths", stdout);
+  putchar('\n');
+  for (int c = 0; c < g->nchannels; c++) print_channel(t, g, c);
+}
+
+ncclResult_t topo_graph(const struct tt_topology *t, struct tt_graph *const graphs[TT_GRAPH_KINDS], int only,
+                        bool links)
+{
+  for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) {
+    const struct tt_graph *g = graphs[kind];
+    if (only >= 0 && kind != only) continue;
+    if (!g || g->nchannels == 0) {
+      printf("%s: none\n\n", tt_graph_name((enum tt_graph_kind)kind));
+      continue;
+    }
+    print_graph(t, g);
+    ncclResult_t result = topo_loads(t, g, links);
+    if (result != ncclSuccess) return result;
+    putchar('\n');
+  }
+  return ncclSuccess;
+}

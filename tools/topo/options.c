@@ -1,0 +1,166 @@
+/* Commands, their operands and options, and the help. See options.h. */
+#include "options.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/text.h"
+#include "graph/graph.h"
+#include "topo.h"
+
+/* Each option belongs to the commands that list its letter. */
+static const struct command {
+  const char *name, *operands, *options;
+  int noperands;
+} commands[] = {{"show", "one file", "rRN", 1},
+                {"paths", "one file", "rRNs", 1},
+                {"explain", "a file and two ends: FILE A B", "rRN", 3},
+                {"graph", "one file", "rRNgldL", 1},
+                {"copy", "one file", "R", 1}};
+
+static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},  {"ranks", required_argument, NULL, 'R'},
+                                      {"nodes", required_argument, NULL, 'N'}, {"steps", no_argument, NULL, 's'},
+                                      {"graph", required_argument, NULL, 'g'}, {"load", required_argument, NULL, 'l'},
+                                      {"dump", required_argument, NULL, 'd'},  {"links", no_argument, NULL, 'L'},
+                                      {"help", no_argument, NULL, 'h'},        {0}};
+
+static void help(FILE *out)
+{
+  fputs(
+      "tutti-topo: what a topology file says of a machine\n\n"
+      "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
+      "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
+      "  tutti-topo explain FILE A B\n"
+      "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
+      "  tutti-topo graph FILE   rings, trees and other graphs of a file: their channels, and how much of the links "
+      "they use\n"
+      "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
+      "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
+      "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the lowest)\n"
+      "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
+      "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
+      "  -s, --steps      paths: also each path, node by node\n"
+      "  -g, --graph KIND graph: only ring, tree, collnetchain, nvls or collnetdirect\n"
+      "  -l, --load FILE  graph: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
+      "  -d, --dump FILE  graph: also write a graph file\n"
+      "  -L, --links      graph: each link that is used, not those that are alike as one\n"
+      "  -h, --help\n\n"
+      "These variables are obeyed:\n",
+      out);
+  const char *name, *meaning;
+  for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-24s%s\n", name, meaning);
+  fputs("\nExit status: 0 good, 1 the file or a variable was refused, 2 wrong usage, 3 the output failed\n", out);
+}
+
+static bool number(const char *text, const char *what, int least, int *value)
+{
+  int64_t found;
+  if (tt_text_int(text, &found) && found >= least && found <= 1 << 20) {
+    *value = (int)found;
+    return true;
+  }
+  fprintf(stderr, "tutti-topo: %s \"%s\" must be a number from %d to %d\n", what, text, least, 1 << 20);
+  return false;
+}
+
+static bool kind(const char *text, int *value)
+{
+  for (int k = 0; k < TT_GRAPH_KINDS; k++) {
+    *value = k;
+    if (strcmp(text, tt_graph_name((enum tt_graph_kind)k)) == 0) return true;
+  }
+  fprintf(stderr, "tutti-topo: --graph \"%s\" must be ring, tree, collnetchain, nvls or collnetdirect\n", text);
+  return false;
+}
+
+static bool take(struct topo_options *o, int flag)
+{
+  switch (flag) {
+  case 'r':
+    return number(optarg, "--rank", 0, &o->rank);
+  case 'N':
+    return number(optarg, "--nodes", 1, &o->nodes);
+  case 'g':
+    return kind(optarg, &o->graph);
+  case 'R':
+    o->ranks = optarg;
+    return true;
+  case 's':
+    return o->steps = true;
+  case 'L':
+    return o->links = true;
+  case 'l':
+    o->load = optarg;
+    return true;
+  case 'd':
+    o->dump = optarg;
+    return true;
+  default:
+    return false; /* getopt has said why */
+  }
+}
+
+static const struct command *find_command(const char *name)
+{
+  for (size_t i = 0; i < TT_COUNT(commands); i++)
+    if (strcmp(commands[i].name, name) == 0) return &commands[i];
+  fprintf(stderr, "tutti-topo: there is no command %s; use", name);
+  for (size_t i = 0; i < TT_COUNT(commands); i++)
+    fprintf(stderr, "%s %s", i == 0 ? "" : i + 1 < TT_COUNT(commands) ? "," : " or", commands[i].name);
+  fputc('\n', stderr);
+  return NULL;
+}
+
+/* Whether all options that were given are the command's. */
+static bool belong(const struct command *command, const char *given)
+{
+  for (; *given; given++) {
+    const struct option *flag = flags;
+    if (strchr(command->options, *given)) continue;
+    while (flag->val != *given) flag++;
+    fprintf(stderr, "tutti-topo: --%s belongs to", flag->name);
+    bool first = true;
+    for (size_t i = 0; i < TT_COUNT(commands); i++) {
+      if (!strchr(commands[i].options, *given)) continue;
+      fprintf(stderr, "%s %s", first ? "" : ",", commands[i].name);
+      first = false;
+    }
+    fprintf(stderr, ", not to %s\n", command->name);
+    return false;
+  }
+  return true;
+}
+
+int topo_options_parse(struct topo_options *o, int argc, char **argv)
+{
+  char given[TT_COUNT(flags) + 1] = "";
+  *o = (struct topo_options){.nodes = 1, .rank = -1, .graph = -1};
+  for (int flag; (flag = getopt_long(argc, argv, "r:R:N:sg:l:d:Lh", flags, NULL)) != -1;) {
+    if (flag == 'h') {
+      help(stdout);
+      return TOPO_GOOD;
+    }
+    if (!take(o, flag)) return TOPO_USAGE;
+    if (!strchr(given, flag)) given[strlen(given)] = (char)flag;
+  }
+  if (argc - optind < 2) {
+    fputs("tutti-topo: name a command and a file, as in: tutti-topo show FILE; --help tells more\n", stderr);
+    return TOPO_USAGE;
+  }
+  const struct command *command = find_command(argv[optind]);
+  if (!command) return TOPO_USAGE;
+  if (argc - optind - 1 != command->noperands) {
+    fprintf(stderr, "tutti-topo: %s takes %s\n", command->name, command->operands);
+    return TOPO_USAGE;
+  }
+  if (!belong(command, given)) return TOPO_USAGE;
+  if (strcmp(command->name, "graph") == 0 && !o->load) {
+    fputs("tutti-topo: graph takes a graph file, as in: tutti-topo graph FILE --load GRAPHS\n", stderr);
+    return TOPO_USAGE;
+  }
+  o->command = command->name;
+  o->file = argv[optind + 1];
+  for (int i = 0; i < 2 && command->noperands == 3; i++) o->ends[i] = argv[optind + 2 + i];
+  return -1;
+}
