@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "topology/checks.h"
 #include "topology/internal.h"
+#include "topology/log.h"
 
 static int gpu_node(const struct tt_topology *t, int gpu)
 {
@@ -16,14 +18,45 @@ static ncclResult_t go_through_cpu(struct tt_topology *t, int gpu, int from, int
   return cpu < 0 ? ncclSuccess : tt_topology_go_through(t, tt_topology_node(t, TT_NODE_CPU, cpu), from, to);
 }
 
+/* The driver's refusal where there are NVLinks is most likely a fault of the machine, which would be slow without a
+ * word.
+ */
+static ncclResult_t judge_peers(const struct tt_topology *t, int from, int to, bool *access)
+{
+  struct tt_peer_check check;
+  char a[64], b[64];
+  tt_topology_check_peers(t, from, to, &check);
+  *access = check.reason == TT_PEER_REASON_YES;
+  if (check.reason != TT_PEER_REASON_DRIVER || t->rules.ignore_disabled_peers != 0) return ncclSuccess;
+  const int one = gpu_node(t, check.from), other = gpu_node(t, check.to);
+  const int type = tt_topology_path(t, gpu_node(t, from), gpu_node(t, to))->type;
+  static const char *const what[] = {"", "read", "write", "read and write"};
+  tt_topology_log_label(t, one, a, sizeof(a));
+  tt_topology_log_label(t, other, b, sizeof(b));
+  if (type <= TT_PATH_NVB)
+    return TT_FAIL(ncclUnhandledCudaError,
+                   "the driver does not let %s (rank %d) %s memory of %s (rank %d), though NVLinks join them: most "
+                   "likely a fault of the hardware or the driver. NCCL_IGNORE_DISABLED_P2P=1 goes on without",
+                   a, t->nodes[one].gpu.rank, what[check.status & 3], b, t->nodes[other].gpu.rank);
+  if (type < TT_PATH_SYS)
+    TT_INFO(TT_INIT,
+            "The driver does not let %s (rank %d) %s memory of %s (rank %d), so they meet in that of the host. "
+            "NCCL_IGNORE_DISABLED_P2P=1 silences this",
+            a, t->nodes[one].gpu.rank, what[check.status & 3], b, t->nodes[other].gpu.rank);
+  return ncclSuccess;
+}
+
 /* GPUs that may not use each other's memory meet in that of the host, if they share it and the network is not faster.
  */
 static ncclResult_t adjust_peers(struct tt_topology *t)
 {
   const int ngpus = t->count[TT_NODE_GPU];
   for (int g = 0; g < ngpus; g++) {
-    for (int p = 0; p < ngpus; p++)
-      if (!tt_topology_peer_access(t, p, g)) TT_TRY(go_through_cpu(t, g, gpu_node(t, p), gpu_node(t, g)));
+    for (int p = 0; p < ngpus; p++) {
+      bool access;
+      TT_TRY(judge_peers(t, p, g, &access));
+      if (!access) TT_TRY(go_through_cpu(t, g, gpu_node(t, p), gpu_node(t, g)));
+    }
     for (int p = 0; p < ngpus; p++) {
       if (p == g) continue;
       bool shares = t->rules.shared_memory && t->nodes[gpu_node(t, p)].host == t->nodes[gpu_node(t, g)].host;

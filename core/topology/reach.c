@@ -1,10 +1,15 @@
-/* Who may use whose memory: GPUs each other's, NETs that of GPUs. See topology.h. */
+/* Whether GPUs use each other's memory, or meet in that of the host, or by the network. See checks.h. */
 #include "base/check.h"
-#include "topology/internal.h"
+#include "topology/checks.h"
 
 static const struct tt_node *gpu_at(const struct tt_topology *t, int index)
 {
   return &t->nodes[tt_topology_node(t, TT_NODE_GPU, index)];
+}
+
+static const struct tt_path *between(const struct tt_topology *t, int from, int to)
+{
+  return tt_topology_path_between(t, TT_NODE_GPU, from, TT_NODE_GPU, to);
 }
 
 enum tt_path_type tt_topology_peer_level(const struct tt_topology *t)
@@ -16,9 +21,60 @@ enum tt_path_type tt_topology_peer_level(const struct tt_topology *t)
   return amd && t->count[TT_NODE_DEV] <= 2 ? TT_PATH_SYS : TT_PATH_PXB;
 }
 
+/* A relay's path is GPU, DEV, DEV, DEV, GPU. */
+int tt_topology_relay(const struct tt_topology *t, int from, int to)
+{
+  const struct tt_path *path = between(t, from, to);
+  if (path->hops != 4) return -1;
+  const struct tt_step *first = &t->steps[path->first];
+  const struct tt_node *middle = &t->nodes[t->links[t->steps[first->next].link].to];
+  for (int g = 0; middle->type == TT_NODE_DEV && g < t->count[TT_NODE_GPU]; g++)
+    if (gpu_at(t, g)->gpu.device == middle->index) return g;
+  return -1;
+}
+
+static uint8_t driver_status(const struct tt_topology *t, int from, int to)
+{
+  const struct tt_node *a = gpu_at(t, from), *b = gpu_at(t, to);
+  const int nranks = t->rules.peer_ranks;
+  if (!t->rules.peer_status || t->rules.ignore_disabled_peers == 2) return 0;
+  if (a->gpu.device == b->gpu.device || a->host != b->host) return 0;
+  if (a->gpu.rank >= nranks || b->gpu.rank >= nranks) return 0;
+  return t->rules.peer_status[(int64_t)a->gpu.rank * nranks + b->gpu.rank];
+}
+
+/* GPUs of sm 80 read across NVLink faster than they write. */
+static bool reads(const struct tt_topology *t, int from, int to)
+{
+  if (t->rules.peer_reads != -2) return t->rules.peer_reads != 0;
+  return between(t, from, to)->type == TT_PATH_NVL && gpu_at(t, from)->gpu.sm == 80 && gpu_at(t, to)->gpu.sm == 80;
+}
+
+void tt_topology_check_peers(const struct tt_topology *t, int from, int to, struct tt_peer_check *check)
+{
+  *check = (struct tt_peer_check){.relay = tt_topology_relay(t, from, to), .from = -1, .to = -1};
+  check->reads = reads(t, from, to);
+  if (between(t, from, to)->type > (int)tt_topology_peer_level(t)) {
+    check->reason = TT_PEER_REASON_FAR;
+    return;
+  }
+  const int way[] = {from, check->relay < 0 ? to : check->relay, to};
+  for (int i = 0; i < 2; i++) {
+    uint8_t status = driver_status(t, way[i], way[i + 1]);
+    if (status == 0) continue;
+    check->reason = TT_PEER_REASON_DRIVER;
+    check->from = way[i];
+    check->to = way[i + 1];
+    check->status = status;
+    return;
+  }
+}
+
 bool tt_topology_peer_access(const struct tt_topology *t, int from, int to)
 {
-  return tt_topology_path_between(t, TT_NODE_GPU, from, TT_NODE_GPU, to)->type <= (int)tt_topology_peer_level(t);
+  struct tt_peer_check check;
+  tt_topology_check_peers(t, from, to, &check);
+  return check.reason == TT_PEER_REASON_YES;
 }
 
 float tt_topology_best_to_net(const struct tt_topology *t, int gpu)
@@ -34,44 +90,13 @@ float tt_topology_best_to_net(const struct tt_topology *t, int gpu)
 bool tt_topology_net_is_better(const struct tt_topology *t, int from, int to)
 {
   if (!t->rules.net_intra) return false;
-  float direct = tt_topology_path_between(t, TT_NODE_GPU, from, TT_NODE_GPU, to)->bandwidth;
+  float direct = between(t, from, to)->bandwidth;
   return tt_topology_best_to_net(t, from) > direct && tt_topology_best_to_net(t, to) > direct;
 }
 
-/* GPUs before sm 80 are read well only where NVLink takes the other traffic off their PCI link. */
-static bool reads_well(const struct tt_topology *t, int gpu)
+enum tt_shared_reason tt_topology_check_shared(const struct tt_topology *t, int from, int to)
 {
-  if (t->rules.gpu_direct_read != -2) return t->rules.gpu_direct_read != 0;
-  if (gpu_at(t, gpu)->gpu.sm >= 80 || t->count[TT_NODE_GPU] == 1) return true;
-  for (int p = 0; p < t->count[TT_NODE_GPU]; p++)
-    if (p != gpu && tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_GPU, p)->type == TT_PATH_NVL) return true;
-  return false;
-}
-
-int tt_topology_owner_of_buffer(const struct tt_topology *t, int gpu, int net)
-{
-  const struct tt_path *path = tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_NET, net);
-  if (path->type != TT_PATH_PXN) return gpu;
-  for (int s = path->first; s >= 0; s = t->steps[s].next) {
-    const struct tt_node *node = &t->nodes[t->links[t->steps[s].link].to];
-    if (node->type == TT_NODE_GPU) gpu = node->index;
-  }
-  return gpu;
-}
-
-enum tt_path_type tt_topology_gpu_direct_level(const struct tt_topology *t)
-{
-  if (t->rules.gpu_direct_level >= 0) return (enum tt_path_type)t->rules.gpu_direct_level;
-  return t->rules.gpu_direct_c2c ? TT_PATH_P2C : TT_PATH_PXB;
-}
-
-bool tt_topology_gpu_direct(const struct tt_topology *t, int gpu, int net, bool read)
-{
-  const struct tt_node *node = &t->nodes[tt_topology_node(t, TT_NODE_NET, net)];
-  net = node->net.same_as;
-  if (!node->net.gdr || !gpu_at(t, gpu)->gpu.gdr) return false;
-  if (read && !reads_well(t, gpu)) return false;
-  int owner = tt_topology_owner_of_buffer(t, gpu, net);
-  int distance = tt_topology_path_between(t, TT_NODE_GPU, owner, TT_NODE_NET, net)->type;
-  return distance <= (int)tt_topology_gpu_direct_level(t);
+  if (!t->rules.shared_memory) return TT_SHARED_OFF;
+  if (gpu_at(t, from)->host != gpu_at(t, to)->host) return TT_SHARED_HOSTS;
+  return from != to && tt_topology_net_is_better(t, from, to) ? TT_SHARED_NETWORK : TT_SHARED_YES;
 }

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "topology/topology.h"
 
-enum kind { LEVEL, READ, ON, OFF, NETS }; /* ON: 1 sets the member, OFF: 1 clears it */
+enum kind { LEVEL, READ, NUMBER, ON, OFF, NETS }; /* ON: 1 sets the member, OFF: 1 clears it */
 
 struct variable {
   enum tt_param_id id;
@@ -24,11 +24,14 @@ static const struct variable variables[] = {
     {TT_PARAM_NCCL_P2P_LEVEL, LEVEL, AT(peer_level)},
     {TT_PARAM_NCCL_P2P_DISABLE, OFF, AT(peers)},
     {TT_PARAM_NCCL_SHM_DISABLE, OFF, AT(shared_memory)},
+    {TT_PARAM_NCCL_P2P_READ_ENABLE, READ, AT(peer_reads)},
+    {TT_PARAM_NCCL_IGNORE_DISABLED_P2P, NUMBER, AT(ignore_disabled_peers)},
     {TT_PARAM_NCCL_NVB_DISABLE, OFF, AT(relays)},
     {TT_PARAM_NCCL_NET_DISABLE_INTRA, OFF, AT(net_intra)},
     {TT_PARAM_NCCL_NET_GDR_LEVEL, LEVEL, AT(gpu_direct_level)},
     {TT_PARAM_NCCL_NET_GDR_READ, READ, AT(gpu_direct_read)},
     {TT_PARAM_NCCL_NET_GDR_C2C, ON, AT(gpu_direct_c2c)},
+    {TT_PARAM_NCCL_NET_FORCE_FLUSH, ON, AT(force_flush)},
     {TT_PARAM_NCCL_PXN_DISABLE, OFF, AT(pxn)},
     {TT_PARAM_NCCL_PXN_C2C, ON, AT(pxn_c2c)},
     {TT_PARAM_NCCL_NETDEVS_POLICY, NETS, AT(nets_per_gpu)},
@@ -39,6 +42,7 @@ struct tt_topology_rules tt_topology_rules_default(void)
   return (struct tt_topology_rules){.peer_level = -1,
                                     .gpu_direct_level = -1,
                                     .gpu_direct_read = -2,
+                                    .peer_reads = -2,
                                     .gpu_direct_c2c = true,
                                     .peers = true,
                                     .shared_memory = true,
@@ -99,6 +103,8 @@ static bool set(struct tt_topology_rules *rules, const struct variable *v, const
   }
   if (v->kind == READ)
     *(int *)member = number < 0 ? -2 : (int)number;
+  else if (v->kind == NUMBER)
+    *(int *)member = (int)number;
   else
     *(bool *)member = (number != 0) == (v->kind == ON);
   return true;
@@ -109,6 +115,7 @@ static const char *allowed(const struct variable *v)
   static const char *const words[] = {[LEVEL] =
                                           "LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS, or a number from 0 to 5",
                                       [READ] = "-2, 0 or 1",
+                                      [NUMBER] = "0, 1 or 2",
                                       [ON] = "0 or 1",
                                       [OFF] = "0 or 1",
                                       [NETS] = "AUTO, ALL or MAX:n"};

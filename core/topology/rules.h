@@ -3,6 +3,7 @@
 #define TT_TOPOLOGY_RULES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include "nccl.h"
 
 struct tt_topology_rules {
@@ -17,7 +18,18 @@ struct tt_topology_rules {
   bool pxn;             /* false: no GPU uses the NIC of another */
   bool pxn_c2c;         /* also where that GPU reaches it by a C2C link */
   int nets_per_gpu;     /* 0: shared out evenly; -1: all; else at most so many */
+  int peer_reads;       /* whether GPUs read each other's memory, rather than write: 0, 1, -2: by the machine */
+  bool force_flush;     /* what NETs put into GPUs' memory is always flushed */
+
+  /* What the driver says of GPUs' use of each other's memory, as the ranks found out: [from * peer_ranks + to],
+   * TT_PEER_NO_* or 0. NULL: nothing. tt_topology_create copies it. */
+  const uint8_t *peer_status;
+  int peer_ranks;
+  int ignore_disabled_peers; /* 0: a driver that refuses peers with NVLink is an error; 1: it is obeyed; 2: it is not
+                                looked at */
 };
+
+enum { TT_PEER_NO_READ = 1, TT_PEER_NO_WRITE = 2 };
 
 struct tt_topology_rules tt_topology_rules_default(void);
 /* Sets what the variable `name` says: ncclInvalidUsage naming it, its value and the values allowed. *known tells

@@ -2,6 +2,7 @@
 #include "topology/topology.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "base/check.h"
 #include "topology/draft.h"
 #include "topology/internal.h"
@@ -33,6 +34,18 @@ static ncclResult_t find_paths(struct tt_topology *t)
   return tt_topology_adjust_paths(t);
 }
 
+static ncclResult_t copy_status(const struct tt_topology_rules *from, struct tt_topology_rules *to)
+{
+  uint8_t *copy;
+  to->peer_status = NULL;
+  if (!from->peer_status || from->peer_ranks <= 0) return ncclSuccess;
+  const size_t bytes = (size_t)from->peer_ranks * (size_t)from->peer_ranks;
+  TT_TRY(TT_CALLOC(&copy, bytes));
+  memcpy(copy, from->peer_status, bytes);
+  to->peer_status = copy;
+  return ncclSuccess;
+}
+
 ncclResult_t tt_topology_create(const struct tt_xml *xml, const struct tt_topology_rules *rules, int rank, int nranks,
                                 struct tt_topology **topology)
 {
@@ -42,6 +55,7 @@ ncclResult_t tt_topology_create(const struct tt_xml *xml, const struct tt_topolo
   *topology = NULL;
   TT_TRY(TT_CALLOC(&t, 1));
   t->rules = *rules;
+  TT_TRY_GOTO(copy_status(rules, &t->rules), result, out);
   TT_TRY_GOTO(build(xml, t), result, out);
   if (tt_topology_gpu_of_rank(t, rank) < 0) {
     result = TT_FAIL(ncclInvalidArgument, "%s has no <gpu> of rank %d; ask for a rank that it has", xml->source, rank);
@@ -70,5 +84,6 @@ void tt_topology_free(struct tt_topology *t)
   free(t->links);
   free(t->paths);
   free(t->steps);
+  free((void *)t->rules.peer_status);
   free(t);
 }

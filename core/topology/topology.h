@@ -130,7 +130,7 @@ struct tt_topology {
   int nranks;                           /* of the file, before any was trimmed */
   bool inter;                           /* some ranks are reached over the network only */
   float max_bandwidth, total_bandwidth; /* best path of a GPU, and sum of its links; upper limits for a search */
-  struct tt_topology_rules rules;
+  struct tt_topology_rules rules;       /* with a copy of its own of the peers' status */
 };
 
 /* The machine of a file as `rank` sees it: with the GPUs that it reaches without a network. `nranks` is the number of
@@ -170,7 +170,8 @@ int tt_topology_net_of_gpu(const struct tt_topology *t, int gpu, int channel);
 /* The processors near a GPU, as the file says; empty: unknown. */
 void tt_topology_affinity(const struct tt_topology *t, int gpu, cpu_set_t *cpus);
 
-/* Whether two GPUs may use each other's memory directly: if their path is of this type or a nearer one. */
+/* Whether two GPUs may use each other's memory directly: if their path is of this type or a nearer one, and the driver
+ * does not refuse it. checks.h has the reasons, here and below. */
 enum tt_path_type tt_topology_peer_level(const struct tt_topology *t);
 bool tt_topology_peer_access(const struct tt_topology *t, int from, int to);
 /* Whether both GPUs are better off with the network than with their path: with the best path of each to a NET that

@@ -8,6 +8,7 @@ int main(void)
   SRunner *runner = srunner_create(suite_xml());
   srunner_add_suite(runner, suite_model());
   srunner_add_suite(runner, suite_paths());
+  srunner_add_suite(runner, suite_reach());
   srunner_add_suite(runner, suite_random());
   srunner_add_suite(runner, suite_broken());
   srunner_add_suite(runner, suite_detect());

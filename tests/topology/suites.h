@@ -7,6 +7,7 @@
 Suite *suite_xml(void);
 Suite *suite_model(void);
 Suite *suite_paths(void);
+Suite *suite_reach(void);
 Suite *suite_random(void);
 Suite *suite_broken(void);
 Suite *suite_detect(void);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 #include "topo.h"
+#include "topology/checks.h"
 
 static const char *type_of(const struct tt_path *path)
 {
@@ -36,6 +37,14 @@ static void explain_gpus(const struct tt_topology *t, const struct tt_topology *
   const char *level = tt_topology_name_path(tt_topology_peer_level(t));
   printf("peer memory: %s, their best path is %s, the farthest allowed %s (NCCL_P2P_LEVEL, NCCL_P2P_DISABLE)\n",
          peers ? "yes" : "no", type_of(own), level);
+  struct tt_peer_check check;
+  tt_topology_check_peers(t, a, b, &check);
+  if (peers && check.relay >= 0)
+    printf("  through GPU %d, which has NVLinks to both\n",
+           t->nodes[tt_topology_node(t, TT_NODE_GPU, check.relay)].gpu.rank);
+  if (peers)
+    printf("  data is %s (NCCL_P2P_READ_ENABLE)\n",
+           check.reads ? "read by the GPU that gets it" : "written by the GPU that has it");
   printf("network instead: %s, they reach NETs without a CPU at %.4g and %.4g GB/s, each other at %.4g%s\n",
          better ? "yes" : "no", (double)tt_topology_best_to_net(t, a), (double)tt_topology_best_to_net(t, b),
          (double)path->bandwidth, t->rules.net_intra ? "" : " (NCCL_NET_DISABLE_INTRA)");
@@ -51,16 +60,22 @@ static void explain_gpus(const struct tt_topology *t, const struct tt_topology *
 /* With PXN both directions go by the distance of the GPU that sends for this one, as in NCCL. */
 static void explain_direction(const struct tt_topology *t, int gpu, int net, bool read)
 {
-  const struct tt_node *node = &t->nodes[tt_topology_node(t, TT_NODE_NET, net)];
-  const int owner = tt_topology_owner_of_buffer(t, gpu, net);
-  const struct tt_path *path = tt_topology_path_between(t, TT_NODE_GPU, owner, TT_NODE_NET, net);
-  printf("GPUDirect, %s: %s", read ? "sending" : "receiving", tt_topology_gpu_direct(t, gpu, net, read) ? "yes" : "no");
-  if (!node->net.gdr) fputs(", the NET cannot", stdout);
-  if (!t->nodes[tt_topology_node(t, TT_NODE_GPU, gpu)].gpu.gdr) fputs(", the GPU cannot", stdout);
-  printf(", distance %s", type_of(path));
-  if (owner != gpu) printf(" of GPU %d", t->nodes[tt_topology_node(t, TT_NODE_GPU, owner)].gpu.rank);
-  printf(", the farthest allowed %s (NCCL_NET_GDR_LEVEL%s)\n", tt_topology_name_path(tt_topology_gpu_direct_level(t)),
+  static const char *const reasons[] = {[TT_GPU_DIRECT_YES] = "yes",
+                                        [TT_GPU_DIRECT_NET] = "no, the NET cannot",
+                                        [TT_GPU_DIRECT_GPU] = "no, the GPU cannot",
+                                        [TT_GPU_DIRECT_READS] = "no, the GPU is not to be read",
+                                        [TT_GPU_DIRECT_FAR] = "no"};
+  struct tt_gpu_direct_check check;
+  tt_topology_check_gpu_direct(t, gpu, net, read, &check);
+  printf("GPUDirect, %s: %s", read ? "sending" : "receiving", reasons[check.reason]);
+  if (check.mode == TT_GPU_DIRECT_PCI) fputs(" by its PCI address", stdout);
+  printf(", distance %s", tt_topology_name_path(check.distance));
+  if (check.owner != gpu) printf(" of GPU %d", t->nodes[tt_topology_node(t, TT_NODE_GPU, check.owner)].gpu.rank);
+  printf(", the farthest allowed %s (NCCL_NET_GDR_LEVEL%s)\n", tt_topology_name_path(check.level),
          read ? ", NCCL_NET_GDR_READ" : "");
+  if (!read && check.mode != TT_GPU_DIRECT_OFF)
+    printf("  flushed after receiving: %s (NCCL_NET_FORCE_FLUSH, or the net plugin)\n",
+           tt_topology_flush(t, gpu, net, false) == TT_FLUSH_NONE ? "no, unless asked for" : "yes");
 }
 
 static void explain_net(const struct tt_topology *t, const struct tt_topology *machine, int gpu, int net)
