@@ -1,8 +1,10 @@
-/* tutti-topo: what a topology file says of a machine, without that machine. */
+/* tutti-topo: what a topology file says of a machine, without that machine; or what this machine says of itself. */
 #include <stdio.h>
 #include <string.h>
+#include "base/check.h"
 #include "base/log.h"
 #include "graph/file.h"
+#include "here.h"
 #include "options.h"
 #include "topo.h"
 
@@ -49,10 +51,10 @@ static ncclResult_t graph(const struct topo_options *o, const struct tt_topology
   return result;
 }
 
-/* Reads the file, and leaves out who does not take part. */
+/* Reads the file, or looks at this machine, and leaves out who does not take part. */
 static ncclResult_t read_file(struct topo_options *o, struct tt_xml **xml)
 {
-  ncclResult_t result = tt_xml_read(o->file, "system", xml);
+  ncclResult_t result = o->here ? topo_detect(o->sysfs, xml) : tt_xml_read(o->file, "system", xml);
   if (result == ncclSuccess && o->ranks) {
     struct tt_xml *whole = *xml;
     *xml = NULL;
@@ -69,6 +71,10 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
   ncclResult_t result = make(o, xml, t);
   if (result != ncclSuccess) return result;
   if (strcmp(o->command, "show") == 0) topo_show(*t);
+  if (strcmp(o->command, "show") == 0 && o->here) {
+    TT_TRY(topo_matrix(xml));
+    topo_warn(o->sysfs, xml);
+  }
   if (strcmp(o->command, "paths") == 0) topo_paths(*t, o->steps);
   return strcmp(o->command, "graph") == 0 ? graph(o, *t) : ncclSuccess;
 }

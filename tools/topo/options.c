@@ -13,22 +13,23 @@
 static const struct command {
   const char *name, *operands, *options;
   int noperands;
-} commands[] = {{"show", "one file", "rRN", 1},
-                {"paths", "one file", "rRNs", 1},
-                {"explain", "a file and two ends: FILE A B", "rRN", 3},
-                {"graph", "one file", "rRNgldL", 1},
-                {"copy", "one file", "R", 1}};
+} commands[] = {{"show", "one file, or --here", "rRNHS", 1},
+                {"paths", "one file, or --here", "rRNsHS", 1},
+                {"explain", "a file, or --here, and two ends: FILE A B", "rRNHS", 3},
+                {"graph", "one file, or --here", "rRNgldLHS", 1},
+                {"copy", "one file, or --here", "RHS", 1}};
 
 static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},  {"ranks", required_argument, NULL, 'R'},
                                       {"nodes", required_argument, NULL, 'N'}, {"steps", no_argument, NULL, 's'},
                                       {"graph", required_argument, NULL, 'g'}, {"load", required_argument, NULL, 'l'},
                                       {"dump", required_argument, NULL, 'd'},  {"links", no_argument, NULL, 'L'},
+                                      {"here", no_argument, NULL, 'H'},        {"sysfs", required_argument, NULL, 'S'},
                                       {"help", no_argument, NULL, 'h'},        {0}};
 
 static void help(FILE *out)
 {
   fputs(
-      "tutti-topo: what a topology file says of a machine\n\n"
+      "tutti-topo: what a topology file says of a machine, or this machine of itself\n\n"
       "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
       "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
       "  tutti-topo explain FILE A B\n"
@@ -37,6 +38,8 @@ static void help(FILE *out)
       "they use\n"
       "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
       "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
+      "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
+      "      --sysfs DIR  --here: a copy of /sys\n"
       "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the lowest)\n"
       "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
       "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
@@ -90,6 +93,11 @@ static bool take(struct topo_options *o, int flag)
     return o->steps = true;
   case 'L':
     return o->links = true;
+  case 'H':
+    return o->here = true;
+  case 'S':
+    o->sysfs = optarg;
+    return true;
   case 'l':
     o->load = optarg;
     return true;
@@ -144,13 +152,14 @@ int topo_options_parse(struct topo_options *o, int argc, char **argv)
     if (!take(o, flag)) return TOPO_USAGE;
     if (!strchr(given, flag)) given[strlen(given)] = (char)flag;
   }
-  if (argc - optind < 2) {
+  const int files = o->here ? 0 : 1;
+  if (argc - optind < 1 + files) {
     fputs("tutti-topo: name a command and a file, as in: tutti-topo show FILE; --help tells more\n", stderr);
     return TOPO_USAGE;
   }
   const struct command *command = find_command(argv[optind]);
   if (!command) return TOPO_USAGE;
-  if (argc - optind - 1 != command->noperands) {
+  if (argc - optind - files != command->noperands) {
     fprintf(stderr, "tutti-topo: %s takes %s\n", command->name, command->operands);
     return TOPO_USAGE;
   }
@@ -160,7 +169,12 @@ int topo_options_parse(struct topo_options *o, int argc, char **argv)
     return TOPO_USAGE;
   }
   o->command = command->name;
-  o->file = argv[optind + 1];
-  for (int i = 0; i < 2 && command->noperands == 3; i++) o->ends[i] = argv[optind + 2 + i];
+  o->file = o->here ? NULL : argv[optind + 1];
+  for (int i = 0; i < 2 && command->noperands == 3; i++) o->ends[i] = argv[optind + 1 + files + i];
+  if (o->sysfs && !o->here) {
+    fputs("tutti-topo: --sysfs belongs to --here\n", stderr);
+    return TOPO_USAGE;
+  }
+  if (!o->sysfs) o->sysfs = "/sys";
   return -1;
 }

@@ -6,6 +6,8 @@
 
 struct topo_options {
   const char *command, *file, *ends[2];
+  bool here;         /* this machine, in place of a file */
+  const char *sysfs; /* of --here */
   const char *ranks; /* the GPUs that take part, as a list; NULL: all */
   int rank;          /* -1: the lowest that takes part */
   int nodes;
