@@ -854,6 +854,53 @@ class Topo(Case):
         self.assertEqual(self.graph(rings=self.RINGS.replace("0x", "").replace('dev="1"', 'dev="2"', 1), status=1),
                          'tutti-topo: GRAPHS:3: <gpu dev="2">: no rank is on device 0x2 of this machine; name the device of one\n')
 
+    BOTH = RINGS.replace("</graphs>", """  <graph id="1" pattern="1" crossnic="0" nchannels="2" speedintra="20" speedinter="5" typeintra="NVL" typeinter="PXN" samechannels="0">
+    <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><net dev="0"/></channel>
+    <channel><net dev="0"/><gpu dev="1"/><gpu dev="0"/><net dev="0"/></channel>
+  </graph>
+</graphs>
+""")
+
+    def join(self, *words, graphs=BOTH, **more):
+        with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+            file.write(graphs)
+            file.flush()
+            return self.topo("join", "FILE", "--load", file.name, *words, **more)
+
+    def test_join(self):
+        joined = self.join("--nodes", 3)
+        self.assertIn("3 machines of 2 ranks, 6 ranks\n"
+                      "collectives: 4 channels, of 2 that were searched; 2 different rings\n"
+                      "rings: 30 GB/s inside (NVL), 5 outside (PXN)\n"
+                      "trees: 20 GB/s inside (NVL), 5 outside (PXN), depth 2\n"
+                      "sends and receives: 4 channels, 1 a peer; 2 ranks go to a group together\n"
+                      "rings between machines: 6 ways from a NET to the one with the same number, 0 to another\n", joined)
+        self.assertIn(": 4 rings visit each rank and enter each machine once; 4 trees reach each rank once, and the second "
+                      "ones mirror the first; 6 ranks meet each rank once\n", joined)
+        # Machines 0 above 2 above 1, and 1 above 0 above 2. The first child is at the second rank of a chain.
+        self.assertIn("ring 0: 0 1 | 2 3 | 4 5\nring 1: 0 | 3 2 | 5 4 | 1\n"
+                      "tree 0: 0 (1 4 (5 (2 (3))))\ntree 1: 1 (0 5 (4 (3 (2))))\n"
+                      "tree 2: 2 (3 0 (1 (4 (5))))\ntree 3: 3 (2 1 (0 (5 (4))))\n", joined)
+        self.assertTrue(self.join("--nodes", 3, "--channel", 3).endswith(
+            "ring 3: 0 | 3 2 | 5 4 | 1\ntree 3: 3 (2 1 (0 (5 (4))))\n"))
+        self.assertTrue(self.join("--nodes", 3, "--rank", 5, "--channel", 0).endswith(
+            "rank 5: machine 2, number 1 of 2 there\nring 0: place 5, from 4, to 0\n"
+            "tree 0: below 4, above 2\nsends to 5 4 1 0 3 2\n"))
+        self.assertIn("1 machines of 2 ranks", self.join())
+        self.assertIn("collectives: 3 channels", self.join(NCCL_MAX_NCHANNELS=3))
+        large = self.join("--nodes", 4096)
+        self.assertIn("8192 ranks", large)
+        self.assertIn("64 ranks meet each rank once", large)
+        self.assertNotIn("ring 0:", large)
+
+    def test_join_refuses(self):
+        for words, said in ((["--rank", 6], "--rank 6: there are 6, from 0"), (["--channel", 4], "--channel 4: there are 4"),
+                            (["-R", "0"], "no rank is on device 0x1")):
+            self.assertIn(said, self.join("--nodes", 3, *words, status=1))
+        self.assertIn("found no tree on its machine", self.join(graphs=self.RINGS, status=1))
+        self.assertIn("NCCL_MAX_NCHANNELS", self.join(NCCL_MAX_NCHANNELS="many", status=1))
+        self.assertIn("--nodes", self.join("--nodes", 0, status=2))
+
     def test_some_ranks(self):
         self.assertIn("1 GPUs, 1 NETs", self.topo("show", "--ranks", "1", "FILE"))
         self.assertIn("GPU 1 ", self.topo("show", "--ranks", "1", "FILE"))
@@ -919,7 +966,7 @@ class Topo(Case):
         for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
                             (["explain", "FILE", 0], "two ends"), (["paths", "FILE", "FILE"], "one file"),
                             (["show", "-s", "FILE"], "--steps belongs to paths"),
-                            (["copy", "-N", 2, "FILE"], "--nodes belongs to show, paths, explain, graph, not to copy"),
+                            (["copy", "-N", 2, "FILE"], "--nodes belongs to show, paths, explain, graph, join, not to copy"),
                             (["graph", "-g", "star", "FILE"], '--graph "star" must be ring, tree, '), (["show", "-N", 0, "FILE"], "--nodes"),
                             (["show", "--what", "FILE"], "what")):
             self.assertIn(said, self.topo(*words, status=2))

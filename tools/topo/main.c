@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "graph/file.h"
 #include "here.h"
+#include "join.h"
 #include "options.h"
 #include "topo.h"
 
@@ -51,6 +52,14 @@ static ncclResult_t graph(const struct topo_options *o, const struct tt_topology
   return result;
 }
 
+static ncclResult_t join(const struct topo_options *o, const struct tt_xml *xml)
+{
+  const struct topo_join what = {.nodes = o->nodes, .rank = o->rank, .channel = o->channel, .load = o->load};
+  bool valid;
+  TT_TRY(topo_join(xml, &what, &valid));
+  return valid ? ncclSuccess : TT_FAIL(ncclInternalError, "what was joined is wrong; please report it");
+}
+
 /* Reads the file, or looks at this machine, and leaves out who does not take part. */
 static ncclResult_t read_file(struct topo_options *o, struct tt_xml **xml)
 {
@@ -61,13 +70,14 @@ static ncclResult_t read_file(struct topo_options *o, struct tt_xml **xml)
     result = topo_select(whole, o->ranks, xml);
     tt_xml_free(whole);
   }
-  if (result == ncclSuccess && o->rank < 0) o->rank = topo_lowest_rank(*xml);
+  if (result == ncclSuccess && o->rank < 0 && strcmp(o->command, "join") != 0) o->rank = topo_lowest_rank(*xml);
   return result;
 }
 
 static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml, struct tt_topology **t)
 {
   if (strcmp(o->command, "copy") == 0) return tt_xml_write(xml, stdout);
+  if (strcmp(o->command, "join") == 0) return join(o, xml);
   ncclResult_t result = make(o, xml, t);
   if (result != ncclSuccess) return result;
   if (strcmp(o->command, "show") == 0) topo_show(*t);

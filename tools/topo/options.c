@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "graph/graph.h"
+#include "graph/join_rules.h"
 #include "topo.h"
 
 /* Each option belongs to the commands that list its letter. */
@@ -17,42 +18,55 @@ static const struct command {
                 {"paths", "one file, or --here", "rRNsHS", 1},
                 {"explain", "a file, or --here, and two ends: FILE A B", "rRNHS", 3},
                 {"graph", "one file, or --here", "rRNgldLHS", 1},
+                {"join", "one file, or --here", "rRNlcHS", 1},
                 {"copy", "one file, or --here", "RHS", 1}};
 
-static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},  {"ranks", required_argument, NULL, 'R'},
-                                      {"nodes", required_argument, NULL, 'N'}, {"steps", no_argument, NULL, 's'},
-                                      {"graph", required_argument, NULL, 'g'}, {"load", required_argument, NULL, 'l'},
-                                      {"dump", required_argument, NULL, 'd'},  {"links", no_argument, NULL, 'L'},
-                                      {"here", no_argument, NULL, 'H'},        {"sysfs", required_argument, NULL, 'S'},
-                                      {"help", no_argument, NULL, 'h'},        {0}};
+static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},
+                                      {"ranks", required_argument, NULL, 'R'},
+                                      {"nodes", required_argument, NULL, 'N'},
+                                      {"steps", no_argument, NULL, 's'},
+                                      {"graph", required_argument, NULL, 'g'},
+                                      {"load", required_argument, NULL, 'l'},
+                                      {"dump", required_argument, NULL, 'd'},
+                                      {"links", no_argument, NULL, 'L'},
+                                      {"here", no_argument, NULL, 'H'},
+                                      {"sysfs", required_argument, NULL, 'S'},
+                                      {"channel", required_argument, NULL, 'c'},
+                                      {"help", no_argument, NULL, 'h'},
+                                      {0}};
 
 static void help(FILE *out)
 {
-  fputs(
-      "tutti-topo: what a topology file says of a machine, or this machine of itself\n\n"
-      "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
-      "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
-      "  tutti-topo explain FILE A B\n"
-      "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
-      "  tutti-topo graph FILE   rings, trees and other graphs of a file: their channels, and how much of the links "
-      "they use\n"
-      "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
-      "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
-      "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
-      "      --sysfs DIR  --here: a copy of /sys\n"
-      "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the lowest)\n"
-      "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
-      "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
-      "  -s, --steps      paths: also each path, node by node\n"
-      "  -g, --graph KIND graph: only ring, tree, collnetchain, nvls or collnetdirect\n"
-      "  -l, --load FILE  graph: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
-      "  -d, --dump FILE  graph: also write a graph file\n"
-      "  -L, --links      graph: each link that is used, not those that are alike as one\n"
-      "  -h, --help\n\n"
-      "These variables are obeyed:\n",
-      out);
+  fputs("tutti-topo: what a topology file says of a machine, or this machine of itself\n\n"
+        "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
+        "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
+        "  tutti-topo explain FILE A B\n"
+        "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
+        "  tutti-topo graph FILE   rings, trees and other graphs of a file: their channels, and how much of the links "
+        "they use\n"
+        "  tutti-topo join FILE    rings and trees over as many machines as --nodes says, proved\n"
+        "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
+        "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
+        "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
+        "      --sysfs DIR  --here: a copy of /sys\n"
+        "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the "
+        "lowest);\n"
+        "                   join: this rank's place\n"
+        "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
+        "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
+        "  -s, --steps      paths: also each path, node by node\n"
+        "  -c, --channel N  join: only this channel\n"
+        "  -g, --graph KIND graph: only ring, tree, collnetchain, nvls or collnetdirect\n"
+        "  -l, --load FILE  graph, join: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
+        "  -d, --dump FILE  graph: also write a graph file\n"
+        "  -L, --links      graph: each link that is used, not those that are alike as one\n"
+        "  -h, --help\n\n"
+        "These variables are obeyed:\n",
+        out);
   const char *name, *meaning;
-  for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-24s%s\n", name, meaning);
+  for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-30s%s\n", name, meaning);
+  fputs("and by join:\n", out);
+  for (int i = 0; tt_join_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-30s%s\n", name, meaning);
   fputs("\nExit status: 0 good, 1 the file or a variable was refused, 2 wrong usage, 3 the output failed\n", out);
 }
 
@@ -84,6 +98,8 @@ static bool take(struct topo_options *o, int flag)
     return number(optarg, "--rank", 0, &o->rank);
   case 'N':
     return number(optarg, "--nodes", 1, &o->nodes);
+  case 'c':
+    return number(optarg, "--channel", 0, &o->channel);
   case 'g':
     return kind(optarg, &o->graph);
   case 'R':
@@ -143,8 +159,8 @@ static bool belong(const struct command *command, const char *given)
 int topo_options_parse(struct topo_options *o, int argc, char **argv)
 {
   char given[TT_COUNT(flags) + 1] = "";
-  *o = (struct topo_options){.nodes = 1, .rank = -1, .graph = -1};
-  for (int flag; (flag = getopt_long(argc, argv, "r:R:N:sg:l:d:Lh", flags, NULL)) != -1;) {
+  *o = (struct topo_options){.nodes = 1, .rank = -1, .graph = -1, .channel = -1};
+  for (int flag; (flag = getopt_long(argc, argv, "r:R:N:sg:l:d:Lc:h", flags, NULL)) != -1;) {
     if (flag == 'h') {
       help(stdout);
       return TOPO_GOOD;
@@ -164,8 +180,9 @@ int topo_options_parse(struct topo_options *o, int argc, char **argv)
     return TOPO_USAGE;
   }
   if (!belong(command, given)) return TOPO_USAGE;
-  if (strcmp(command->name, "graph") == 0 && !o->load) {
-    fputs("tutti-topo: graph takes a graph file, as in: tutti-topo graph FILE --load GRAPHS\n", stderr);
+  if (strchr(command->options, 'l') && !o->load) {
+    fprintf(stderr, "tutti-topo: %s takes a graph file, as in: tutti-topo %s FILE --load GRAPHS\n", command->name,
+            command->name);
     return TOPO_USAGE;
   }
   o->command = command->name;

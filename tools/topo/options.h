@@ -12,7 +12,8 @@ struct topo_options {
   int rank;          /* -1: the lowest that takes part */
   int nodes;
   bool steps, links;
-  int graph; /* enum tt_graph_kind; -1: all */
+  int channel; /* -1: all */
+  int graph;   /* enum tt_graph_kind; -1: all */
   const char *load, *dump;
 };
 
