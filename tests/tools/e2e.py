@@ -932,23 +932,56 @@ class Topo(Case):
 
     def test_explain(self):
         why = self.topo("explain", "FILE", 0, "gpu1")
-        self.assertIn("path: NVL, 80 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)
-        self.assertIn("peer memory: yes, their best path is NVL, the farthest allowed PXB ", why)
+        self.assertIn("best path: NVL, 80 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)
+        self.assertIn("peer memory: yes: NVL is no farther than PXB, which is allowed by default (NCCL_P2P_LEVEL)\n", why)
         self.assertIn("\n=> peer memory\n", why)
         why = self.topo("explain", "FILE", 0, 1, NCCL_P2P_DISABLE=1)
-        self.assertIn("path: PHB, 24 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0 -PCI-> CPU 1 "
-                      "-PCI-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)  # by the CPU of the second
-        self.assertIn("peer memory: no, their best path is NVL, the farthest allowed LOC ", why)
-        self.assertIn("network instead: no, they reach NETs without a CPU at 12.5 and 0 GB/s, each other at 24\n", why)
-        self.assertIn("\n=> memory of the host\n", why)
+        self.assertIn("best path: NVL, 80 GB/s", why)
+        self.assertIn("peer memory: no: NCCL_P2P_DISABLE is 1\n", why)
+        self.assertIn("network instead: no: they reach NETs without a CPU at 12.5 and 0 GB/s, each other at 24 ", why)
+        self.assertIn("\n=> memory of the host\n   by this path: PHB, 24 GB/s: GPU 0 -LOC-> DEV 0000:11:00.0 -NVL-> "
+                      "DEV 0000:21:00.0 -PCI-> CPU 1 -PCI-> DEV 0000:21:00.0 -LOC-> GPU 1\n", why)  # that of the second
+        why = self.topo("explain", "FILE", 1, 0, NCCL_P2P_LEVEL="LOC")
+        self.assertIn("peer memory: no: NVL is farther than LOC, which NCCL_P2P_LEVEL allows\n", why)
         why = self.topo("explain", "FILE", 0, 1, NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)
-        self.assertEqual(why, "=> network; GPU 1 is reached over the network only from here (see --rank)\n")
+        self.assertIn("memory of the host: no: NCCL_SHM_DISABLE is 1\n=> network\n"
+                      "   GPU 0 sends by NET 0 (GPUDirect), GPU 1 receives by NET 0 (memory of the host)\n"
+                      "   GPU 1 sends by NET 0 (memory of the host), GPU 0 receives by NET 0 (GPUDirect)\n", why)
+        self.assertEqual(self.topo("explain", "FILE", 1, 1), "a rank reaches itself by its own memory\n")
+
+    def test_explain_network(self):
+        # Without NVLink, and with a NIC for each GPU on its switch, the network is better than the way between CPUs.
+        below = ('<pci busid="0000:20:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">'
+                 '<pci busid="0000:22:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16"><nic>'
+                 '<net dev="2" speed="400000" guid="0x2" gdr="1"/></nic></pci>')
+        apart = re.sub(r" *<nvlink.*\n", "", self.MACHINE).replace('modelid="143"', 'modelid="85"')
+        apart = apart.replace('<pci busid="0000:21:00.0"', below + '<pci busid="0000:21:00.0"')
+        apart = apart.replace("  </cpu>\n</system>", "</pci></cpu></system>")
+        why = self.topo("explain", "FILE", 0, 1, text=apart)
+        self.assertIn("peer memory: no: SYS is farther than PXB, which is allowed by default (NCCL_P2P_LEVEL)\n", why)
+        self.assertIn("network instead: yes: they reach NETs without a CPU at 12.5 and 24 GB/s, each other at 10 ", why)
+        self.assertIn("\n=> network\n   GPU 0 sends by NET 0 (GPUDirect), GPU 1 receives by NET 2 (GPUDirect)\n", why)
+        why = self.topo("explain", "FILE", 0, 1, text=apart, NCCL_NET_DISABLE_INTRA=1)
+        self.assertIn("network instead: no: NCCL_NET_DISABLE_INTRA is 1\n", why)
+        self.assertIn("\n=> memory of the host\n", why)
+
+    def test_explain_a_net(self):
         why = self.topo("explain", "FILE", 1, "net0")
-        self.assertIn("through another GPU: GPU 0, the nearest to that NET; alone: SYS, 12.5 GB/s\n", why)
-        self.assertIn("GPUDirect, sending: yes, distance PIX of GPU 0, the farthest allowed P2C ", why)
+        self.assertIn("through another GPU: yes: GPU 0, the nearest to that NET; alone: SYS, 12.5 GB/s (NCCL_PXN_DISABLE)\n", why)
+        self.assertIn("GPUDirect, sending: yes: PIX is no farther than P2C, which is allowed by default (NCCL_NET_GDR_LEVEL)\n"
+                      "  of GPU 0, which sends for this one\n", why)
+        self.assertIn("\n=> sends from the memory of GPU 0, receives into that of GPU 1\n", why)
         why = self.topo("explain", "FILE", 1, "net0", NCCL_PXN_DISABLE=1)
-        self.assertIn("through another GPU: no (NCCL_PXN_DISABLE)\n", why)
-        self.assertIn("GPUDirect, receiving: no, distance SYS, ", why)
+        self.assertIn("through another GPU: no: NCCL_PXN_DISABLE is 1\n", why)
+        self.assertIn("GPUDirect, receiving: no: SYS is farther than P2C, ", why)
+        self.assertIn("\n=> sends from the memory of the host, receives into that of the host\n", why)
+        why = self.topo("explain", "FILE", 0, "net0", NCCL_NET_GDR_READ=0)
+        self.assertIn("through another GPU: no: it is the nearest to that NET itself\n", why)
+        self.assertIn("GPUDirect, sending: no: NCCL_NET_GDR_READ is 0\nGPUDirect, receiving: yes: PIX ", why)
+        why = self.topo("explain", "FILE", 0, "net0", NCCL_NET_GDR_LEVEL="LOC")
+        self.assertIn("GPUDirect, sending: no: PHB is farther than LOC, which NCCL_NET_GDR_LEVEL allows\n", why)
+        for what, said in (('gdr="1"/>', "no: the NET cannot"), ('rank="0" gdr="1"', "no: the GPU cannot")):
+            self.assertIn(said, self.topo("explain", "FILE", 0, "net0", text=self.MACHINE.replace(what, what.replace("1", "0", 1))))
 
     def test_copy(self):
         self.assertEqual(self.topo("copy", "FILE"), self.MACHINE)
@@ -966,7 +999,8 @@ class Topo(Case):
         for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
                             (["explain", "FILE", 0], "two ends"), (["paths", "FILE", "FILE"], "one file"),
                             (["show", "-s", "FILE"], "--steps belongs to paths"),
-                            (["copy", "-N", 2, "FILE"], "--nodes belongs to show, paths, explain, graph, join, not to copy"),
+                            (["explain", "-r", 0, "FILE", 0, 1], "--rank belongs to show, paths, graph"),
+                            (["copy", "-N", 2, "FILE"], "--nodes belongs to show, paths, explain, graph"),
                             (["graph", "-g", "star", "FILE"], '--graph "star" must be ring, tree, '), (["show", "-N", 0, "FILE"], "--nodes"),
                             (["show", "--what", "FILE"], "what")):
             self.assertIn(said, self.topo(*words, status=2))

@@ -21,26 +21,6 @@ static ncclResult_t make(const struct topo_options *o, const struct tt_xml *xml,
   return tt_topology_create(xml, &rules, o->rank, nranks, t);
 }
 
-/* The same machine with no rule that changes a path. */
-static bool explain(const struct topo_options *o, const struct tt_xml *xml, const struct tt_topology *t)
-{
-  struct tt_topology_rules none = tt_topology_rules_default();
-  struct tt_topology *machine;
-  char error[256];
-  none.peer_level = none.gpu_direct_level = TT_PATH_SYS;
-  none.net_intra = none.pxn = false;
-  none.relays = t->rules.relays;
-  bool good = tt_topology_create(xml, &none, o->rank, 0, &machine) == ncclSuccess;
-  if (!good) {
-    fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
-    return false;
-  }
-  good = topo_explain(t, machine, o->ends[0], o->ends[1], error, sizeof(error));
-  if (!good) fprintf(stderr, "tutti-topo: %s\n", error);
-  tt_topology_free(machine);
-  return good;
-}
-
 /* What a graph file has. */
 static ncclResult_t graph(const struct topo_options *o, const struct tt_topology *t)
 {
@@ -80,6 +60,8 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
   if (strcmp(o->command, "join") == 0) return join(o, xml);
   ncclResult_t result = make(o, xml, t);
   if (result != ncclSuccess) return result;
+  if (strcmp(o->command, "explain") == 0)
+    return topo_explain(xml, &(*t)->rules, (*t)->nranks * o->nodes, o->ends[0], o->ends[1]);
   if (strcmp(o->command, "show") == 0) topo_show(*t);
   if (strcmp(o->command, "show") == 0 && o->here) {
     TT_TRY(topo_matrix(xml));
@@ -100,7 +82,6 @@ int main(int argc, char **argv)
   if (result == ncclSuccess) result = work(&o, xml, &t);
   if (result != ncclSuccess) fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
   status = result == ncclSuccess ? TOPO_GOOD : result == ncclSystemError ? TOPO_FAILED : TOPO_REFUSED;
-  if (result == ncclSuccess && strcmp(o.command, "explain") == 0 && !explain(&o, xml, t)) status = TOPO_REFUSED;
   tt_topology_free(t);
   tt_xml_free(xml);
   if (fflush(stdout) == 0 && !ferror(stdout)) return status;

@@ -16,7 +16,7 @@ static const struct command {
   int noperands;
 } commands[] = {{"show", "one file, or --here", "rRNHS", 1},
                 {"paths", "one file, or --here", "rRNsHS", 1},
-                {"explain", "a file, or --here, and two ends: FILE A B", "rRNHS", 3},
+                {"explain", "a file, or --here, and two ends: FILE A B", "RNHS", 3},
                 {"graph", "one file, or --here", "rRNgldLHS", 1},
                 {"join", "one file, or --here", "rRNlcHS", 1},
                 {"copy", "one file, or --here", "RHS", 1}};

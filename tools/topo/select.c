@@ -57,7 +57,7 @@ static ncclResult_t copy_element(const struct tt_xml *from, int e, const bool *c
   for (int a = from->elements[e].attributes; a >= 0; a = from->attributes[a].next) {
     const struct tt_xml_attribute *attribute = &from->attributes[a];
     int64_t rank;
-    bool ranks = tt_xml_is(from, e, "gpu") && strcmp(attribute->name, "rank") == 0;
+    bool ranks = chosen && tt_xml_is(from, e, "gpu") && strcmp(attribute->name, "rank") == 0;
     bool left_out = ranks && tt_text_int(attribute->value, &rank) && rank >= 0 && rank < MOST_RANKS && !chosen[rank];
     if (!left_out) TT_TRY(tt_xml_set(to, element, attribute->name, attribute->value));
   }
@@ -69,8 +69,10 @@ ncclResult_t topo_select(const struct tt_xml *xml, const char *list, struct tt_x
   bool *chosen = NULL;
   struct tt_xml *copy = NULL;
   ncclResult_t result;
-  TT_TRY_GOTO(TT_CALLOC(&chosen, MOST_RANKS), result, out);
-  TT_TRY_GOTO(read_list(xml, list, chosen), result, out);
+  if (list) {
+    TT_TRY_GOTO(TT_CALLOC(&chosen, MOST_RANKS), result, out);
+    TT_TRY_GOTO(read_list(xml, list, chosen), result, out);
+  }
   TT_TRY_GOTO(tt_xml_create(xml->source, &copy), result, out);
   /* Elements are in the order of the file, so that parents come first and have the same index in the copy. */
   for (int e = 0; e < xml->count; e++) TT_TRY_GOTO(copy_element(xml, e, chosen, copy), result, out);

@@ -17,17 +17,18 @@ void topo_paths(const struct tt_topology *topology, bool steps);
 
 /* Prints the nodes of a path after its first. */
 void topo_walk(const struct tt_topology *topology, const struct tt_path *path);
-/* Why two ends, named as on the command line, are connected as they are. `machine` has the paths that there would be
- * without rules. False: `error` is a sentence. */
-bool topo_explain(const struct tt_topology *topology, const struct tt_topology *machine, const char *a, const char *b,
-                  char *error, size_t size);
+/* Why two ends, named as on the command line, are connected as they are, with all rules, in a job of `nranks` ranks (0:
+ * those of the file). */
+ncclResult_t topo_explain(const struct tt_xml *xml, const struct tt_topology_rules *rules, int nranks, const char *a,
+                          const char *b);
 
 /* Graphs, of one kind or (-1) all: their channels and what they use of the links; `links`: of each. */
 ncclResult_t topo_graph(const struct tt_topology *topology, struct tt_graph *const graphs[TT_GRAPH_KINDS], int only,
                         bool links);
 ncclResult_t topo_loads(const struct tt_topology *topology, const struct tt_graph *graph, bool each);
 
-/* A copy of a file in which only the GPUs of some ranks have one. ncclInvalidArgument: the list is wrong. */
+/* A copy of a file, in which only the GPUs of some ranks have one (NULL: all). ncclInvalidArgument: the list is wrong.
+ */
 ncclResult_t topo_select(const struct tt_xml *xml, const char *list, struct tt_xml **copy);
 int topo_lowest_rank(const struct tt_xml *xml);
 
