@@ -9,10 +9,19 @@
 #include "base/check.h"
 #include "base/param.h"
 #include "transport/collnet.h"
+#include "transport/relay.h"
 
 #define ABORT_POLL_MS 100
 /* A peer that has left the communicator may have answered before: what it said is read within this time. */
 #define LEFT_NS 500000000u
+
+static ncclResult_t listen_to_peers(struct tt_connect *connect)
+{
+  TT_TRY(
+      tt_bootstrap_set_handler(connect->bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, tt_connect_receive, connect));
+  connect->listens = true;
+  return tt_relay_open(connect->env, connect->bootstrap);
+}
 
 ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap, struct tt_connect **out)
 {
@@ -30,10 +39,8 @@ ncclResult_t tt_connect_create(struct tt_transport_env *env, struct tt_bootstrap
   pthread_cond_init(&connect->work, &attr);
   pthread_condattr_destroy(&attr);
   ncclResult_t result = TT_CALLOC(&connect->peers, (size_t)env->nranks);
-  if (result == ncclSuccess && env->nranks > 1)
-    result = tt_bootstrap_set_handler(bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, tt_connect_receive, connect);
+  if (result == ncclSuccess && env->nranks > 1) result = listen_to_peers(connect);
   if (result != ncclSuccess) {
-    connect->bootstrap = NULL;
     tt_connect_destroy(connect);
     return result;
   }
@@ -69,10 +76,10 @@ void tt_connect_set_check(struct tt_connect *connect, tt_connect_check *check, v
 void tt_connect_destroy(struct tt_connect *connect)
 {
   if (!connect) return;
-  if (connect->bootstrap && connect->env->nranks > 1)
-    tt_bootstrap_set_handler(connect->bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, NULL, NULL);
+  if (connect->listens) tt_bootstrap_set_handler(connect->bootstrap, TT_TAG_CONNECT, TT_TAG_CONNECT_MASK, NULL, NULL);
   tt_connect_stop_worker(connect);
   for (int p = 0; connect->peers && p < connect->env->nranks; p++) destroy_peer(connect, connect->peers[p]);
+  tt_relay_close(connect->env);
   while (connect->letters) {
     struct tt_letter *next = connect->letters->next;
     free(connect->letters);

@@ -59,6 +59,7 @@ struct tt_connect {
   pthread_cond_t work;    /* for the worker */
   struct tt_letter *letters, **letters_end;
   struct tt_entry *fresh; /* ACTIVE now, not yet seen by the worker */
+  bool listens;           /* to the bootstrap */
   bool stop, running, joinable;
   pthread_t worker;
   _Atomic size_t bytes;

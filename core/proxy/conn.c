@@ -61,6 +61,17 @@ static ncclResult_t find_pool(struct tt_proxy_conn *conn)
   return ncclSuccess;
 }
 
+void tt_proxy_conn_add(struct tt_proxy_conn *conn)
+{
+  struct tt_proxy *proxy = conn->proxy;
+  pthread_mutex_lock(&proxy->lock);
+  conn->next = proxy->conns;
+  conn->link = &proxy->conns;
+  if (conn->next) conn->next->link = &conn->next;
+  proxy->conns = conn;
+  pthread_mutex_unlock(&proxy->lock);
+}
+
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
                                   struct tt_proxy_conn **out)
 {
@@ -89,12 +100,7 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   tt_proxy_link_count(conn->wire, 1);
   /* A sender waits until it is granted the first unit. */
   if (conn->pool && config->send) atomic_store(config->conn->head, conn->granted - TT_SLOTS);
-  pthread_mutex_lock(&proxy->lock);
-  conn->next = proxy->conns;
-  conn->link = &proxy->conns;
-  if (conn->next) conn->next->link = &conn->next;
-  proxy->conns = conn;
-  pthread_mutex_unlock(&proxy->lock);
+  tt_proxy_conn_add(conn);
   *out = conn;
 out:
   if (result != ncclSuccess) {
@@ -132,14 +138,9 @@ void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
   if (conn->pool) tt_proxy_pool_count(conn->pool, -1);
 }
 
-void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
+/* Gives up what the connection has of its network connection. Called with the proxy's lock held. */
+static void leave_wire(struct tt_proxy_conn *conn)
 {
-  if (!conn) return;
-  struct tt_proxy *proxy = conn->proxy;
-  pthread_mutex_lock(&proxy->lock);
-  *conn->link = conn->next;
-  if (conn->next) conn->next->link = conn->link;
-  tt_proxy_conn_rest(conn);
   pthread_mutex_lock(&conn->wire->lock);
   conn->wire->conns--;
   tt_proxy_group_forget(conn);
@@ -148,6 +149,17 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   pthread_mutex_unlock(&conn->wire->lock);
   tt_proxy_link_release(conn->wire);
   if (conn->pool) tt_proxy_pooled_close(conn);
+}
+
+void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
+{
+  if (!conn) return;
+  struct tt_proxy *proxy = conn->proxy;
+  pthread_mutex_lock(&proxy->lock);
+  *conn->link = conn->next;
+  if (conn->next) conn->next->link = conn->link;
+  tt_proxy_conn_rest(conn);
+  if (conn->wire) leave_wire(conn);
   pthread_mutex_unlock(&proxy->lock);
   free(conn->operations);
   free(conn);

@@ -6,6 +6,7 @@
 #include "proxy/link.h"
 #include "proxy/pool.h"
 #include "proxy/proxy.h"
+#include "proxy/remote.h"
 
 struct tt_proxy_pool_entry {
   struct tt_proxy_pool_entry *next;
@@ -51,8 +52,12 @@ struct tt_proxy_conn {
   struct tt_proxy_conn *next, **link;
   struct tt_proxy_conn *active_next, **active_link;
   struct tt_proxy_conn_config config;
-  struct tt_proxy_link *wire; /* whose comm it uses */
-  bool ready;                 /* in the link's list */
+  struct tt_proxy_link *wire; /* whose comm it uses; NULL: another rank's proxy serves it (remote.c) */
+  struct tt_proxy_desk *desk; /* with that rank */
+  struct tt_doorbell *relay_bell;
+  int relay;
+  uint64_t rung; /* the tail of which the relay was told */
+  bool ready;    /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];
   bool registered[TT_NUM_PROTOCOLS];
@@ -82,6 +87,10 @@ static inline bool tt_proxy_before(uint64_t a, uint64_t b)
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
 /* The same for all that reduces. */
 ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved);
+/* The same for a connection that another rank's proxy serves. */
+ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved);
+/* Makes the connection one of its proxy's. */
+void tt_proxy_conn_add(struct tt_proxy_conn *conn);
 /* The connection has nothing left to do. Called with the lock held. */
 void tt_proxy_conn_rest(struct tt_proxy_conn *conn);
 /* Gives back a transfer's own registration. Called with the link's lock held. */

@@ -44,7 +44,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   pthread_mutex_lock(&proxy->lock);
   for (struct tt_proxy_conn *conn = proxy->active, *next; conn && proxy->error == ncclSuccess; conn = next) {
     next = conn->active_next;
-    proxy->error = tt_proxy_conn_advance(conn, moved);
+    proxy->error = conn->desk ? tt_proxy_remote_advance(conn, moved) : tt_proxy_conn_advance(conn, moved);
     if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
   }
   if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);

@@ -43,6 +43,7 @@ struct tt_proxy_conn_config {
   const char *label; /* "NET/Socket/0", copied */
   int pool_units;    /* 0: conn->slots are its own; else of the pool it draws from (TT_CONN_POOLED) */
   int device;        /* of the network, of which there is one pool a direction */
+  bool foreign;      /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
                                   struct tt_proxy_conn **out);

@@ -36,7 +36,7 @@ static ncclResult_t prepare(struct tt_proxy_conn *conn, uint64_t step, int proto
       return bad(conn, step, "lies outside its buffer", (size_t)(uint32_t)offset, TT_SLOTS * slot_bytes);
     data = device->slots[protocol] + offset;
     limit = TT_SLOTS * slot_bytes - (size_t)offset;
-  } else if (mode == TT_FIFO_POINTER) {
+  } else if (mode == TT_FIFO_POINTER && !conn->config.foreign) {
     data = entry->pointer;
     limit = conn->config.max_bytes;
   } else if (mode != TT_FIFO_NORMAL) {

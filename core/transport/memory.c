@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
-#include "transport/arena.h"
 
 struct peer {
   int number; /* among the resources' ranks */
@@ -141,27 +140,12 @@ ncclResult_t tt_peer_memory_reach(struct tt_peer_memory *memory, int rank, bool 
 
 ncclResult_t tt_peer_memory_map(struct tt_peer_memory *memory, int rank, uint64_t offset, size_t bytes, void **ptr)
 {
-  const struct tt_peer_info *info = tt_resources_info(memory->resources, memory->peers[rank].number);
-  struct tt_arena *arena;
-  int fd;
-  *ptr = NULL;
-  TT_TRY(tt_resources_reach(memory->resources, memory->peers[rank].number, &arena, &fd));
-  if (arena) {
-    *ptr = tt_arena_at(arena, offset, bytes);
-    if (*ptr) return ncclSuccess;
-    return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which is not in its memory", rank, bytes,
-                   (unsigned long long)offset);
-  }
-  if (fd >= 0) return tt_shm_map(fd, offset, bytes, ptr);
-  return TT_FAIL(ncclRemoteError,
-                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has ended, or is short of "
-                 "open files, as its log says then",
-                 rank, info->host, info->pid);
+  return tt_resources_map(memory->resources, memory->peers[rank].number, rank, offset, bytes, ptr);
 }
 
 void tt_peer_memory_unmap(struct tt_peer_memory *memory, int rank, void *ptr, size_t bytes)
 {
-  if (ptr && !tt_resources_is_local(memory->resources, memory->peers[rank].number)) tt_shm_unmap(ptr, bytes);
+  tt_resources_unmap(memory->resources, memory->peers[rank].number, ptr, bytes);
 }
 
 ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, uint64_t offset,

@@ -1,7 +1,8 @@
 /* Ranks that a net plugin connects. The receiving end listens and tells its handle; the sending end connects to it;
  * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone.
  * Connections of point-to-point operations, and of collectives that work like them, take them from the proxy's pool:
- * many ranks may have such connections, of which few are in use at a time.
+ * many ranks may have such connections, of which few are in use at a time. What goes through another rank's proxy lies
+ * in memory that this rank shares with that (relay.h); the receiving end does not know of it.
  *
  * Handshake: version, role, device, bytes of each slot; the receiving end adds the plugin's handle, and the number of
  * the network connection if it is one that several share (net_link.h), else 0. */
@@ -15,13 +16,15 @@
 #include "base/param.h"
 #include "transport/buffers.h"
 #include "transport/net_link.h"
+#include "transport/relay.h"
 #include "transport/wire.h"
 
 #define NET_VERSION 2
 
 struct net_resources {
   struct tt_buffers buffers;
-  int device;
+  int device, relay; /* relay: whose proxy sends; this rank: none */
+  struct tt_relayed relayed;
   size_t max_bytes;
   int max_recvs;
   bool parsed;
@@ -47,6 +50,23 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   else
     return true;
   return false;
+}
+
+static bool has_pools(const struct tt_transport_env *env)
+{
+  return tt_param_int(TT_PARAM_NCCL_NET_SHARED_BUFFERS) != 0 && env->device &&
+         (env->device->features & TT_DEVICE_POOLED) && !tt_transport_device_memory(env);
+}
+
+bool tt_transport_pools(const struct tt_transport_env *env, int peer)
+{
+  char reason[192];
+  return has_pools(env) && peer >= 0 && !tt_transport_peer.can(env, env->rank, peer, reason, sizeof(reason));
+}
+
+static bool pooled(const struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  return has_pools(env) && tt_connect_index_point_to_point(connector->index);
 }
 
 /* Without a route: spreads the channels of all ranks of a node over its devices; what ranks of a process share, by who
@@ -89,28 +109,12 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
     route = spread(env, connector, ndev);
   TT_TRY(check_route(env, connector, &route, ndev));
   resources->device = route.device;
+  resources->relay = pooled(env, connector) ? env->rank : route.rank;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
   resources->max_recvs = props.maxRecvs;
   return ncclSuccess;
-}
-
-static bool has_pools(const struct tt_transport_env *env)
-{
-  return tt_param_int(TT_PARAM_NCCL_NET_SHARED_BUFFERS) != 0 && env->device &&
-         (env->device->features & TT_DEVICE_POOLED) && !tt_transport_device_memory(env);
-}
-
-bool tt_transport_pools(const struct tt_transport_env *env, int peer)
-{
-  char reason[192];
-  return has_pools(env) && peer >= 0 && !tt_transport_peer.can(env, env->rank, peer, reason, sizeof(reason));
-}
-
-static bool pooled(const struct tt_transport_env *env, const struct tt_connector *connector)
-{
-  return has_pools(env) && tt_connect_index_point_to_point(connector->index);
 }
 
 /* Counters, FIFO and slots; without the slots where they come from a pool. */
@@ -152,8 +156,12 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   connector->resources = resources;
   connector->conn.peer = connector->peer;
   TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
-  TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
+  resources->relay = env->rank;
   TT_TRY(choose_device(env, connector, resources));
+  if (resources->relay != env->rank)
+    TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
+  else
+    TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
@@ -208,8 +216,11 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
 static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
 {
   const struct net_resources *resources = connector->resources;
-  snprintf(text, size, "NET/%s/%d%s", tt_net_name(env->net), resources ? resources->device : -1,
-           connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "");
+  const char *shared = connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "";
+  if (resources && resources->relay != env->rank)
+    snprintf(text, size, "NET/%s/%d(%d)", tt_net_name(env->net), resources->device, resources->relay);
+  else
+    snprintf(text, size, "NET/%s/%d%s", tt_net_name(env->net), resources ? resources->device : -1, shared);
 }
 
 static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connector *connector)
@@ -233,6 +244,17 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   return ncclSuccess;
 }
 
+static ncclResult_t connect_relayed(struct tt_transport_env *env, struct tt_connector *connector, bool *done)
+{
+  struct net_resources *resources = connector->resources;
+  char text[64];
+  if (resources->offer.id != 0)
+    return TT_FAIL(ncclInternalError, "rank %d offers a shared network connection to one that goes through rank %d",
+                   connector->peer, resources->relay);
+  label(env, connector, text, sizeof(text));
+  return tt_relayed_connect(env, connector, &resources->relayed, resources->offer.handle, text, done);
+}
+
 /* Over a network connection of its own. */
 static ncclResult_t connect_alone(struct tt_transport_env *env, const struct tt_connector *connector)
 {
@@ -251,6 +273,7 @@ static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connecto
   struct net_resources *resources = connector->resources;
   *done = false;
   if (!resources->parsed) TT_TRY(parse(connector, handshake, resources));
+  if (resources->relay != env->rank) return connect_relayed(env, connector, done);
   if (connector->send && resources->offer.id != 0 && !resources->link)
     TT_TRY(tt_net_link_join(env, connector, resources->device, &resources->offer, &resources->link));
   if (resources->link)
@@ -274,6 +297,7 @@ static void close_net(struct tt_transport_env *env, struct tt_connector *connect
   if (resources->comm && !connector->send) tt_net_close_recv(env->net, resources->comm);
   tt_proxy_link_release(resources->wire);
   tt_net_link_leave(env, resources->link);
+  if (resources->relay != env->rank) tt_relayed_close(env, &resources->relayed);
   if (resources->block) munmap(resources->block, resources->block_bytes);
   free(resources);
   connector->resources = NULL;

@@ -218,3 +218,29 @@ bool tt_resources_is_local(struct tt_resources *resources, int rank)
   pthread_mutex_unlock(&resources->lock);
   return local;
 }
+
+ncclResult_t tt_resources_map(struct tt_resources *resources, int rank, int name, uint64_t offset, size_t bytes,
+                              void **ptr)
+{
+  const struct tt_peer_info *info = &resources->infos[rank];
+  struct tt_arena *arena;
+  int fd;
+  *ptr = NULL;
+  TT_TRY(tt_resources_reach(resources, rank, &arena, &fd));
+  if (arena) {
+    *ptr = tt_arena_at(arena, offset, bytes);
+    if (*ptr) return ncclSuccess;
+    return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which is not in its memory", name, bytes,
+                   (unsigned long long)offset);
+  }
+  if (fd >= 0) return tt_shm_map(fd, offset, bytes, ptr);
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d (%s, process %d) does not hand out its shared memory any more: it has ended, or is short of "
+                 "open files, as its log says then",
+                 name, info->host, info->pid);
+}
+
+void tt_resources_unmap(struct tt_resources *resources, int rank, void *ptr, size_t bytes)
+{
+  if (ptr && !tt_resources_is_local(resources, rank)) tt_shm_unmap(ptr, bytes);
+}

@@ -38,6 +38,11 @@ const struct tt_peer_info *tt_resources_info(const struct tt_resources *resource
 /* Another rank's memory: reached at the first call, which may wait, bounded. Either in this process (*arena), or by a
  * descriptor (*fd), or not at all (NULL and -1). Both stay the object's. Fails only for this side's faults. */
 ncclResult_t tt_resources_reach(struct tt_resources *resources, int rank, struct tt_arena **arena, int *fd);
+/* Maps a block of another rank's memory. ncclRemoteError if the block lies outside, or the memory cannot be had.
+ * `name`: the rank's number in errors. */
+ncclResult_t tt_resources_map(struct tt_resources *resources, int rank, int name, uint64_t offset, size_t bytes,
+                              void **ptr);
+void tt_resources_unmap(struct tt_resources *resources, int rank, void *ptr, size_t bytes); /* NULL is allowed */
 /* Whether it was reached in this process. Does not ask. */
 bool tt_resources_is_local(struct tt_resources *resources, int rank);
 /* A descriptor of another object of that rank, the caller's to close. Bounded; ncclRemoteError if it is not handed out.

@@ -28,9 +28,11 @@ struct tt_reach;         /* transport/reach.h */
 struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
 struct tt_net_links;     /* transport/net_link.h */
+struct tt_relay;         /* transport/relay.h */
 
 /* Which network device an end of a connection uses, and in which rank's proxy it lives: this rank's, or for sending
- * another's of this host, through which the data goes then (PXN). Each end chooses its own. */
+ * another's of this host, through which the data goes then (PXN, transport/relay.h). Each end chooses its own.
+ * Connections with slots of a pool use the device, and always this rank's proxy. */
 struct tt_route {
   int device, rank;
 };
@@ -56,6 +58,7 @@ struct tt_transport_env {
   tt_route_find *route;
   const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
+  struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */
   struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */
   /* For devices with memory of their own; else NULL. */
   struct tt_context *context;
@@ -154,7 +157,8 @@ struct tt_transport {
                           const struct tt_handshake *theirs, bool *done);
   /* Frees this end, complete or not. */
   void (*close)(struct tt_transport_env *env, struct tt_connector *connector);
-  /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0", "P2P/direct/LL". */
+  /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0", "NET/Socket/1(3)" through rank 3,
+   * "P2P/direct/LL". */
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 

@@ -9,6 +9,7 @@ void add_net(Suite *suite);
 void add_shared(Suite *suite);
 void add_device(Suite *suite);
 void add_routes(Suite *suite);
+void add_relay(Suite *suite);
 
 int main(void)
 {
@@ -21,6 +22,7 @@ int main(void)
   add_shared(suite);
   add_device(suite);
   add_routes(suite);
+  add_relay(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -82,22 +82,32 @@ static bool open_rank(struct rank *rank)
          tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess;
 }
 
+void rank_close(struct rank *rank)
+{
+  tt_connect_destroy(rank->connect);
+  tt_bootstrap_destroy(rank->bootstrap);
+  tt_transport_env_destroy(rank->env);
+  tt_context_release(rank->context);
+  tt_net_close(rank->net);
+  rank->connect = NULL;
+  rank->bootstrap = NULL;
+  rank->env = NULL;
+  rank->context = NULL;
+  rank->net = NULL;
+}
+
 static void *run_rank(void *arg)
 {
   struct rank *rank = arg;
   if (open_rank(rank)) {
     rank->body(rank);
     /* A rank that failed leaves at once, and the others see it. */
-    if (!rank->failed && !rank->abort) tt_bootstrap_barrier(rank->bootstrap);
+    if (!rank->failed && !rank->abort && rank->bootstrap) tt_bootstrap_barrier(rank->bootstrap);
   } else {
     fprintf(stderr, "rank %d could not start\n", rank->rank);
     rank->failed = true;
   }
-  tt_connect_destroy(rank->connect);
-  tt_bootstrap_destroy(rank->bootstrap);
-  tt_transport_env_destroy(rank->env);
-  tt_context_release(rank->context);
-  tt_net_close(rank->net);
+  rank_close(rank);
   return NULL;
 }
 

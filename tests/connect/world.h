@@ -23,7 +23,8 @@ struct rank {
   void (*body)(struct rank *rank);
 };
 
-/* Runs `body` on n ranks, between barriers; the connections are closed afterwards. Fails the test if a rank failed. */
+/* Runs `body` on n ranks, between barriers; the connections are closed afterwards. Fails the test if a rank failed. A
+ * body may close all by itself with rank_close. */
 void world_run(int n, void (*body)(struct rank *rank));
 /* The same with a process a rank. statuses[r] is the exit status or -signal; NULL: all must be 0. */
 void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses);
@@ -33,6 +34,9 @@ void world_use_net(bool use);
 void world_use_device(const struct tt_device *device);
 /* Called in each rank's process, before anything else. NULL: nothing is. */
 void world_before_rank(void (*before)(int rank));
+
+/* Ends the rank before the others do. */
+void rank_close(struct rank *rank);
 
 /* In bodies: notes a failure of this rank and returns from the body. */
 #define RANK_CHECK(rank, condition)                                                                                    \

@@ -6,6 +6,7 @@ void add_flow(Suite *suite);
 void add_errors(Suite *suite);
 void add_pool(Suite *suite);
 void add_reduce(Suite *suite);
+void add_remote(Suite *suite);
 
 int main(void)
 {
@@ -14,6 +15,7 @@ int main(void)
   add_errors(suite);
   add_pool(suite);
   add_reduce(suite);
+  add_remote(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -6,6 +6,7 @@
 #include "transport/buffers.h"
 #include "transport/node.h"
 #include "transport/peer_info.h"
+#include "transport/relay_wire.h"
 #include "transport/wire.h"
 
 START_TEST(peer_info_survives)
@@ -189,6 +190,43 @@ START_TEST(buffers_too_small)
 }
 END_TEST
 
+/* What relays and their users say. */
+START_TEST(relay_messages)
+{
+  static const struct tt_relay_request request = {.block = UINT64_MAX - 63,
+                                                  .bell = 4096,
+                                                  .device = 3,
+                                                  .peer = 70000,
+                                                  .channel = 63,
+                                                  .index = 5,
+                                                  .first_step = UINT64_MAX,
+                                                  .slot_bytes = {64, 0, 1u << 30},
+                                                  .handle = {1, [NCCL_NET_HANDLE_MAXSIZE - 1] = 9}};
+  struct tt_relay_request back;
+  unsigned char bytes[TT_RELAY_MESSAGE_MAX];
+  char why[TT_DESK_TEXT];
+  uint64_t block;
+  size_t size = tt_relay_pack_request(&request, bytes);
+  ck_assert(tt_relay_parse_request(bytes, size, &back));
+  ck_assert_mem_eq(&back, &request, sizeof(request));
+  ck_assert(!tt_relay_parse_refusal(bytes, size, &block, why));
+  ck_assert(!tt_relay_parse_request(bytes, size - 1, &back));
+  ck_assert(!tt_relay_parse_request(bytes, size + 1, &back));
+  ck_assert(!tt_relay_parse_request(bytes, 0, &back));
+  bytes[0]++; /* version */
+  ck_assert(!tt_relay_parse_request(bytes, size, &back));
+
+  size = tt_relay_pack_refusal(77, "because", bytes);
+  ck_assert(tt_relay_parse_refusal(bytes, size, &block, why));
+  ck_assert_uint_eq(block, 77);
+  ck_assert_str_eq(why, "because");
+  ck_assert(!tt_relay_parse_request(bytes, size, &back));
+  ck_assert(!tt_relay_parse_refusal(bytes, size - 1, &block, why));
+  memset(bytes + size - TT_DESK_TEXT, 'x', TT_DESK_TEXT); /* a text without an end */
+  ck_assert(!tt_relay_parse_refusal(bytes, size, &block, why));
+}
+END_TEST
+
 void add_formats(Suite *suite)
 {
   TCase *tc = tcase_create("formats");
@@ -202,5 +240,6 @@ void add_formats(Suite *suite)
   tcase_add_test(tc, buffers_do_not_overlap);
   tcase_add_test(tc, wide_buffers);
   tcase_add_test(tc, buffers_too_small);
+  tcase_add_test(tc, relay_messages);
   suite_add_tcase(suite, tc);
 }
