@@ -1070,8 +1070,8 @@ class Here(Case):
         self.link("class/net/lo", "../../devices/virtual/net/lo")
         return bridge
 
-    def here(self, command, *words, status=0):
-        done = run(self.TOPO, command, "--here", "--sysfs", self.sys, *words)
+    def here(self, command, *words, status=0, **env):
+        done = run(self.TOPO, command, "--here", "--sysfs", self.sys, *words, env=environment(**env))
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout, done.stderr
 
@@ -1111,6 +1111,27 @@ class Here(Case):
         config[0x102:0x104] = bytes((1, 0x10))  # and the list goes in a circle
         self.write(f"devices/{bridge}/config", bytes(config))
         self.assertNotIn("ACS", self.here("show")[0])
+
+    def test_devices(self):
+        """A backend tells what sysfs does not; its order is another, and what it warns of is shown."""
+        self.server()
+        device = {"TUTTI_DEVICE": os.environ["TEST_DESCRIBED"]}
+        shown, said = self.here("show", **device, FAKE_DESCRIBED_WARNS="GPU 3 has lost its links")
+        self.assertIn("    - 24 - DEV 0000:11:00.0  sm 90, GPUDirect\n      + NVL 82.4 to DEV 0000:12:00.0\n      GPU 0  (device 0)\n", shown)
+        self.assertIn("tutti-topo: device described tells of 2 of 2 GPUs\n", said)
+        self.assertIn("warning: GPU 3 has lost its links\n", said)
+        self.assertNotIn("the driver does not", self.here("explain", 0, 1, **device)[0])
+        _, said = self.here("show", status=1, **device, FAKE_DESCRIBED_REFUSES="4")
+        self.assertIn("(rank 1) read and write memory of GPU/0-11000 (rank 0), though NVLinks join them", said)
+        shown, _ = self.here("explain", 0, 1, **device, FAKE_DESCRIBED_REFUSES="4", NCCL_IGNORE_DISABLED_P2P="1")
+        self.assertIn("peer memory: no: the driver does not allow it (NCCL_IGNORE_DISABLED_P2P)\n", shown)
+        self.assertIn("=> memory of the host\n", shown)
+        shown, _ = self.here("explain", 0, 1, **device, FAKE_DESCRIBED_REFUSES="4", NCCL_IGNORE_DISABLED_P2P="2")
+        self.assertRegex(shown, "peer memory: yes: .*\n  though the driver does not allow it: .*\n  data is written")
+        _, said = self.here("show", TUTTI_DEVICE="/nowhere/libtutti-device-x.so")
+        self.assertIn("they are taken for GPUs without (no such file)\n", said)
+        for device, why in (("", "--sysfs names another machine"), ("host", "TUTTI_DEVICE asks for the host")):
+            self.assertIn(f"they are taken for GPUs without ({why}", self.here("show", TUTTI_DEVICE=device)[1])
 
     def test_without_gpus(self):
         shown, said = self.here("paths")

@@ -55,16 +55,27 @@ static void print_reach(enum tt_path_type type, enum tt_path_type level, int rul
   print_level(rule, level, variable);
 }
 
+/* What the driver said when it was asked, whatever came of it. */
+static bool is_refused(const struct tt_topology *t, int a, int b)
+{
+  if (!t->rules.peer_status || a < 0 || b < 0) return false;
+  return t->rules.peer_status[gpu_at(t, a)->gpu.rank * t->rules.peer_ranks + gpu_at(t, b)->gpu.rank] != 0;
+}
+
 /* `own`: the best path of the machine; `a` and `b`: the GPUs in the first's view, -1 if it has not both. */
 static void explain_peer_memory(const struct tt_topology *t, enum tt_path_type own, int a, int b)
 {
+  const bool refused = is_refused(t, a, b), ignored = t->rules.ignore_disabled_peers == 2;
   struct tt_peer_check check;
   fputs("peer memory: ", stdout);
-  if (t->rules.peers)
-    print_reach(own, tt_topology_peer_level(t), t->rules.peer_level, "NCCL_P2P_LEVEL");
-  else
+  if (!t->rules.peers)
     puts("no: NCCL_P2P_DISABLE is 1");
+  else if (refused && !ignored)
+    puts("no: the driver does not allow it (NCCL_IGNORE_DISABLED_P2P)");
+  else
+    print_reach(own, tt_topology_peer_level(t), t->rules.peer_level, "NCCL_P2P_LEVEL");
   if (a < 0 || b < 0 || !tt_topology_peer_access(t, a, b)) return;
+  if (refused) puts("  though the driver does not allow it: NCCL_IGNORE_DISABLED_P2P is 2");
   tt_topology_check_peers(t, a, b, &check);
   if (check.relay >= 0) printf("  through GPU %d, which has NVLinks to both\n", gpu_at(t, check.relay)->gpu.rank);
   printf("  data is %s (NCCL_P2P_READ_ENABLE)\n",

@@ -1,5 +1,5 @@
-/* This machine's GPUs and NICs as sysfs lists them. Device backends and net plugins know more, but to look is all that
- * this takes. See here.h. */
+/* This machine's GPUs and NICs as sysfs lists them; devices.c asks a device backend for more. Net plugins know more of
+ * NICs, but to look is all that this takes. See here.h. */
 #include "here.h"
 
 #include <dirent.h>
@@ -141,7 +141,7 @@ ncclResult_t topo_detect(const char *sysfs, struct tt_xml **xml)
   s->sysfs = sysfs;
   each(s, "bus/pci/devices", visit_pci);
   if (s->ngpus > 0) {
-    fputs("tutti-topo: sysfs does not tell the GPUs' sm and NVLinks; they are taken for GPUs without\n", stderr);
+    topo_ask_devices(sysfs, s->gpus, s->ngpus);
   } else {
     fputs("tutti-topo: sysfs lists no NVIDIA GPU; each NUMA node is shown with one rank of the host device\n", stderr);
     each(s, "devices/system/node", visit_node);

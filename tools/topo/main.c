@@ -14,6 +14,7 @@ static ncclResult_t make(const struct topo_options *o, const struct tt_xml *xml,
 {
   struct tt_topology_rules rules = tt_topology_rules_default();
   ncclResult_t result = tt_topology_rules_from_parameters(&rules);
+  topo_peer_status(&rules);
   if (result == ncclSuccess) result = tt_topology_create(xml, &rules, o->rank, 0, t);
   if (result != ncclSuccess || o->nodes == 1) return result;
   int nranks = (*t)->nranks * o->nodes;
