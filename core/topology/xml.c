@@ -91,7 +91,7 @@ ncclResult_t tt_xml_add(struct tt_xml *xml, int parent, const char *name, int *e
 ncclResult_t tt_xml_insert(struct tt_xml *xml, int parent, int before, const char *name, int *element)
 {
   if (xml->count == TT_XML_MOST_ELEMENTS)
-    return TT_FAIL(ncclInvalidUsage, "%s has more than %d elements; a topology that large cannot be right", xml->source,
+    return TT_FAIL(ncclInvalidUsage, "%s has more than %d elements; a file that large cannot be right", xml->source,
                    TT_XML_MOST_ELEMENTS);
   TT_TRY(grow((void **)&xml->elements, xml->count, &xml->room, sizeof(*xml->elements)));
   const char *kept;

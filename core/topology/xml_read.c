@@ -46,7 +46,7 @@ static ncclResult_t begin(struct reading *r, const char *name, const char **attr
 {
   int element;
   if (r->depth == TT_XML_MOST_DEPTH)
-    return TT_FAIL(ncclInvalidUsage, "%s:%d: <%.64s> lies within more than %d others; no machine is that deep",
+    return TT_FAIL(ncclInvalidUsage, "%s:%d: <%.64s> lies within more than %d others; no such file is that deep",
                    r->xml->source, line_of(r), name, TT_XML_MOST_DEPTH);
   TT_TRY(tt_xml_add(r->xml, r->open, name, &element));
   r->xml->elements[element].line = line_of(r);
@@ -128,7 +128,8 @@ ncclResult_t tt_xml_parse(const char *text, size_t bytes, const char *source, co
   struct reading r = {.root = root, .open = -1};
   *xml = NULL;
   if (bytes > TT_XML_MOST_BYTES)
-    return TT_FAIL(ncclInvalidUsage, "%s is longer than %d bytes; that is no topology", source, TT_XML_MOST_BYTES);
+    return TT_FAIL(ncclInvalidUsage, "%s is longer than %d bytes; no such file is that long", source,
+                   TT_XML_MOST_BYTES);
   TT_TRY(tt_xml_create(source, &r.xml));
   char *copy = malloc(bytes + 1);
   r.parser = XML_ParserCreate(NULL);

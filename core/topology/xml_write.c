@@ -63,7 +63,7 @@ ncclResult_t tt_xml_write(const struct tt_xml *xml, FILE *out)
     if (e >= 0) e = xml->elements[e].next;
   }
   if (fflush(out) != 0 || ferror(out))
-    return TT_FAIL(ncclSystemError, "the topology could not be written: %s", strerror(errno));
+    return TT_FAIL(ncclSystemError, "the file could not be written: %s", strerror(errno));
   return ncclSuccess;
 }
 

@@ -912,12 +912,12 @@ class Topo(Case):
 
     def test_show(self):
         shown = self.topo("show", "FILE")
-        self.assertIn("2 GPUs, 1 NETs, 2 CPUs, 1 hosts; best path 80 GB/s, links of a GPU together 80 GB/s\n", shown)
+        self.assertIn("2 GPUs, 1 NETs, 2 CPUs, 1 hosts; best path between GPUs 80 GB/s, links of a GPU together 80 GB/s\n", shown)
         self.assertIn("CPU 1  x86_64 Intel, Sapphire Rapids, 8 processors\n  + SYS 22 to CPU 0\n"
-                      "  - 24 - DEV 0000:21:00.0  sm 80, GPUDirect\n    + NVL 80 to DEV 0000:11:00.0\n"
+                      "  - 24 - DEV 0000:21:00.0  sm 80, GPUDirect\n    + NVL 80 to DEV 0000:11:00.0, 4 links\n"
                       "    GPU 1  (device 1)\n", shown)
-        self.assertIn("      NET 0  12.5 GB/s, port 1, GPUDirect\n", shown)
-        self.assertIn("best path 12.5 GB/s", self.topo("show", "--nodes", 2, "FILE"))
+        self.assertIn("      NET 0  a, 12.5 GB/s, port 1, GPUDirect\n", shown)
+        self.assertIn("best path from a GPU to a NET 12.5 GB/s", self.topo("show", "--nodes", 2, "FILE"))
         alone = self.topo("show", "--rank", 1, "FILE", NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)
         self.assertIn("1 more GPUs of the file are reached over the network only\n", alone)
         self.assertNotIn("GPU 0 ", alone)

@@ -63,7 +63,7 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
   if (result != ncclSuccess) return result;
   if (strcmp(o->command, "explain") == 0)
     return topo_explain(xml, &(*t)->rules, (*t)->nranks * o->nodes, o->ends[0], o->ends[1]);
-  if (strcmp(o->command, "show") == 0) topo_show(*t);
+  if (strcmp(o->command, "show") == 0) topo_show(*t, xml);
   if (strcmp(o->command, "show") == 0 && o->here) {
     TT_TRY(topo_matrix(xml));
     topo_warn(o->sysfs, xml);

@@ -1,7 +1,10 @@
 /* The machine as a tree: each host's CPUs, what hangs off them, and links that leave the tree. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/text.h"
 #include "topo.h"
+#include "topology/draft.h"
 #include "topology/walk.h"
 
 static void label(const struct tt_topology *t, int node)
@@ -20,7 +23,28 @@ static void print_cpu(const struct tt_node *node)
   if (CPU_COUNT(&node->cpu.cpus) > 0) printf(", %d processors", CPU_COUNT(&node->cpu.cpus));
 }
 
-static void print_node(const struct tt_topology *t, int n)
+/* What the file calls a NET, which the model has no use for; NULL: nothing. */
+static const char *name_of_net(const struct tt_topology *t, const struct tt_xml *xml, const struct tt_node *net)
+{
+  for (int e = 0; e < xml->count; e++) {
+    const char *dev = tt_xml_is(xml, e, "net") ? tt_xml_get(xml, e, "dev") : NULL;
+    int64_t number;
+    if (!dev || !tt_text_int(dev, &number) || number != net->net.dev) continue;
+    if (t->nhosts == 1 || xml->elements[e].line == net->line) return tt_xml_get(xml, e, "name");
+  }
+  return NULL;
+}
+
+static void print_net(const struct tt_topology *t, const struct tt_xml *xml, const struct tt_node *node)
+{
+  const char *name = name_of_net(t, xml, node);
+  if (name) printf("  %.32s,", name);
+  printf("%s%g GB/s, port %d%s%s", name ? " " : "  ", (double)node->net.bandwidth, node->net.port,
+         node->net.gdr ? ", GPUDirect" : "", node->net.collnet ? ", reduces" : "");
+  if (node->net.same_as != node->index) fputs(", the same device once more", stdout);
+}
+
+static void print_node(const struct tt_topology *t, const struct tt_xml *xml, int n)
 {
   const struct tt_node *node = &t->nodes[n];
   label(t, n);
@@ -35,13 +59,19 @@ static void print_node(const struct tt_topology *t, int n)
     printf("  (device %d)", node->gpu.dev);
     break;
   case TT_NODE_NET:
-    printf("  %g GB/s, port %d%s%s", (double)node->net.bandwidth, node->net.port, node->net.gdr ? ", GPUDirect" : "",
-           node->net.collnet ? ", reduces" : "");
-    if (node->net.same_as != node->index) fputs(", the same device once more", stdout);
+    print_net(t, xml, node);
     break;
   default:
     break;
   }
+}
+
+/* How many NVLinks a bandwidth is made of, if it is. */
+static void print_count(float bandwidth, int sm)
+{
+  const float count = bandwidth / tt_speed_nvlink(sm);
+  if (count >= 0.99f && fabsf(count - roundf(count)) < 0.01f)
+    printf(", %.0f link%s", (double)count, count < 1.5f ? "" : "s");
 }
 
 /* Links beside the tree: to NVSwitches, other GPUs, other CPUs, other switches. */
@@ -53,35 +83,46 @@ static void print_others(const struct tt_topology *t, int n, int depth)
     if (tt_topology_walks_along(t, link)) continue;
     printf("%*s+ %s %g to ", 2 * depth, "", tt_topology_name_link(link->type), (double)link->bandwidth);
     label(t, link->to);
+    if (link->type == TT_LINK_NVL && node->type == TT_NODE_DEV) print_count(link->bandwidth, node->gpu.sm);
     putchar('\n');
   }
 }
 
-static void show_below(const struct tt_topology *t, int cpu)
+static void show_below(const struct tt_topology *t, const struct tt_xml *xml, int cpu)
 {
   struct tt_topology_walk walk;
   tt_topology_walk_begin(&walk, t, cpu);
   for (int down; (down = tt_topology_walk_next(&walk)) >= 0;) {
     printf("%*s", 2 * walk.depth, "");
     if (t->links[down].type == TT_LINK_PCI) printf("- %g - ", (double)t->links[down].bandwidth);
-    print_node(t, walk.node);
+    print_node(t, xml, walk.node);
     putchar('\n');
     print_others(t, walk.node, walk.depth + 1);
   }
 }
 
-void topo_show(const struct tt_topology *t)
+static void explain_words(const struct tt_topology *t)
 {
-  printf("%d GPUs, %d NETs, %d CPUs, %d hosts; best path %g GB/s, links of a GPU together %g GB/s%s\n",
-         t->count[TT_NODE_GPU], t->count[TT_NODE_NET], t->count[TT_NODE_CPU], t->nhosts, (double)t->max_bandwidth,
-         (double)t->total_bandwidth, t->inter ? "; other ranks are reached by network" : "");
+  puts("\nCPU: the processors of a NUMA node; DEV: a GPU, GPU: the rank on it; NIC: a card, NET: a device of a net "
+       "plugin");
+  if (t->count[TT_NODE_NVS] > 0) puts("NVS: all NVSwitches as one");
+  puts("- N -: the link from above, + TYPE N: another link; N is GB/s in one direction");
+}
+
+void topo_show(const struct tt_topology *t, const struct tt_xml *xml)
+{
+  printf("%d GPUs, %d NETs, %d CPUs, %d hosts; best path %s %g GB/s, links of a GPU together %g GB/s%s\n",
+         t->count[TT_NODE_GPU], t->count[TT_NODE_NET], t->count[TT_NODE_CPU], t->nhosts,
+         t->inter ? "from a GPU to a NET" : "between GPUs", (double)t->max_bandwidth, (double)t->total_bandwidth,
+         t->inter ? "; other ranks are reached by network" : "");
   if (t->count[TT_NODE_GPU] < t->nranks)
     printf("%d more GPUs of the file are reached over the network only\n", t->nranks - t->count[TT_NODE_GPU]);
   for (int c = 0; c < t->count[TT_NODE_CPU]; c++) {
     int node = tt_topology_node(t, TT_NODE_CPU, c);
-    print_node(t, node);
+    print_node(t, xml, node);
     putchar('\n');
     print_others(t, node, 1);
-    show_below(t, node);
+    show_below(t, xml, node);
   }
+  explain_words(t);
 }

@@ -10,8 +10,8 @@
 /* Exit statuses. */
 enum topo_status { TOPO_GOOD = 0, TOPO_REFUSED = 1, TOPO_USAGE = 2, TOPO_FAILED = 3 };
 
-/* The machine as a tree. */
-void topo_show(const struct tt_topology *topology);
+/* The machine as a tree. `xml`: what it was made of. */
+void topo_show(const struct tt_topology *topology, const struct tt_xml *xml);
 /* Tables of paths; `steps`: also each path, node by node. */
 void topo_paths(const struct tt_topology *topology, bool steps);
 
