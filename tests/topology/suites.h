@@ -12,5 +12,6 @@ Suite *suite_random(void);
 Suite *suite_broken(void);
 Suite *suite_detect(void);
 Suite *suite_fuse(void);
+Suite *suite_clique(void);
 
 #endif
