@@ -14,6 +14,7 @@ int main(void)
   srunner_add_suite(runner, suite_detect());
   srunner_add_suite(runner, suite_fuse());
   srunner_add_suite(runner, suite_clique());
+  srunner_add_suite(runner, suite_merge());
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);

@@ -13,5 +13,6 @@ Suite *suite_broken(void);
 Suite *suite_detect(void);
 Suite *suite_fuse(void);
 Suite *suite_clique(void);
+Suite *suite_merge(void);
 
 #endif
