@@ -86,14 +86,16 @@ struct tt_joined {
   int arch, vendor;    /* -1: machines differ */
   float net_bandwidth; /* of the slowest NET in use; 0: some rank has none */
 
-  int nchannels;           /* of collectives */
-  int nsearched;           /* channels of the weakest ring and tree */
-  uint8_t base[64];        /* of each channel: below nsearched with the first tree, from there on the second */
-  const int32_t *ring[64]; /* of each channel: all ranks in order, beginning with rank 0; some are the same */
-  int32_t *rings[64];      /* the different ones */
-  int nrings;              /* of them */
-  int tree_depth;          /* NCCL's estimate */
-  bool collnet;            /* CollNet chain; direct too, if direct_heads is not 0 */
+  int nchannels; /* of collectives */
+  int nsearched; /* channels of the weakest ring and tree */
+  uint8_t
+      base[TT_GRAPH_MOST_CHANNELS]; /* of each channel: below nsearched with the first tree, from there on the second */
+  const int32_t
+      *ring[TT_GRAPH_MOST_CHANNELS]; /* of each channel: all ranks in order, beginning with rank 0; some are the same */
+  int32_t *rings[TT_GRAPH_MOST_CHANNELS]; /* the different ones */
+  int nrings;                             /* of them */
+  int tree_depth;                         /* NCCL's estimate */
+  bool collnet;                           /* CollNet chain; direct too, if direct_heads is not 0 */
   int direct_heads, chain_depth;
   int nvls_channels, nvls_heads; /* 0: no NVLS */
   uint16_t *heads;               /* of each shape, for NVLS and then for CollNet direct: see tt_join_head */

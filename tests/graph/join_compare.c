@@ -19,48 +19,42 @@ struct tally {
 
 static bool verbose;
 
-/* Ranks' needs and what is known of their GPUs, of one machine. */
-static void describe(struct tt_join_card *cards, const char *file, const struct join_section *s,
-                     const struct tt_join_rules *rules)
+/* The card of a rank of one machine. */
+static struct tt_join_card describe(const struct tt_xml *xml, const struct join_section *s, int rank,
+                                    const struct tt_join_rules *rules)
 {
   struct tt_topology_rules topology = tt_topology_rules_default();
   struct tt_topology *t = NULL;
-  struct tt_xml *xml = NULL;
+  struct tt_join_card card;
+  struct tt_join_shape *shape;
   bool known;
   if (*s->name && tt_topology_rules_set(&topology, s->name, s->value, &known) != ncclSuccess) exit(2);
-  for (int rank = 0; rank < s->ngpus; rank++) {
-    struct tt_join_shape *shape;
-    if (tt_xml_read(file, "system", &xml) != ncclSuccess ||
-        tt_topology_create(xml, &topology, rank, s->nodes * s->ngpus, &t) != ncclSuccess ||
-        tt_join_describe(t, (const struct tt_graph *const *)s->graphs, rank, rules, &cards[rank], &shape) !=
-            ncclSuccess) {
-      fprintf(stderr, "%s: %s\n", file, tt_log_thread_error());
-      exit(2);
-    }
-    tt_join_shape_free(shape);
-    tt_topology_free(t);
-    tt_xml_free(xml);
+  if (tt_topology_create(xml, &topology, rank, s->nodes * s->ngpus, &t) != ncclSuccess ||
+      tt_join_describe(t, (const struct tt_graph *const *)s->graphs, rank, rules, &card, &shape) != ncclSuccess) {
+    fprintf(stderr, "%s: %s\n", xml->source, tt_log_thread_error());
+    exit(2);
   }
+  tt_join_shape_free(shape);
+  tt_topology_free(t);
+  return card;
 }
 
-static struct tt_joined *join(const char *file, const struct join_section *s)
+static struct tt_joined *join(const struct tt_xml *xml, const struct join_section *s)
 {
   const struct tt_join_rules rules = tt_join_rules_default();
   struct fleet fleet = {0};
-  struct tt_join_card *own = calloc((size_t)s->ngpus, sizeof(*own));
-  if (!own) abort();
-  describe(own, file, s, &rules);
+  const struct tt_join_card own = describe(xml, s, 0, &rules), last = describe(xml, s, s->ngpus - 1, &rules);
+  if (own.digest != last.digest || own.leader != 0 || last.leader != 0) return NULL; /* who share a machine agree */
   for (int n = 0; n < s->nodes; n++) {
     const int first = fleet.nranks;
     fleet_add(&fleet, (const struct tt_graph *const *)s->graphs, NULL, s->ngpus);
+    if (own.digest != fleet.cards[first].digest) abort();
     for (int i = 0; i < s->ngpus; i++) {
-      if (own[i].digest != fleet.cards[first].digest) abort();
-      fleet.cards[first + i] = own[0];
+      fleet.cards[first + i] = own;
       fleet.cards[first + i].net_bandwidth = 0;
       fleet.cards[first + i].leader = first;
     }
   }
-  free(own);
   return fleet_join(&fleet, &rules);
 }
 
@@ -95,7 +89,7 @@ static void compare_line(const struct join_section *s, const char *ours, const c
   if (verbose) printf("  nodes=%d %s=%s\n    theirs: %s\n    ours:   %s\n", s->nodes, s->name, s->value, theirs, ours);
 }
 
-static void compare_section(const char *file, const struct join_section *s, struct tally *tally)
+static void compare_section(const struct tt_xml *xml, const struct join_section *s, struct tally *tally)
 {
   static char text[1 << 16], theirs[256];
   tally->sections++;
@@ -103,7 +97,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
     tally->split++;
     return;
   }
-  struct tt_joined *j = join(file, s);
+  struct tt_joined *j = join(xml, s);
   if (!j) {
     printf("  nodes=%d %s=%s: %s\n", s->nodes, s->name, s->value, tt_log_thread_error());
     tally->wrong++;
@@ -135,13 +129,19 @@ static void compare_section(const char *file, const struct join_section *s, stru
 static bool compare_machine(const char *expected)
 {
   struct tally tally = {0};
+  struct tt_xml *xml = NULL;
   char file[4096];
   int count, stem = (int)(strlen(expected) - strlen(".expected.txt"));
   const char *name = strrchr(expected, '/') + 1;
   struct join_section *sections = join_sections_read(expected, &count);
   if (!sections) return false;
   snprintf(file, sizeof(file), "%.*s.xml", stem, expected);
-  for (int i = 0; i < count; i++) compare_section(file, &sections[i], &tally);
+  if (tt_xml_read(file, "system", &xml) != ncclSuccess) {
+    fprintf(stderr, "%s\n", tt_log_thread_error());
+    exit(2);
+  }
+  for (int i = 0; i < count; i++) compare_section(xml, &sections[i], &tally);
+  tt_xml_free(xml);
   join_sections_free(sections, count);
   const bool good = tally.wrong == 0 && tally.invalid == 0;
   printf("%-42.*s %2d sections, %2d not joined  %5d lines  %3d differ  %3d invalid  %s\n",

@@ -21,7 +21,7 @@ static void add_shape(struct fleet *fleet, struct tt_join_shape *shape)
 void fleet_add(struct fleet *fleet, const struct tt_graph *const graphs[TT_GRAPH_KINDS], const int32_t *ranks,
                int nlocal)
 {
-  int32_t *own = malloc((size_t)nlocal * sizeof(*own));
+  int32_t *own = calloc((size_t)nlocal, sizeof(*own));
   struct tt_join_shape *shape;
   if (!own) abort();
   for (int i = 0; i < nlocal; i++) own[i] = i;

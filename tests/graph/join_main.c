@@ -7,6 +7,7 @@ int main(void)
 {
   SRunner *runner = srunner_create(suite_join());
   srunner_add_suite(runner, suite_join_counts());
+  srunner_add_suite(runner, suite_join_describe());
   srunner_add_suite(runner, suite_join_exchange());
   srunner_add_suite(runner, suite_join_programs());
   srunner_run_all(runner, CK_NORMAL);

@@ -6,6 +6,7 @@
 
 Suite *suite_join(void);
 Suite *suite_join_counts(void);
+Suite *suite_join_describe(void);
 Suite *suite_join_exchange(void);
 Suite *suite_join_programs(void);
 
