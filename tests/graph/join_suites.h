@@ -8,6 +8,7 @@ Suite *suite_join(void);
 Suite *suite_join_counts(void);
 Suite *suite_join_describe(void);
 Suite *suite_join_exchange(void);
+Suite *suite_join_log(void);
 Suite *suite_join_programs(void);
 
 #endif
