@@ -1079,7 +1079,7 @@ class Here(Case):
         self.server()
         shown, said = self.here("show")
         self.assertIn("    - 24 - DEV 0000:11:00.0  sm 0, GPUDirect\n      GPU 0  (device 0)\n", shown)
-        self.assertIn("      NET 0  25 GB/s, port 1\n", shown)
+        self.assertIn("      NET 0  mlx5_0, 25 GB/s, port 1\n", shown)
         self.assertRegex(shown, r"\n +GPU0 +GPU1 +NET0 +NET1 +processors\n"
                                 r"GPU0 +X +PIX +PIX +PHB +0-3  NUMA 0\nGPU1 +PIX +X +PIX +PHB +0-3  NUMA 0\n"
                                 r"NET0 +PIX +PIX +X +PHB *\nNET1 +PHB +PHB +PHB +X *\n")

@@ -271,7 +271,7 @@ START_TEST(damaged_texts)
   struct tt_xml *sane = parse(machine);
   int read = 0;
   srand((unsigned)_i + 100);
-  for (int round = 0; round < 150; round++) {
+  for (int round = 0; round < 100; round++) {
     char *text = strdup(machine);
     for (int n = 1 + rand() % 3; n > 0; n--) {
       size_t at = (size_t)rand() % length;
@@ -323,12 +323,12 @@ Suite *suite_fuse(void)
 {
   Suite *suite = suite_create("fuse");
   TCase *tests = tcase_create("fuse");
-  tcase_add_loop_test(tests, whole, 0, 26);
+  tcase_add_loop_test(tests, whole, 0, 16);
   tcase_add_test(tests, different_views);
   tcase_add_test(tests, hidden_bridge);
   tcase_add_test(tests, two_hosts);
   tcase_add_test(tests, one_way_links);
-  tcase_add_loop_test(tests, damaged_texts, 0, 8);
+  tcase_add_loop_test(tests, damaged_texts, 0, 6);
   tcase_add_test(tests, dump);
   suite_add_tcase(suite, tests);
   return suite;
