@@ -54,7 +54,7 @@ static void add_line(struct join_section *s, const char *line)
 
 static void read_line(struct join_section *s, char *line, struct tt_graph **last)
 {
-  sscanf(line, "# gpus %d", &s->ngpus);
+  sscanf(line, "# gpus %d nets %*d nodes %*d nranks %d", &s->ngpus, &s->nranks);
   if (strncmp(line, "graph ", 6) == 0) read_graph(s, line, last);
   if (strncmp(line, "  ch ", 5) == 0 && *last) read_channel(*last, line);
   if (strncmp(line, "ringorder", 9) == 0 || strncmp(line, "tree ", 5) == 0 || strncmp(line, "nvlstree", 8) == 0)

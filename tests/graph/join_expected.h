@@ -6,7 +6,7 @@
 #include "graph/join.h"
 
 struct join_section {
-  int nodes, ngpus;
+  int nodes, ngpus, nranks; /* ranks of all nodes, those included that were trimmed */
   char name[64], value[64]; /* a variable; "": none */
   struct tt_graph *graphs[TT_GRAPH_KINDS];
   bool joined; /* it has the line of counts */

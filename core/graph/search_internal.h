@@ -1,0 +1,148 @@
+/* What the parts of a search share; for core/graph/search*.c only. */
+#ifndef TT_GRAPH_SEARCH_INTERNAL_H
+#define TT_GRAPH_SEARCH_INTERNAL_H
+
+#include <stdint.h>
+#include "graph/search.h"
+
+/* The limits under which channels are looked for. */
+struct tt_attempt {
+  enum tt_graph_pattern pattern;
+  int cross_nic;
+  bool same_channels;
+  int type_intra, type_inter; /* the farthest path types in use */
+  float intra, inter;         /* GB/s a channel */
+  int min_channels, max_channels;
+};
+
+/* Channels and the limits under which they were found. GPUs and NETs are indices. */
+struct tt_channels {
+  struct tt_attempt attempt;
+  int count;
+  int hops;      /* of all paths in use */
+  int16_t *gpus; /* [channel * ngpus + position] */
+  int16_t *nets; /* [channel * 2] */
+};
+
+/* A place in a channel where there is a choice, and the option in use. */
+struct tt_choice {
+  enum { TT_CHOOSE_START, TT_CHOOSE_ENTRY, TT_CHOOSE_EXIT, TT_CHOOSE_NEXT, TT_CHOOSE_CLOSE, TT_CHOOSE_HEAD } kind;
+  enum { TT_ORDER_FREE, TT_ORDER_BUS, TT_ORDER_REPLAY } order; /* who says which GPU is next */
+  bool opens;                                                  /* the channel before is complete */
+  int16_t gpu, position, exit_at;                              /* here; and the position where the NET is due */
+  int16_t net;                                                 /* START: what was taken; ENTRY: whence; else -1 */
+  int first, count, next;                                      /* options */
+  bool in_use;
+  int16_t to_gpu; /* marked as visited; -1: none */
+  int from, to;   /* nodes whose path was taken; -1: none */
+  int taken;      /* thousandths of GB/s */
+  int visits;     /* that were left, where the option has visits of its own; else -1 */
+};
+
+struct tt_search {
+  const struct tt_topology *topology;
+  const struct tt_graph_request *request;
+  int ngpus, nnets;
+  int sm;                            /* the lowest */
+  uint32_t types_intra, types_inter; /* that there are, as bits */
+  int min_intra, max_intra, min_inter, max_inter;
+  bool amd;
+
+  struct tt_channels now, best;
+  uint64_t *visited; /* of each GPU: bit c is set while channel c goes over it */
+  int visits;        /* left to this attempt; TT_PERFECT: nothing better can come */
+  ncclResult_t result;
+
+  int *left;       /* of each link: thousandths of GB/s that are not taken */
+  int *net_left;   /* the same of each NET */
+  uint8_t *traits; /* of each link, see search_paths.c */
+
+  struct tt_choice *choices; /* a stack */
+  int depth, choice_room;
+  int *options; /* another, of the choices' options */
+  int noptions, option_room;
+
+  int16_t *near_gpus; /* [net * ngpus]: the GPUs nearest to each NET */
+  int *near_count;
+  int16_t *preferred; /* [gpu * nnets]: the NETs that each GPU takes in turn */
+  int *npreferred;
+  struct tt_net_lists *lists[TT_PATH_TYPES]; /* by type_inter */
+  int16_t **orders;                          /* [(net + 1) * ngpus + gpu], net -1 first: see search_next.c */
+};
+
+#define TT_PERFECT (-1)
+#define TT_THOUSANDTHS(bandwidth) ((int)((bandwidth)*1000.0f + 0.5f))
+
+static inline bool tt_search_has_heads(const struct tt_search *s)
+{
+  return s->now.attempt.pattern == TT_PATTERN_NVLS || s->now.attempt.pattern == TT_PATTERN_COLLNET_DIRECT;
+}
+static inline int tt_search_gpu(const struct tt_search *s, int gpu)
+{
+  return s->topology->first[TT_NODE_GPU] + gpu;
+}
+static inline int tt_search_net(const struct tt_search *s, int net)
+{
+  return s->topology->first[TT_NODE_NET] + net;
+}
+static inline const struct tt_node *tt_search_net_node(const struct tt_search *s, int net)
+{
+  return &s->topology->nodes[tt_search_net(s, net)];
+}
+/* The GPUs of the channel that is being made, and its NETs. */
+static inline int16_t *tt_search_channel(const struct tt_search *s)
+{
+  return s->now.gpus + (ptrdiff_t)s->now.count * s->ngpus;
+}
+static inline int16_t *tt_search_channel_nets(const struct tt_search *s)
+{
+  return s->now.nets + (ptrdiff_t)s->now.count * 2;
+}
+
+/* ---- search_paths.c: bandwidth ---- */
+ncclResult_t tt_search_paths_begin(struct tt_search *s);
+/* Takes what a channel needs of all links of a path between two GPUs, NETs or switches, times numerator/denominator; or
+ * nothing and false, if one has too little or the path is of too far a type. *taken is for the way back. */
+bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken);
+void tt_search_give(struct tt_search *s, int from, int to, int taken);
+/* The same for a NET by its number, which is that of its port. */
+bool tt_search_take_net(struct tt_search *s, int net);
+void tt_search_give_net(struct tt_search *s, int net);
+/* What the PCI link of a GPU has left, in whole GB/s. */
+int tt_search_left_of_slot(const struct tt_search *s, int gpu);
+
+/* ---- search_heads.c ---- */
+/* All paths between the head and the others; all or nothing. */
+bool tt_search_take_head(struct tt_search *s, int head);
+void tt_search_give_head(struct tt_search *s, int head);
+
+/* ---- search_nets.c ---- */
+/* NETs in the order in which they are tried. */
+struct tt_net_lists {
+  int nall;
+  int16_t *all; /* to begin with */
+  int *count;   /* of each GPU: to return to the network */
+  int16_t *of;  /* [gpu * nnets] */
+};
+ncclResult_t tt_search_nets_begin(struct tt_search *s);
+void tt_search_nets_end(struct tt_search *s);
+/* Those within a path type; the search's to keep. */
+ncclResult_t tt_search_list_nets(struct tt_search *s, int type, const struct tt_net_lists **lists);
+/* Whether the channel that is being made may begin with, or return to, a NET. */
+bool tt_search_may_start(const struct tt_search *s, int net);
+bool tt_search_may_return(const struct tt_search *s, int net, int position);
+
+/* ---- search_next.c ---- */
+/* Writes the GPUs to which a channel may go next, in the order in which they are tried; returns how many. */
+ncclResult_t tt_search_next(struct tt_search *s, int gpu, int position, int exit_at, int *next, int *count);
+void tt_search_next_end(struct tt_search *s);
+
+/* ---- search_channels.c ---- */
+/* Looks for channels within the limits of now.attempt; what is better than `best` replaces it. */
+ncclResult_t tt_search_channels(struct tt_search *s, int visits);
+
+/* ---- search_speeds.c ---- */
+/* The bandwidths that are tried, GB/s, from high to low. */
+const float *tt_search_speeds(int sm, bool inter, int *count);
+
+#endif

@@ -1,0 +1,124 @@
+/* Where a channel goes next. A search makes so many visits and no more, so what is likely to be best comes first: GPUs
+ * near the NET while the channel has to return to it, then those with the best path. */
+#include <stdlib.h>
+#include "base/check.h"
+#include "graph/search_internal.h"
+
+struct score {
+  int net_bandwidth, net_hops, bandwidth, hops, turn, gpu;
+};
+
+static int compare(const void *a, const void *b)
+{
+  const struct score *x = a, *y = b;
+  if (x->net_bandwidth != y->net_bandwidth) return y->net_bandwidth - x->net_bandwidth;
+  if (x->net_hops != y->net_hops) return x->net_hops - y->net_hops;
+  if (x->bandwidth != y->bandwidth) return y->bandwidth - x->bandwidth;
+  if (x->hops != y->hops) return x->hops - y->hops;
+  return x->turn - y->turn;
+}
+
+/* The other GPUs in order of their scores; after them -1. */
+static ncclResult_t sort(struct tt_search *s, int net, int gpu, int16_t **order)
+{
+  const struct tt_topology *t = s->topology;
+  ncclResult_t result;
+  struct score *scores = NULL;
+  int count = 0;
+  TT_TRY_GOTO(TT_CALLOC(&scores, (size_t)s->ngpus), result, out);
+  TT_TRY_GOTO(TT_CALLOC(order, (size_t)s->ngpus), result, out);
+  for (int turn = 1; turn < s->ngpus; turn++) {
+    int other = (gpu + turn) % s->ngpus;
+    const struct tt_path *path = tt_topology_path(t, tt_search_gpu(s, gpu), tt_search_gpu(s, other));
+    if (path->hops == 0) continue;
+    struct score *score = &scores[count++];
+    *score = (struct score){.bandwidth = (int)path->bandwidth, .hops = path->hops, .turn = turn, .gpu = other};
+    if (net < 0) continue;
+    path = tt_topology_path(t, tt_search_net(s, net), tt_search_gpu(s, other));
+    score->net_bandwidth = (int)path->bandwidth;
+    score->net_hops = path->hops;
+  }
+  qsort(scores, (size_t)count, sizeof(*scores), compare);
+  for (int i = 0; i < count; i++) (*order)[i] = (int16_t)scores[i].gpu;
+  (*order)[count] = -1;
+out:
+  free(scores);
+  return result;
+}
+
+void tt_search_next_end(struct tt_search *s)
+{
+  for (int i = 0; s->orders && i < (s->nnets + 1) * s->ngpus; i++) free(s->orders[i]);
+  free(s->orders);
+}
+
+static bool is_free(const struct tt_search *s, int gpu)
+{
+  return !(s->visited[gpu] >> s->now.count & 1);
+}
+
+/* Among GPUs that the NET reaches equally well, those first whose PCI slot has most left. Few ever change places. */
+static void prefer_free_slots(const struct tt_search *s, int net, int *next, int count)
+{
+  const struct tt_topology *t = s->topology;
+  for (int i = 1; i < count; i++) {
+    int gpu = next[i], k = i, left = tt_search_left_of_slot(s, gpu);
+    int bandwidth = (int)tt_topology_path(t, tt_search_net(s, net), tt_search_gpu(s, gpu))->bandwidth;
+    for (; k > 0 && left > tt_search_left_of_slot(s, next[k - 1]); k--) {
+      if (bandwidth != (int)tt_topology_path(t, tt_search_net(s, net), tt_search_gpu(s, next[k - 1]))->bandwidth) break;
+      next[k] = next[k - 1];
+    }
+    next[k] = gpu;
+  }
+}
+
+static bool all_alike(const struct tt_search *s, int gpu, const int *next, int count)
+{
+  const struct tt_path *first = tt_topology_path(s->topology, tt_search_gpu(s, gpu), tt_search_gpu(s, next[0]));
+  for (int i = 1; i < count; i++) {
+    const struct tt_path *path = tt_topology_path(s->topology, tt_search_gpu(s, gpu), tt_search_gpu(s, next[i]));
+    if ((int)path->bandwidth != (int)first->bandwidth || path->hops != first->hops) return false;
+  }
+  return true;
+}
+
+/* Behind a switch all are alike; then it matters that a GPU talks to few others. */
+static int neighbours(const struct tt_search *s, int gpu, int *next)
+{
+  const bool ring = s->now.attempt.pattern == TT_PATTERN_RING;
+  const bool two = ring || s->now.attempt.pattern <= TT_PATTERN_SPLIT_TREE;
+  const int before = (gpu + s->ngpus - 1) % s->ngpus, after = (gpu + 1) % s->ngpus;
+  const int wanted[2] = {ring ? before : after, ring ? after : before};
+  int count = 0;
+  for (int i = 0; i < (two && before != after ? 2 : 1); i++) {
+    int other = two ? wanted[i] : after;
+    const struct tt_path *path = tt_topology_path(s->topology, tt_search_gpu(s, gpu), tt_search_gpu(s, other));
+    if (other != gpu && path->hops > 0 && is_free(s, other)) next[count++] = other;
+  }
+  return count;
+}
+
+ncclResult_t tt_search_next(struct tt_search *s, int gpu, int position, int exit_at, int *next, int *count)
+{
+  *count = 0;
+  if (s->topology->count[TT_NODE_NVS] > 0) {
+    *count = neighbours(s, gpu, next);
+    return ncclSuccess;
+  }
+  const int net = exit_at < 0 ? -1 : tt_search_channel_nets(s)[0];
+  int16_t **order = &s->orders[(net + 1) * s->ngpus + gpu];
+  if (!*order) TT_TRY(sort(s, net, gpu, order));
+  int n = 0;
+  for (const int16_t *other = *order; *other >= 0; other++)
+    if (is_free(s, *other)) next[n++] = *other;
+  if (net >= 0) prefer_free_slots(s, net, next, n);
+  /* The GPU where it will be due is one of the last then: take the others in reverse, to leave the nearest for it. */
+  if (exit_at > position + 1 && n > 1 && all_alike(s, gpu, next, n))
+    for (int i = 0; i < n / 2; i++) {
+      int swapped = next[i];
+      next[i] = next[n - 1 - i];
+      next[n - 1 - i] = swapped;
+    }
+  *count = n;
+  return ncclSuccess;
+}
