@@ -986,6 +986,78 @@ class Topo(Case):
     def test_copy(self):
         self.assertEqual(self.topo("copy", "FILE"), self.MACHINE)
 
+    def draw(self, *words, rings=RINGS, name="machine.xml", text=MACHINE, status=0, **variables):
+        """The picture and the page, or what was said."""
+        with tempfile.TemporaryDirectory() as folder:
+            for file, content in ((name, text), ("graphs", rings)):
+                with open(os.path.join(folder, file), "w") as f:
+                    f.write(content)
+            out = [os.path.join(folder, "out." + kind) for kind in ("svg", "html")]
+            done = run(self.TOPO, "draw", os.path.join(folder, name), "--load", os.path.join(folder, "graphs"), "--svg", out[0],
+                       "--html", out[1], *words, env=environment(**variables))
+            self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+            self.assertEqual(sorted(os.listdir(folder)), sorted([name, "graphs"] + ["out.svg", "out.html"] * (status == 0)))
+            if status:
+                return done.stderr
+            with open(out[0]) as svg, open(out[1]) as html:
+                return svg.read(), html.read()
+
+    def test_draw(self):
+        svg, html = self.draw("--graph", "ring", "--channel", 1)
+        root = xml.etree.ElementTree.fromstring(svg)
+        texts = ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
+        for text in ("GPU 0", "NET 0", "PCI 10:00.0", "CPU 1", "4 x 20", "24", "22", "2 GPUs, 1 NETs, 2 CPUs; ring, channel 1"):
+            self.assertIn(text, texts)
+        way = root.findall("{http://www.w3.org/2000/svg}g[@class='way']/{http://www.w3.org/2000/svg}path")
+        self.assertEqual(len(way), 2)
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))
+        self.assertEqual([g["name"] for g in data["graphs"]], ["ring"])
+        self.assertEqual(data["graphs"][0]["orders"], ["0, 1", "1, 0"])
+        (hop, bandwidth, both), (back, _, _) = data["graphs"][0]["channels"][1]
+        self.assertEqual((bandwidth, both), (30, 0))
+        self.assertEqual([p.get("d") for p in way], [data["hops"][hop]["d"], data["hops"][back]["d"]])
+        names = [data["nodes"][data["links"][link]["b"]] for link in data["hops"][hop]["l"]]
+        self.assertEqual(names, ["DEV 0000:21:00.0", "DEV 0000:11:00.0", "GPU 0"])
+        self.assertNotRegex(html, r"(?i)(src|href)=|url\((?!#)|@import|https?://(?!www.w3.org/2000/svg)")  # one file, no network
+        _, html = self.draw("-N", 2)
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))
+        self.assertEqual(data["graphs"][0]["orders"], ["NET 0, 0, 1, NET 0", "NET 0, 1, 0, NET 0"])
+        self.assertEqual(sorted(h["y"] for h in data["hops"]), ["NVL", "NVL", "PIX", "PIX", "PXN", "SYS"])
+
+    def test_draw_survives_any_name(self):
+        for name in ("<b>&\"'</title><script>alert(1)</script>".replace("/", ":") + ".xml", "x" * 240, "\u00e9\u20ac \\u003c",
+                     "-->]]>", os.fsdecode(b"\xff\xc3")):
+            svg, html = self.draw(name=name)
+            title = xml.etree.ElementTree.fromstring(svg).find("{http://www.w3.org/2000/svg}title").text
+            self.assertEqual(title, name.encode("utf-8", "replace").decode() if name.isprintable() else "??")
+            self.assertEqual(html.count("<script"), 2)
+            self.assertNotIn("<b>", html)
+
+    def test_draw_refusals(self):
+        self.assertIn("ring has channels 0 to 1", self.draw("-g", "ring", "-c", 2, status=1))
+        self.assertIn("this machine has no tree", self.draw("-g", "tree", status=1))
+        for out, status, said in (("/no/such/folder/x.svg", 1, "cannot write /no/such/folder/x.svg: No such file"),
+                                  ("/dev/full", 3, "/dev/full could not be written: No space left")):
+            for kind in ("--svg", "--html"):
+                self.assertIn(said, self.topo("draw", "FILE", kind, out, status=status))
+        with tempfile.TemporaryDirectory() as folder:
+            kept = os.path.join(folder, "kept.svg")
+            with open(kept, "w") as f:
+                f.write("before")
+            done = run("sh", "-c", f"ulimit -f 1; trap '' XFSZ; exec \"$0\" draw \"$1\" --svg {kept}", self.TOPO,
+                       self.written(folder), env=environment())
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn("nothing of it was kept", done.stderr)
+            self.assertEqual(sorted(os.listdir(folder)), ["kept.svg", "machine.xml"])
+            with open(kept) as f:
+                self.assertEqual(f.read(), "before")
+
+    def written(self, folder):
+        path = os.path.join(folder, "machine.xml")
+        with open(path, "w") as f:
+            f.write(self.MACHINE)
+        return path
+
     def test_refusals(self):
         broken = self.MACHINE.replace(' sm="80" rank="1"', ' rank="1"')
         self.assertEqual(self.topo("show", "FILE", status=1, text=broken),
@@ -996,7 +1068,9 @@ class Topo(Case):
         for ends, said in (((0, 2), '"2" is no rank or NET'), (("net0", 1), '"net0" is no rank'), ((0, "net0x"), "net0x"),
                            ((0, "net1/0"), "net1/0"), ((-1, 0), '"-1" is no rank')):
             self.assertIn(said, self.topo("explain", "--", "FILE", *ends, status=1))
-        for words, said in ((["show"], "name a command and a file"), (["draw", "FILE"], "no command draw"),
+        for words, said in ((["show"], "name a command and a file"), (["paint", "FILE"], "no command paint"),
+                            (["draw", "FILE"], "a file to write"), (["show", "--svg", "x", "FILE"], "--svg belongs to draw,"),
+                            (["draw", "--html", "x", "-c", 0, "FILE"], "name the --graph of that --channel"),
                             (["explain", "FILE", 0], "two ends"), (["paths", "FILE", "FILE"], "one file"),
                             (["show", "-s", "FILE"], "--steps belongs to paths"),
                             (["explain", "-r", 0, "FILE", 0, 1], "--rank belongs to show, paths, graph"),

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/log.h"
+#include "draw.h"
 #include "graph/file.h"
 #include "here.h"
 #include "join.h"
@@ -29,6 +30,25 @@ static ncclResult_t graph(const struct topo_options *o, const struct tt_topology
   ncclResult_t result = tt_graph_read(o->load, t, 2, graphs);
   if (result == ncclSuccess && o->dump) result = tt_graph_write_file(o->dump, t, graphs);
   if (result == ncclSuccess) result = topo_graph(t, graphs, o->graph, o->links);
+  for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
+  return result;
+}
+
+/* Pictures of the machine, with the graphs of a file if there is one. */
+static ncclResult_t draw(const struct topo_options *o, const struct tt_topology *t)
+{
+  struct tt_graph *graphs[TT_GRAPH_KINDS] = {0};
+  const char *slash = o->file ? strrchr(o->file, '/') : NULL;
+  const struct topo_draw what = {.name = !o->file ? "This machine"
+                                         : slash  ? slash + 1
+                                                  : o->file,
+                                 .svg = o->svg,
+                                 .html = o->html,
+                                 .graphs = graphs,
+                                 .graph = o->graph,
+                                 .channel = o->channel < 0 ? 0 : o->channel};
+  ncclResult_t result = o->load ? tt_graph_read(o->load, t, 2, graphs) : ncclSuccess;
+  if (result == ncclSuccess) result = topo_draw(t, &what);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
   return result;
 }
@@ -69,6 +89,7 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
     topo_warn(o->sysfs, xml);
   }
   if (strcmp(o->command, "paths") == 0) topo_paths(*t, o->steps);
+  if (strcmp(o->command, "draw") == 0) TT_TRY(draw(o, *t));
   return strcmp(o->command, "graph") == 0 ? graph(o, *t) : ncclSuccess;
 }
 

@@ -19,6 +19,7 @@ static const struct command {
                 {"explain", "a file, or --here, and two ends: FILE A B", "RNHS", 3},
                 {"graph", "one file, or --here", "rRNgldLHS", 1},
                 {"join", "one file, or --here", "rRNlcHS", 1},
+                {"draw", "one file, or --here", "rRNlgcVWHS", 1},
                 {"copy", "one file, or --here", "RHS", 1}};
 
 static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},
@@ -32,6 +33,8 @@ static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},
                                       {"here", no_argument, NULL, 'H'},
                                       {"sysfs", required_argument, NULL, 'S'},
                                       {"channel", required_argument, NULL, 'c'},
+                                      {"svg", required_argument, NULL, 'V'},
+                                      {"html", required_argument, NULL, 'W'},
                                       {"help", no_argument, NULL, 'h'},
                                       {0}};
 
@@ -45,6 +48,8 @@ static void help(FILE *out)
         "  tutti-topo graph FILE   rings, trees and other graphs of a file: their channels, and how much of the links "
         "they use\n"
         "  tutti-topo join FILE    rings and trees over as many machines as --nodes says, proved\n"
+        "  tutti-topo draw FILE    the machine and its graphs, as a picture (--svg) or a page to step through "
+        "(--html)\n"
         "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
         "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
         "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
@@ -55,11 +60,13 @@ static void help(FILE *out)
         "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
         "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
         "  -s, --steps      paths: also each path, node by node\n"
-        "  -c, --channel N  join: only this channel\n"
-        "  -g, --graph KIND graph: only ring, tree, collnetchain, nvls or collnetdirect\n"
-        "  -l, --load FILE  graph, join: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
+        "  -c, --channel N  join: only this channel; draw: this one on the picture (with --graph)\n"
+        "  -g, --graph KIND graph, draw: only ring, tree, collnetchain, nvls or collnetdirect\n"
+        "  -l, --load FILE  graph, join, draw: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
         "  -d, --dump FILE  graph: also write a graph file\n"
         "  -L, --links      graph: each link that is used, not those that are alike as one\n"
+        "      --svg OUT    draw: the picture's file\n"
+        "      --html OUT   draw: the page's file\n"
         "  -h, --help\n\n"
         "These variables are obeyed:\n",
         out);
@@ -113,6 +120,12 @@ static bool take(struct topo_options *o, int flag)
     return o->here = true;
   case 'S':
     o->sysfs = optarg;
+    return true;
+  case 'V':
+    o->svg = optarg;
+    return true;
+  case 'W':
+    o->html = optarg;
     return true;
   case 'l':
     o->load = optarg;
@@ -180,7 +193,16 @@ int topo_options_parse(struct topo_options *o, int argc, char **argv)
     return TOPO_USAGE;
   }
   if (!belong(command, given)) return TOPO_USAGE;
-  if (strchr(command->options, 'l') && !o->load) {
+  const bool draw = strcmp(command->name, "draw") == 0;
+  if (draw && !o->svg && !o->html) {
+    fputs("tutti-topo: draw takes a file to write, as in: tutti-topo draw FILE --html OUT\n", stderr);
+    return TOPO_USAGE;
+  }
+  if (draw && o->channel >= 0 && o->graph < 0) {
+    fputs("tutti-topo: name the --graph of that --channel\n", stderr);
+    return TOPO_USAGE;
+  }
+  if (strchr(command->options, 'l') && !o->load && !draw) {
     fprintf(stderr, "tutti-topo: %s takes a graph file, as in: tutti-topo %s FILE --load GRAPHS\n", command->name,
             command->name);
     return TOPO_USAGE;

@@ -15,6 +15,7 @@ struct topo_options {
   int channel; /* -1: all */
   int graph;   /* enum tt_graph_kind; -1: all */
   const char *load, *dump;
+  const char *svg, *html;
 };
 
 /* -1: go on; else the exit status, and what was to be said has been said. */

@@ -1,0 +1,5 @@
+# Makes a C array of a text file, so that the program carries it: cmake -DIN=page.js -DNAME=topo_page_js -DOUT=page.c -P.
+file(READ ${IN} hex HEX)
+string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+file(WRITE ${OUT} "/* Generated from ${IN}. */\nextern const char ${NAME}[];\nconst char ${NAME}[] = {\n${hex}0};\n")
