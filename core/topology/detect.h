@@ -81,8 +81,9 @@ struct tt_detect_outcome {
 /* The machine as the ranks of the request see it, with what they do not use left out. *xml is the caller's to free.
  *
  * Host devices, where the user names a file, take the place of its GPUs: the one with dev i that of the i-th GPU in the
- * order of their dev, so that a machine can be tried without its GPUs. If none of the plugin's devices is in that file,
- * the file's NETs stand for them too. Host devices for which there is no GPU hang off their NUMA node. */
+ * order of their dev, so that a machine can be tried without its GPUs. If the file has NETs that the plugin does not
+ * have, its NETs stand for the plugin's devices too. Host devices for which there is no GPU hang off their NUMA node.
+ */
 ncclResult_t tt_topology_detect(const struct tt_detect_request *request, struct tt_xml **xml,
                                 struct tt_detect_outcome *outcome);
 

@@ -120,20 +120,26 @@ static int64_t dev_of(const struct tt_xml *xml, int element)
   return text && tt_text_int(text, &dev) ? dev : INT64_MAX;
 }
 
-/* The place that has so many before it, by dev and then as the file has them; -1: there are not so many. Host devices
- * are not added before all that stand in are placed, so places are those of the file. */
-static int nth_place(const struct tt_xml *xml, int n)
+struct place {
+  int64_t dev;
+  int element;
+};
+
+static int compare_places(const void *a, const void *b)
 {
-  for (int e = 0; e < xml->count && n >= 0; e++) {
-    int before = 0;
-    if (!is_place(xml, e)) continue;
-    for (int other = 0; other < xml->count; other++)
-      if (is_place(xml, other) &&
-          (dev_of(xml, other) < dev_of(xml, e) || (dev_of(xml, other) == dev_of(xml, e) && other < e)))
-        before++;
-    if (before == n) return e;
-  }
-  return -1;
+  const struct place *x = a, *y = b;
+  return x->dev != y->dev ? (x->dev > y->dev) - (x->dev < y->dev) : x->element - y->element;
+}
+
+/* The places of a file, by dev and then as the file has them. */
+static ncclResult_t list_places(const struct tt_xml *xml, struct place **places, int *count)
+{
+  TT_TRY(TT_CALLOC(places, (size_t)xml->count + 1));
+  *count = 0;
+  for (int e = 0; e < xml->count; e++)
+    if (is_place(xml, e)) (*places)[(*count)++] = (struct place){.dev = dev_of(xml, e), .element = e};
+  qsort(*places, (size_t)*count, sizeof(**places), compare_places);
+  return ncclSuccess;
 }
 
 static ncclResult_t stand_in(struct tt_detection *d, int place, const struct tt_detect_gpu *gpu)
@@ -159,22 +165,20 @@ static ncclResult_t add_host(struct tt_detection *d, const struct tt_detect_gpu 
 ncclResult_t tt_detect_add_gpus(struct tt_detection *d)
 {
   const struct tt_detect_request *r = d->request;
-  ncclResult_t result;
-  int *places;
-  TT_TRY(TT_CALLOC(&places, (size_t)r->ngpus + 1));
-  for (int g = 0; g < r->ngpus; g++) {
-    bool host = !r->gpus[g].pci || !r->gpus[g].pci[0];
-    places[g] = host && d->named_file ? nth_place(d->xml, r->gpus[g].dev) : -1;
-  }
-  for (int g = 0; g < r->ngpus; g++) {
+  ncclResult_t result = ncclSuccess;
+  struct place *places;
+  int nplaces;
+  TT_TRY(list_places(d->xml, &places, &nplaces));
+  if (!d->named_file) nplaces = 0;
+  for (int g = 0; g < r->ngpus && result == ncclSuccess; g++) {
     const struct tt_detect_gpu *gpu = &r->gpus[g];
-    result = gpu->pci && gpu->pci[0] ? add_real(d, gpu)
-             : places[g] >= 0        ? stand_in(d, places[g], gpu)
-                                     : add_host(d, gpu);
-    if (result != ncclSuccess) goto out;
+    if (gpu->pci && gpu->pci[0])
+      result = add_real(d, gpu);
+    else if (gpu->dev >= 0 && gpu->dev < nplaces)
+      result = stand_in(d, places[gpu->dev].element, gpu);
+    else
+      result = add_host(d, gpu);
   }
-  result = ncclSuccess;
-out:
   free(places);
   return result;
 }

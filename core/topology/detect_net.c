@@ -87,19 +87,27 @@ static ncclResult_t describe(struct tt_detection *d, int element, const struct t
   return tt_xml_set(xml, element, "keep", "1");
 }
 
-/* Whether the file's NETs are to stand for the plugin's devices: ranks do for its GPUs, and it has none of those. */
+static bool plugin_has(const struct tt_detect_request *r, const char *name)
+{
+  char other[TT_DETECT_VALUE];
+  for (int n = 0; n < r->nnets && name; n++) {
+    clean(r->nets[n].name, other, sizeof(other));
+    if (strcmp(name, other) == 0) return true;
+  }
+  return false;
+}
+
+/* Whether the file's NETs are to stand for the plugin's devices: host devices do for its GPUs, and some of its NETs are
+ * not of this machine. The same for all ranks of a host, also those for which no GPU was left. */
 static bool stand_in(const struct tt_detection *d)
 {
   const struct tt_detect_request *r = d->request;
-  bool any = false;
-  char name[TT_DETECT_VALUE];
-  if (!d->named_file || d->outcome->gpus_stand_in == 0 || r->nnets == 0) return false;
-  for (int e = 0; e < d->xml->count; e++) any |= is_net(d->xml, e) && tt_xml_get(d->xml, e, "dev");
-  for (int n = 0; n < r->nnets && any; n++) {
-    clean(r->nets[n].name, name, sizeof(name));
-    any = find(d->xml, name) < 0;
-  }
-  return any;
+  if (!d->named_file || r->nnets == 0) return false;
+  for (int g = 0; g < r->ngpus; g++)
+    if (r->gpus[g].pci && r->gpus[g].pci[0]) return false;
+  for (int e = 0; e < d->xml->count; e++)
+    if (is_net(d->xml, e) && tt_xml_get(d->xml, e, "dev") && !plugin_has(r, tt_xml_get(d->xml, e, "name"))) return true;
+  return false;
 }
 
 ncclResult_t tt_detect_add_nets(struct tt_detection *d)

@@ -4,6 +4,10 @@
 #include "base/check.h"
 #include "topology/fuse.h"
 
+enum {
+  MOST_ELEMENTS = 8192
+}; /* that a rank uses; a machine of 2048 nodes is far below, and joining takes its square */
+
 ncclResult_t tt_topology_pack(const struct tt_xml *xml, char **text, size_t *bytes)
 {
   *text = NULL;
@@ -21,7 +25,13 @@ ncclResult_t tt_topology_pack(const struct tt_xml *xml, char **text, size_t *byt
 
 ncclResult_t tt_topology_unpack(const char *text, size_t bytes, const char *source, struct tt_xml **xml)
 {
-  return tt_xml_parse(text, bytes, source, "system", xml);
+  TT_TRY(tt_xml_parse(text, bytes, source, "system", xml));
+  int count = (*xml)->count;
+  if (count <= MOST_ELEMENTS) return ncclSuccess;
+  tt_xml_free(*xml);
+  *xml = NULL;
+  return TT_FAIL(ncclInvalidUsage, "%s sees a machine of %d elements; with more than %d it cannot be searched", source,
+                 count, MOST_ELEMENTS);
 }
 
 void tt_topology_dump(const struct tt_xml *xml, const char *path)

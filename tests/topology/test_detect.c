@@ -416,14 +416,29 @@ START_TEST(stand_ins)
       machine_path(t, TT_NODE_GPU, tt_topology_gpu_of_rank(t, 5), TT_NODE_GPU, tt_topology_gpu_of_rank(t, 3)),
       "NVL 80");
   tt_topology_free(t);
-  /* One that the file has too, and nothing stands in. */
-  nets[0].name = "mlx5_1";
-  nets[0].dev = 4;
+  /* A rank for which there is no place decides the same of the network. */
+  request.gpus = &gpus[5];
+  request.ngpus = 1;
+  text = text_of(detect(&request, &outcome));
+  ck_assert(outcome.nets_stand_in && outcome.gpus_stand_in == 0);
+  free(text);
+  /* All that the file has are here too, and nothing stands in. */
+  struct tt_detect_net both[] = {{.name = "mlx5_1", .dev = 4, .rail = -1, .plane = -1},
+                                 {.name = "lo", .dev = 5, .rail = -1, .plane = -1},
+                                 {.name = "mlx5_0", .dev = 6, .rail = -1, .plane = -1}};
+  request.nets = both;
+  request.nnets = 2;
+  text = text_of(detect(&request, &outcome));
+  ck_assert(outcome.nets_stand_in);
+  ck_assert_int_eq(tt_detect_net_device(&outcome, 5), 1);
+  free(text);
+  request.nnets = 3;
   text = text_of(detect(&request, &outcome));
   ck_assert(!outcome.nets_stand_in);
   ck_assert_int_eq(tt_detect_net_device(&outcome, 7), 7);
   has(text, "<net name=\"mlx5_1\" dev=\"4\" speed=\"200000\" latency=\"0\"");
-  lacks(text, "mlx5_0");
+  has(text, "<net name=\"mlx5_0\" dev=\"6\"");
+  has(text, "<net name=\"lo\" dev=\"5\"");
   free(text);
   sysfs_end(&s);
 }

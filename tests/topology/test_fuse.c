@@ -300,6 +300,27 @@ START_TEST(damaged_texts)
 }
 END_TEST
 
+START_TEST(too_much)
+{
+  struct tt_xml *xml, *heard;
+  int element;
+  char *text;
+  size_t bytes;
+  ck_assert_int_eq(tt_xml_create("much", &xml), ncclSuccess);
+  ck_assert_int_eq(tt_xml_add(xml, -1, "system", &element), ncclSuccess);
+  ck_assert_int_eq(tt_xml_set(xml, 0, "version", "1"), ncclSuccess);
+  while (xml->count < 8192) ck_assert_int_eq(tt_xml_add(xml, 0, "cpu", &element), ncclSuccess);
+  for (int more = 0; more < 2; more++) {
+    ck_assert_int_eq(tt_topology_pack(xml, &text, &bytes), ncclSuccess);
+    ck_assert_int_eq(tt_topology_unpack(text, bytes, "a rank", &heard), more ? ncclInvalidUsage : ncclSuccess);
+    tt_xml_free(heard);
+    free(text);
+    ck_assert_int_eq(tt_xml_add(xml, 0, "cpu", &element), ncclSuccess);
+  }
+  tt_xml_free(xml);
+}
+END_TEST
+
 START_TEST(dump)
 {
   char path[] = "/tmp/topology.XXXXXX", *text = machine_arm_board();
@@ -329,6 +350,7 @@ Suite *suite_fuse(void)
   tcase_add_test(tests, two_hosts);
   tcase_add_test(tests, one_way_links);
   tcase_add_loop_test(tests, damaged_texts, 0, 6);
+  tcase_add_test(tests, too_much);
   tcase_add_test(tests, dump);
   suite_add_tcase(suite, tests);
   return suite;
