@@ -17,7 +17,7 @@ static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
           ncclInvalidUsage,
           "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
           device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
-    if (conn->pool) continue; /* registered as it is used */
+    if (conn->pool || conn->config.find) continue; /* registered as it is used */
     size_t bytes = device->slot_bytes[p] * TT_SLOTS;
     ncclResult_t result =
         tt_net_reg_mr(net, conn->wire->comm, device->slots[p], bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
@@ -36,12 +36,11 @@ static void deregister(struct tt_proxy_conn *conn)
     if (conn->registered[p]) tt_net_dereg_mr(conn->proxy->net, conn->wire->comm, conn->mhandles[p]);
 }
 
-/* The pool of the connection's device and direction, made if there is none. Called with the proxy's lock held. */
-static ncclResult_t find_pool(struct tt_proxy_conn *conn)
+ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
   struct tt_proxy_pool_config config = {
-      .device = conn->config.device, .send = conn->config.send, .limit = conn->config.pool_units};
+      .device = conn->config.device, .send = conn->config.send, .limit = conn->config.pool_units, .shm = conn->shm};
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     config.unit_bytes = TT_MAX(config.unit_bytes, (conn->config.conn->slot_bytes[p] + 127) / 128 * 128);
   if (config.limit == 0) return ncclSuccess;
@@ -89,7 +88,7 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   if (!conn->wire)
     TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, 1, &conn->wire), result, out);
   pthread_mutex_lock(&proxy->lock);
-  result = find_pool(conn);
+  result = tt_proxy_conn_find_pool(conn);
   pthread_mutex_unlock(&proxy->lock);
   if (result != ncclSuccess) goto out;
   pthread_mutex_lock(&conn->wire->lock);
@@ -159,7 +158,10 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   *conn->link = conn->next;
   if (conn->next) conn->next->link = conn->link;
   tt_proxy_conn_rest(conn);
-  if (conn->wire) leave_wire(conn);
+  if (conn->wire)
+    leave_wire(conn);
+  else if (conn->pool)
+    tt_proxy_pooled_close(conn);
   pthread_mutex_unlock(&proxy->lock);
   free(conn->operations);
   free(conn);

@@ -55,6 +55,7 @@ struct tt_proxy_conn {
   struct tt_proxy_link *wire; /* whose comm it uses; NULL: another rank's proxy serves it (remote.c) */
   struct tt_proxy_desk *desk; /* with that rank */
   struct tt_doorbell *relay_bell;
+  struct tt_shm *shm; /* for its pool */
   int relay;
   uint64_t rung; /* the tail of which the relay was told */
   bool ready;    /* in the link's list */
@@ -89,6 +90,8 @@ ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
 ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved);
 /* The same for a connection that another rank's proxy serves. */
 ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved);
+/* The pool of the connection's device and direction, made if there is none. Called with the lock held. */
+ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn);
 /* Makes the connection one of its proxy's. */
 void tt_proxy_conn_add(struct tt_proxy_conn *conn);
 /* The connection has nothing left to do. Called with the lock held. */

@@ -18,6 +18,11 @@ struct tt_proxy_slab {
   bool spare;
   unsigned char *memory;
   size_t bytes;
+  struct tt_shm *shm; /* that it lies in, at `offset`; or NULL */
+  uint64_t offset;
+  bool lost;                  /* see tt_proxy_slab_lose */
+  tt_proxy_slab_unmap *unmap; /* of one that was adopted */
+  void *context;
   int nunits;
   struct tt_proxy_unit units[SLAB_UNITS];
 };
@@ -35,18 +40,31 @@ struct tt_proxy_pool {
 
 /* ---- Slabs ---- */
 
+static ncclResult_t allocate(struct tt_proxy_slab *slab, struct tt_shm *shm)
+{
+  slab->shm = shm;
+  void *memory;
+  if (shm) {
+    TT_TRY(tt_shm_alloc(shm, slab->bytes, &memory, &slab->offset));
+  } else {
+    memory = mmap(NULL, slab->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      return TT_FAIL(ncclSystemError, "%zu bytes for a pool of network buffers: %m; lower NCCL_BUFFSIZE", slab->bytes);
+  }
+  slab->memory = memory;
+  return ncclSuccess;
+}
+
 static ncclResult_t make_slab(const struct tt_proxy_pool *pool, int nunits, struct tt_proxy_slab **out)
 {
   struct tt_proxy_slab *slab;
   TT_TRY(TT_CALLOC(&slab, 1));
   slab->bytes = LEAD + (size_t)nunits * pool->config.unit_bytes;
-  void *memory = mmap(NULL, slab->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    size_t bytes = slab->bytes;
+  ncclResult_t result = allocate(slab, pool->config.shm);
+  if (result != ncclSuccess) {
     free(slab);
-    return TT_FAIL(ncclSystemError, "%zu bytes for a pool of network buffers: %m; lower NCCL_BUFFSIZE", bytes);
+    return result;
   }
-  slab->memory = memory;
   slab->nunits = nunits;
   atomic_store(&slab->references, 1);
   for (int u = 0; u < nunits; u++)
@@ -54,6 +72,31 @@ static ncclResult_t make_slab(const struct tt_proxy_pool *pool, int nunits, stru
         (struct tt_proxy_unit){.slab = slab, .data = slab->memory + LEAD + (size_t)u * pool->config.unit_bytes};
   *out = slab;
   return ncclSuccess;
+}
+
+ncclResult_t tt_proxy_slab_adopt(void *memory, size_t bytes, tt_proxy_slab_unmap *unmap, void *context,
+                                 struct tt_proxy_slab **out)
+{
+  struct tt_proxy_slab *slab;
+  *out = NULL;
+  TT_TRY(TT_CALLOC(&slab, 1));
+  slab->memory = memory;
+  slab->bytes = bytes;
+  slab->unmap = unmap;
+  slab->context = context;
+  atomic_store(&slab->references, 1);
+  *out = slab;
+  return ncclSuccess;
+}
+
+uint64_t tt_proxy_slab_offset(const struct tt_proxy_slab *slab)
+{
+  return slab->offset;
+}
+
+void tt_proxy_slab_lose(struct tt_proxy_slab *slab)
+{
+  slab->lost = true;
 }
 
 void *tt_proxy_slab_memory(const struct tt_proxy_slab *slab, size_t *bytes)
@@ -71,7 +114,12 @@ struct tt_proxy_slab *tt_proxy_slab_retain(struct tt_proxy_slab *slab)
 void tt_proxy_slab_release(struct tt_proxy_slab *slab)
 {
   if (atomic_fetch_sub(&slab->references, 1) != 1) return;
-  munmap(slab->memory, slab->bytes);
+  if (slab->unmap)
+    slab->unmap(slab->context, slab->memory, slab->bytes);
+  else if (!slab->shm)
+    munmap(slab->memory, slab->bytes);
+  else if (!slab->lost)
+    tt_shm_free(slab->shm, slab->memory, slab->bytes);
   free(slab);
 }
 
@@ -108,7 +156,8 @@ void tt_proxy_pool_destroy(struct tt_proxy_pool *pool)
 bool tt_proxy_pool_matches(const struct tt_proxy_pool *pool, const struct tt_proxy_pool_config *config)
 {
   return pool->config.device == config->device && pool->config.send == config->send &&
-         pool->config.unit_bytes == config->unit_bytes && pool->config.limit == config->limit;
+         pool->config.unit_bytes == config->unit_bytes && pool->config.limit == config->limit &&
+         pool->config.shm == config->shm;
 }
 
 static ncclResult_t grow(struct tt_proxy_pool *pool)
@@ -146,11 +195,15 @@ static ncclResult_t make_spare(struct tt_proxy_pool *pool, struct tt_proxy_unit 
 {
   struct tt_proxy_slab *slab;
   TT_TRY(make_slab(pool, 1, &slab));
-  slab->spare = true;
   pool->allowed--;
   pool->state.spares++;
   pool->state.bytes += slab->bytes;
   *unit = &slab->units[0];
+  slab->spare = !pool->config.shm;
+  if (slab->spare) return ncclSuccess;
+  slab->next = pool->slabs;
+  pool->slabs = slab;
+  pool->state.units++;
   return ncclSuccess;
 }
 

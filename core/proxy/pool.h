@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/shm.h"
 #include "nccl.h"
 
 struct tt_proxy_slab;
@@ -39,6 +40,9 @@ struct tt_proxy_pool_config {
   bool send;
   size_t unit_bytes; /* a multiple of 128 */
   int limit;         /* units */
+  /* Where slabs lie, for a pool that another rank sends from (remote.h); NULL: in memory of this process alone. Spares
+   * then stay in the pool: what that rank has registered may not go away under it. */
+  struct tt_shm *shm;
 };
 
 /* A connection's place in a pool's queue. */
@@ -77,6 +81,14 @@ struct tt_proxy_pool_state tt_proxy_pool_look(const struct tt_proxy_pool *pool);
 void *tt_proxy_slab_memory(const struct tt_proxy_slab *slab, size_t *bytes);
 struct tt_proxy_slab *tt_proxy_slab_retain(struct tt_proxy_slab *slab);
 void tt_proxy_slab_release(struct tt_proxy_slab *slab);
+/* Where a slab lies in shared memory. */
+uint64_t tt_proxy_slab_offset(const struct tt_proxy_slab *slab);
+/* Another rank may still read the slab: its place in shared memory is not used again. */
+void tt_proxy_slab_lose(struct tt_proxy_slab *slab);
+/* A slab of another rank's memory, mapped here: one reference; the last release calls `unmap`. */
+typedef void tt_proxy_slab_unmap(void *context, void *memory, size_t bytes);
+ncclResult_t tt_proxy_slab_adopt(void *memory, size_t bytes, tt_proxy_slab_unmap *unmap, void *context,
+                                 struct tt_proxy_slab **out);
 /* Whether the unit is a spare: it is registered for one message only. */
 bool tt_proxy_unit_spare(const struct tt_proxy_unit *unit);
 

@@ -32,6 +32,13 @@ void tt_proxy_destroy(struct tt_proxy *proxy);
  * every mode the message begins with its header. */
 struct tt_proxy_conn;
 struct tt_proxy_link; /* proxy/link.h */
+struct tt_proxy_slab; /* proxy/pool.h */
+struct tt_proxy_found {
+  void *data;
+  size_t bytes;
+  struct tt_proxy_slab *slab; /* around it; not a reference */
+};
+typedef ncclResult_t tt_proxy_find(void *context, uint64_t step, struct tt_proxy_found *found);
 struct tt_proxy_conn_config {
   bool send;
   void *comm;                 /* the plugin's sendComm or recvComm; NULL with a link */
@@ -43,7 +50,11 @@ struct tt_proxy_conn_config {
   const char *label; /* "NET/Socket/0", copied */
   int pool_units;    /* 0: conn->slots are its own; else of the pool it draws from (TT_CONN_POOLED) */
   int device;        /* of the network, of which there is one pool a direction */
-  bool foreign;      /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
+  /* Of a connection that is served for another rank (remote.h): where a step's slot lies, as that rank says, instead of
+   * the FIFO; NULL: conn->slots. */
+  tt_proxy_find *find;
+  void *find_context;
+  bool foreign; /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
                                   struct tt_proxy_conn **out);

@@ -14,16 +14,43 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
   *out = NULL;
   TT_TRY(TT_CALLOC(&conn, 1));
   conn->proxy = proxy;
-  conn->config = (struct tt_proxy_conn_config){.send = true, .conn = config->conn, .peer = config->peer};
+  conn->config = (struct tt_proxy_conn_config){.send = true,
+                                               .conn = config->conn,
+                                               .peer = config->peer,
+                                               .pool_units = config->pool_units,
+                                               .device = config->device};
   snprintf(conn->label, sizeof(conn->label), "%s", config->label);
   conn->config.label = conn->label;
   conn->posted = conn->done = conn->expected = conn->rung = config->conn->step;
+  conn->granted = conn->freed = conn->done;
+  conn->shm = config->shm;
   conn->desk = config->desk;
   conn->relay = config->relay;
   conn->relay_bell = config->bell;
+  pthread_mutex_lock(&proxy->lock);
+  ncclResult_t result = tt_proxy_conn_find_pool(conn);
+  pthread_mutex_unlock(&proxy->lock);
+  if (result != ncclSuccess) {
+    free(conn);
+    return result;
+  }
+  if (conn->pool) atomic_store(config->conn->head, conn->granted - TT_SLOTS);
   tt_proxy_conn_add(conn);
   *out = conn;
   return ncclSuccess;
+}
+
+void tt_proxy_remote_lose(struct tt_proxy_conn *conn)
+{
+  if (!conn->pool) return;
+  pthread_mutex_lock(&conn->proxy->lock);
+  for (int i = 0; i < TT_SLOTS; i++) {
+    if (!conn->units[i]) continue;
+    tt_proxy_slab_lose(conn->units[i]->slab);
+    conn->units[i] = NULL;
+    conn->held--;
+  }
+  pthread_mutex_unlock(&conn->proxy->lock);
 }
 
 ncclResult_t tt_proxy_desk_failure(const struct tt_proxy_desk *desk, int rank, int relay, int peer, const char *label)
@@ -54,26 +81,61 @@ static bool announce(struct tt_proxy_conn *conn)
   return true;
 }
 
+/* Passes on what the device has filled of a pool's units. */
+static ncclResult_t pass_on(struct tt_proxy_conn *conn, uint64_t tail)
+{
+  size_t room = tt_proxy_pool_unit_bytes(conn->pool), bytes;
+  for (uint64_t step = conn->rung; step != tail; step++) {
+    const struct tt_proxy_unit *unit = conn->units[step % TT_SLOTS];
+    int64_t size = conn->config.conn->fifo[step % TT_SLOTS].size;
+    if (!unit || size < TT_SLOT_HEADER || (uint64_t)size > room)
+      return TT_FAIL(ncclInternalError, "rank %d to rank %d via %s: step %llu does not fit (%lld bytes, limit %zu)",
+                     conn->proxy->rank, conn->config.peer, conn->label, (unsigned long long)step, (long long)size,
+                     room);
+    const unsigned char *slab = tt_proxy_slab_memory(unit->slab, &bytes);
+    conn->desk->units[step % TT_SLOTS] = (struct tt_desk_unit){.slab = tt_proxy_slab_offset(unit->slab),
+                                                               .slab_bytes = bytes,
+                                                               .at = (uint64_t)(unit->data - slab),
+                                                               .bytes = (uint64_t)size};
+  }
+  atomic_store_explicit(&conn->desk->filled, tail, memory_order_release);
+  return ncclSuccess;
+}
+
+/* The relay has sent the steps before `head`. */
+static void complete(struct tt_proxy_conn *conn, uint64_t head)
+{
+  for (; conn->pool && conn->done != head; conn->done++) tt_proxy_pooled_complete(conn, conn->done, 0);
+  conn->done = head;
+}
+
+static ncclResult_t lies(const struct tt_proxy_conn *conn, uint64_t head, uint64_t tail)
+{
+  return TT_FAIL(
+      ncclRemoteError,
+      "rank %d, through which rank %d sends to rank %d via %s, claims to have sent the steps before %llu, of "
+      "%llu that were filled",
+      conn->relay, conn->proxy->rank, conn->config.peer, conn->label, (unsigned long long)head,
+      (unsigned long long)tail);
+}
+
 ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
+  if (conn->pool) TT_TRY(tt_proxy_pooled_grant(conn, moved));
   /* In this order: the head was at most the tail then. */
-  uint64_t head = atomic_load_explicit(device->head, memory_order_acquire);
+  uint64_t head = atomic_load_explicit(conn->pool ? &conn->desk->sent : device->head, memory_order_acquire);
   uint64_t tail = atomic_load_explicit(device->tail, memory_order_acquire);
   bool told = announce(conn);
+  if (conn->pool && tail != conn->rung) TT_TRY(pass_on(conn, tail));
   if (told || tail != conn->rung) {
     conn->rung = tail;
     tt_doorbell_ring(conn->relay_bell);
     *moved = true;
   }
-  if (tt_proxy_before(head, conn->done) || tt_proxy_before(tail, head))
-    return TT_FAIL(ncclRemoteError,
-                   "rank %d, through which rank %d sends to rank %d via %s, claims to have sent %llu "
-                   "steps after the %llu that were filled",
-                   conn->relay, conn->proxy->rank, conn->config.peer, conn->label, (unsigned long long)(head - tail),
-                   (unsigned long long)tail);
+  if (tt_proxy_before(head, conn->done) || tt_proxy_before(tail, head)) return lies(conn, head, tail);
   *moved |= head != conn->done;
-  conn->done = head;
+  complete(conn, head);
   conn->posted = tail;
   if (conn->done != conn->expected && (atomic_load_explicit(&conn->desk->state, memory_order_acquire) & TT_DESK_FAILED))
     return tt_proxy_desk_failure(conn->desk, conn->proxy->rank, conn->relay, conn->config.peer, conn->label);

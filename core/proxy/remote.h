@@ -2,7 +2,10 @@
  *
  * The sender's device fills slots in memory that both ranks map. Beside them lies a desk, on which the sender's proxy
  * says what it expects, and the relay's how it goes; counters and FIFO are those that any proxy uses. Neither side
- * trusts what the other writes: it may be wrong, but leads nowhere outside the slots. */
+ * trusts what the other writes: it may be wrong, but leads nowhere outside the slots.
+ *
+ * With slots of a pool (TT_CONN_POOLED) that pool is the sender's, in its shared memory. Its proxy grants units to its
+ * device and takes them back, and passes on what was filled: counters and places for the relay lie on the desk. */
 #ifndef TT_PROXY_REMOTE_H
 #define TT_PROXY_REMOTE_H
 
@@ -24,14 +27,23 @@ struct tt_desk_operation {
   int32_t protocol, reserved;
 };
 
-/* In memory that both map; all zero at start. */
+/* Where a step's slot lies in the sender's memory. */
+struct tt_desk_unit {
+  uint64_t slab, slab_bytes; /* registered as a whole */
+  uint64_t at, bytes;        /* of the message, from the slab's start; header and payload */
+};
+
+/* In memory that both map; all zero at start, but the counters of a connection with a pool. */
 struct tt_proxy_desk {
   /* The sender writes: */
   _Alignas(64) _Atomic uint64_t announced; /* operations, ever; the last ones lie in the ring below */
   _Atomic uint32_t closing;                /* it needs the connection no more */
   struct tt_desk_operation operations[TT_DESK_OPERATIONS];
+  struct tt_desk_unit units[TT_SLOTS];  /* with a pool */
+  _Alignas(64) _Atomic uint64_t filled; /* likewise: steps */
   /* The relay writes: */
-  _Alignas(64) _Atomic uint64_t taken; /* of the announced operations */
+  _Alignas(64) _Atomic uint64_t sent; /* with a pool: steps */
+  _Atomic uint64_t taken;             /* of the announced operations */
   _Atomic uint32_t state;
   int32_t result;
   uint64_t bell; /* from READY on: where in the relay's memory its doorbell lies */
@@ -46,11 +58,17 @@ struct tt_proxy_remote_config {
   struct tt_doorbell *bell; /* the relay's */
   int peer, relay;          /* for errors */
   const char *label;        /* "NET/Socket/1(3)", copied */
+  /* With TT_CONN_POOLED: as in tt_proxy_conn_config, and the memory in which the pool lies. */
+  int pool_units, device;
+  struct tt_shm *shm;
 };
 /* The connection belongs to this rank's engine like any other: tt_proxy_expect, tt_proxy_progress, which reports the
  * relay's failure as this rank's, and tt_proxy_conn_destroy, which tells the relay nothing. */
 ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_proxy_remote_config *config,
                                     struct tt_proxy_conn **out);
+/* The relay may still read units that the connection holds, since it does not say that it is through: they are not used
+ * again. */
+void tt_proxy_remote_lose(struct tt_proxy_conn *conn);
 /* The relay's failure, of a desk with TT_DESK_FAILED, as the sender's: names both ranks and the peer. */
 ncclResult_t tt_proxy_desk_failure(const struct tt_proxy_desk *desk, int rank, int relay, int peer, const char *label);
 

@@ -97,13 +97,31 @@ static uint64_t allowed(const struct tt_proxy_conn *conn)
   return atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
 }
 
+/* The message of `step` lies where the rank says that it is sent for. */
+static ncclResult_t prepare_found(struct tt_proxy_conn *conn, uint64_t step, int protocol,
+                                  struct tt_proxy_transfer *transfer)
+{
+  struct tt_proxy_found found;
+  size_t limit = TT_MIN(conn->config.conn->slot_bytes[protocol], conn->config.max_bytes);
+  TT_TRY(conn->config.find(conn->config.find_context, step, &found));
+  if (found.bytes < TT_SLOT_HEADER || found.bytes > limit) return bad(conn, step, "does not fit", found.bytes, limit);
+  TT_TRY(tt_proxy_link_register(conn->wire, found.slab, &transfer->mhandle));
+  transfer->protocol = protocol;
+  transfer->data = found.data;
+  transfer->bytes = found.bytes;
+  transfer->prepared = true;
+  return ncclSuccess;
+}
+
 /* Makes the next step's transfer ready to be posted. */
 static ncclResult_t prepare_next(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer, bool *ready)
 {
   *ready = transfer->prepared;
   if (*ready) return ncclSuccess;
   if (conn->pool) return tt_proxy_pooled_prepare(conn, conn->posted, transfer, ready);
-  TT_TRY(prepare(conn, conn->posted, conn->operations[0].protocol, transfer));
+  int protocol = conn->operations[0].protocol;
+  TT_TRY(conn->config.find ? prepare_found(conn, conn->posted, protocol, transfer)
+                           : prepare(conn, conn->posted, protocol, transfer));
   *ready = true;
   return ncclSuccess;
 }

@@ -109,7 +109,7 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
     route = spread(env, connector, ndev);
   TT_TRY(check_route(env, connector, &route, ndev));
   resources->device = route.device;
-  resources->relay = pooled(env, connector) ? env->rank : route.rank;
+  resources->relay = route.rank;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
@@ -158,7 +158,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
   resources->relay = env->rank;
   TT_TRY(choose_device(env, connector, resources));
-  if (resources->relay != env->rank)
+  if (resources->relay != env->rank && !pooled(env, connector))
     TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
   else
     TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
@@ -218,7 +218,7 @@ static void label(const struct tt_transport_env *env, const struct tt_connector 
   const struct net_resources *resources = connector->resources;
   const char *shared = connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "";
   if (resources && resources->relay != env->rank)
-    snprintf(text, size, "NET/%s/%d(%d)", tt_net_name(env->net), resources->device, resources->relay);
+    snprintf(text, size, "NET/%s/%d(%d)%s", tt_net_name(env->net), resources->device, resources->relay, shared);
   else
     snprintf(text, size, "NET/%s/%d%s", tt_net_name(env->net), resources ? resources->device : -1, shared);
 }
@@ -244,13 +244,13 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   return ncclSuccess;
 }
 
+/* Through another rank's proxy. */
 static ncclResult_t connect_relayed(struct tt_transport_env *env, struct tt_connector *connector, bool *done)
 {
   struct net_resources *resources = connector->resources;
   char text[64];
-  if (resources->offer.id != 0)
-    return TT_FAIL(ncclInternalError, "rank %d offers a shared network connection to one that goes through rank %d",
-                   connector->peer, resources->relay);
+  if (!resources->relayed.block)
+    TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
   label(env, connector, text, sizeof(text));
   return tt_relayed_connect(env, connector, &resources->relayed, resources->offer.handle, text, done);
 }
@@ -273,6 +273,8 @@ static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connecto
   struct net_resources *resources = connector->resources;
   *done = false;
   if (!resources->parsed) TT_TRY(parse(connector, handshake, resources));
+  /* What this rank's process shares is sent by its own proxies. */
+  if (resources->offer.id != 0) resources->relay = env->rank;
   if (resources->relay != env->rank) return connect_relayed(env, connector, done);
   if (connector->send && resources->offer.id != 0 && !resources->link)
     TT_TRY(tt_net_link_join(env, connector, resources->device, &resources->offer, &resources->link));
@@ -290,6 +292,7 @@ static void close_net(struct tt_transport_env *env, struct tt_connector *connect
 {
   struct net_resources *resources = connector->resources;
   if (!resources) return;
+  tt_relayed_stop(env, connector, &resources->relayed);
   tt_proxy_conn_destroy(connector->proxied);
   connector->proxied = NULL;
   if (resources->listen_comm) tt_net_close_listen(env->net, resources->listen_comm);
@@ -297,7 +300,7 @@ static void close_net(struct tt_transport_env *env, struct tt_connector *connect
   if (resources->comm && !connector->send) tt_net_close_recv(env->net, resources->comm);
   tt_proxy_link_release(resources->wire);
   tt_net_link_leave(env, resources->link);
-  if (resources->relay != env->rank) tt_relayed_close(env, &resources->relayed);
+  tt_relayed_close(env, &resources->relayed);
   if (resources->block) munmap(resources->block, resources->block_bytes);
   free(resources);
   connector->resources = NULL;

@@ -9,11 +9,12 @@
 
 #define TAG_ALL_BITS 0xffffffffu
 
-ncclResult_t tt_relay_layout(const struct tt_transport_env *env, struct tt_relay_layout *layout)
+ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, struct tt_relay_layout *layout)
 {
   TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &layout->buffers));
+  layout->pooled = pooled;
   layout->fifo = layout->buffers.bytes; /* whole pages */
-  layout->desk = layout->fifo + (TT_SLOTS * sizeof(struct tt_conn_fifo) + 63) / 64 * 64;
+  layout->desk = pooled ? 0 : layout->fifo + (TT_SLOTS * sizeof(struct tt_conn_fifo) + 63) / 64 * 64;
   layout->bytes = layout->desk + sizeof(struct tt_proxy_desk);
   return ncclSuccess;
 }
@@ -30,7 +31,7 @@ static ncclResult_t new_user(struct tt_relay *relay, int rank, const struct tt_r
   user->rank = rank;
   user->number = tt_peer_memory_number(relay->env->memory, rank);
   user->request = *request;
-  ncclResult_t result = tt_relay_layout(relay->env, &user->layout);
+  ncclResult_t result = tt_relay_layout(relay->env, request->pooled != 0, &user->layout);
   if (result != ncclSuccess) {
     free(user);
     return result;

@@ -29,12 +29,13 @@ void tt_relay_close(struct tt_transport_env *env);
 
 /* ---- The sending end: the connection worker's thread ---- */
 
-/* Where things lie in a user's block. */
+/* Where things lie in a user's block. With slots of a pool it has the desk alone. */
 struct tt_relay_layout {
+  bool pooled;
   struct tt_buffers buffers;
   size_t fifo, desk, bytes;
 };
-ncclResult_t tt_relay_layout(const struct tt_transport_env *env, struct tt_relay_layout *layout);
+ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, struct tt_relay_layout *layout);
 
 /* A connection as its sending end sees it; all zero at first. */
 struct tt_relayed {
@@ -44,20 +45,23 @@ struct tt_relayed {
   uint64_t offset;
   struct tt_proxy_desk *desk;
   struct tt_doorbell *bell; /* the relay's */
+  bool closed;              /* the relay does not touch the block any more, or never did */
   bool asked, refused;      /* refused, with `why`: guarded by the relay's lock */
   char why[TT_DESK_TEXT];
   tt_deadline left_deadline; /* once the relay is known to have left */
   struct tt_relayed *next;   /* of those that asked and have no answer */
 };
 
-/* Makes the block and points connector->conn into it. */
+/* Makes the block, and points connector->conn into it unless that has slots of a pool. */
 ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector *connector, int relay, int device,
                               struct tt_relayed *relayed);
 /* Asks the relay to connect to the network handle of the receiving end (NCCL_NET_HANDLE_MAXSIZE bytes), and goes on
  * until it has: *done. Never blocks. Sets connector->proxied. */
 ncclResult_t tt_relayed_connect(struct tt_transport_env *env, struct tt_connector *connector,
                                 struct tt_relayed *relayed, const unsigned char *handle, const char *label, bool *done);
-/* Once connector->proxied is destroyed. */
+/* Takes the connection back from the relay: before connector->proxied is destroyed. */
+void tt_relayed_stop(struct tt_transport_env *env, struct tt_connector *connector, struct tt_relayed *relayed);
+/* Once it is. */
 void tt_relayed_close(struct tt_transport_env *env, struct tt_relayed *relayed);
 
 #endif

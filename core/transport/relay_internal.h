@@ -15,12 +15,14 @@ struct tt_relay_request {
   uint64_t block; /* where it lies in the user's memory */
   uint64_t bell;  /* the user's doorbell */
   int32_t device, peer, channel, index;
+  int32_t pooled; /* 1: the slots come from a pool of the user's */
   uint64_t first_step;
   uint64_t slot_bytes[TT_NUM_PROTOCOLS];
   _Alignas(64) unsigned char handle[NCCL_NET_HANDLE_MAXSIZE]; /* the plugin may keep its state in it */
 };
 
 /* A connection as the relay sees it; its thread's, once it has it. */
+struct tt_relay_slab; /* relay_slab.c */
 struct tt_relay_user {
   struct tt_relay_user *next;
   struct tt_relay *relay;
@@ -34,6 +36,8 @@ struct tt_relay_user {
   struct tt_proxy *proxy;
   struct tt_proxy_conn *proxied;
   struct tt_desk_reader reader;
+  struct tt_relay_slab *slabs; /* of its pool, mapped */
+  int nslabs;
   void *comm;    /* until the proxy has it */
   uint64_t head; /* of which the user was told */
   bool failed;   /* it waits for the user to close */
@@ -70,6 +74,13 @@ bool tt_relay_user_advance(struct tt_relay_user *user, bool *moved, bool *busy);
 void tt_relay_user_fail(struct tt_relay_user *user, ncclResult_t result, const char *why);
 /* Gives up all that belongs to the user, and says so. Frees it. */
 void tt_relay_user_end(struct tt_relay_user *user);
+
+/* ---- relay_slab.c: the pool of a user's rank ---- */
+
+/* As tt_proxy_find; `user` is the context. */
+ncclResult_t tt_relay_slab_find(void *user, uint64_t step, struct tt_proxy_found *found);
+/* Once nobody sends from them. */
+void tt_relay_slabs_free(struct tt_relay_user *user);
 
 /* ---- relay.c ---- */
 

@@ -26,6 +26,23 @@ static ncclResult_t map(struct tt_relay_user *user)
   return ncclSuccess;
 }
 
+/* Points the engine's view of the connection into the block. With a pool, slots only say which protocols there are. */
+static void apply_block(struct tt_relay_user *user)
+{
+  const struct tt_relay_layout *layout = &user->layout;
+  if (!layout->pooled) {
+    tt_buffers_apply(&layout->buffers, user->block, &user->conn);
+    user->conn.fifo = (struct tt_conn_fifo *)(void *)(user->block + layout->fifo);
+    return;
+  }
+  user->conn.tail = &user->desk->filled;
+  user->conn.head = &user->desk->sent;
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+    user->conn.slot_bytes[p] = layout->buffers.slot_bytes[p];
+    user->conn.slots[p] = layout->buffers.slot_bytes[p] ? user->block : NULL;
+  }
+}
+
 static ncclResult_t hand_to_proxy(struct tt_relay_user *user)
 {
   const struct tt_relay_request *request = &user->request;
@@ -34,8 +51,7 @@ static ncclResult_t hand_to_proxy(struct tt_relay_user *user)
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(relay->net, request->device, &props));
   snprintf(label, sizeof(label), "NET/%s/%d(%d)", tt_net_name(relay->net), request->device, relay->rank);
-  tt_buffers_apply(&user->layout.buffers, user->block, &user->conn);
-  user->conn.fifo = (struct tt_conn_fifo *)(void *)(user->block + user->layout.fifo);
+  apply_block(user);
   user->conn.flags = TT_CONN_PROXIED;
   user->conn.peer = request->peer;
   user->conn.step = user->head = user->reader.expected = request->first_step;
@@ -47,6 +63,8 @@ static ncclResult_t hand_to_proxy(struct tt_relay_user *user)
                                         .max_bytes = props.maxP2pBytes,
                                         .label = label,
                                         .device = request->device,
+                                        .find = user->layout.pooled ? tt_relay_slab_find : NULL,
+                                        .find_context = user,
                                         .foreign = true};
   /* In errors it is the user that sends. */
   TT_TRY(tt_proxy_create(relay->net, user->rank, &user->proxy));
@@ -113,6 +131,7 @@ void tt_relay_user_end(struct tt_relay_user *user)
   tt_proxy_conn_destroy(user->proxied);
   tt_proxy_destroy(user->proxy);
   if (user->comm) tt_net_close_send(relay->net, user->comm);
+  tt_relay_slabs_free(user);
   if (user->desk) {
     atomic_fetch_or(&user->desk->state, TT_DESK_CLOSED);
     tt_doorbell_ring(user->bell);

@@ -8,7 +8,7 @@
 
 #define VERSION 1
 enum { REQUEST = 1, REFUSAL = 2 };
-#define REQUEST_BYTES (2 + 1 + 2 * 8 + 4 * 4 + 8 + 8 * TT_NUM_PROTOCOLS + NCCL_NET_HANDLE_MAXSIZE)
+#define REQUEST_BYTES (2 + 1 + 2 * 8 + 5 * 4 + 8 + 8 * TT_NUM_PROTOCOLS + NCCL_NET_HANDLE_MAXSIZE)
 #define REFUSAL_BYTES (2 + 1 + 8 + TT_DESK_TEXT)
 _Static_assert(REQUEST_BYTES <= TT_RELAY_MESSAGE_MAX && REFUSAL_BYTES <= TT_RELAY_MESSAGE_MAX, "both fit");
 
@@ -23,6 +23,7 @@ size_t tt_relay_pack_request(const struct tt_relay_request *request, unsigned ch
   tt_wire_put_int(&w, (uint32_t)request->peer, 4);
   tt_wire_put_int(&w, (uint32_t)request->channel, 4);
   tt_wire_put_int(&w, (uint32_t)request->index, 4);
+  tt_wire_put_int(&w, (uint32_t)request->pooled, 4);
   tt_wire_put_int(&w, request->first_step, 8);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_wire_put_int(&w, request->slot_bytes[p], 8);
   tt_wire_put(&w, request->handle, sizeof(request->handle));
@@ -71,6 +72,7 @@ bool tt_relay_parse_request(const void *data, size_t bytes, struct tt_relay_requ
   request->peer = (int32_t)tt_wire_get_int(&r, 4);
   request->channel = (int32_t)tt_wire_get_int(&r, 4);
   request->index = (int32_t)tt_wire_get_int(&r, 4);
+  request->pooled = (int32_t)tt_wire_get_int(&r, 4);
   request->first_step = tt_wire_get_int(&r, 8);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) request->slot_bytes[p] = tt_wire_get_int(&r, 8);
   const unsigned char *handle = tt_wire_get(&r, sizeof(request->handle));

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "base/timer.h"
 #include "transport/memory.h"
 #include "transport/relay_wire.h"
@@ -25,11 +26,18 @@ ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector 
                    env->rank, connector->peer, relay);
   relayed->relay = relay;
   relayed->device = device;
-  TT_TRY(tt_relay_layout(env, &relayed->layout));
+  bool pooled = (connector->conn.flags & TT_CONN_POOLED) != 0;
+  TT_TRY(tt_relay_layout(env, pooled, &relayed->layout));
   TT_TRY(tt_shm_alloc(env->shm, relayed->layout.bytes, &block, &relayed->offset));
   relayed->block = block;
   relayed->desk = (struct tt_proxy_desk *)(void *)(relayed->block + relayed->layout.desk);
-  connector->bytes = relayed->layout.bytes;
+  connector->bytes += relayed->layout.bytes;
+  relayed->closed = true;
+  if (pooled) {
+    atomic_store(&relayed->desk->filled, env->first_step);
+    atomic_store(&relayed->desk->sent, env->first_step);
+    return ncclSuccess;
+  }
   tt_buffers_apply(&relayed->layout.buffers, relayed->block, &connector->conn);
   tt_buffers_start(&connector->conn, env->first_step);
   connector->conn.fifo = (struct tt_conn_fifo *)(void *)(relayed->block + relayed->layout.fifo);
@@ -61,11 +69,13 @@ static ncclResult_t ask(struct tt_transport_env *env, const struct tt_connector 
                                      .peer = connector->peer,
                                      .channel = connector->channel,
                                      .index = connector->index,
+                                     .pooled = relayed->layout.pooled,
                                      .first_step = env->first_step};
   memcpy(request.handle, handle, sizeof(request.handle));
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) request.slot_bytes[p] = relayed->layout.buffers.slot_bytes[p];
   set_asking(env->relay, relayed, true);
   relayed->asked = true;
+  relayed->closed = false;
   ncclResult_t result = tt_relay_send_request(env->relay->bootstrap, relayed->relay, &request);
   if (result == ncclSuccess) return ncclSuccess;
   return TT_FAIL(result, "rank %d cannot send to rank %d through rank %d: %s", env->rank, connector->peer,
@@ -113,7 +123,10 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
                                           .bell = relayed->bell,
                                           .peer = connector->peer,
                                           .relay = relayed->relay,
-                                          .label = label};
+                                          .label = label,
+                                          .device = relayed->device,
+                                          .shm = env->shm};
+  if (relayed->layout.pooled) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   return tt_proxy_remote_create(env->proxy, &config, &connector->proxied);
 }
 
@@ -153,20 +166,22 @@ static bool wait_closed(struct tt_transport_env *env, struct tt_relayed *relayed
   return false;
 }
 
+void tt_relayed_stop(struct tt_transport_env *env, struct tt_connector *connector, struct tt_relayed *relayed)
+{
+  if (!relayed->asked) return;
+  atomic_store(&relayed->desk->closing, 1);
+  tt_doorbell_ring(relayed->bell);
+  relayed->closed = wait_closed(env, relayed);
+  set_asking(env->relay, relayed, false);
+  if (relayed->closed) return;
+  TT_INFO(TT_NET, "Rank %d does not say whether it still sends for rank %d: its memory is not used again",
+          relayed->relay, env->rank);
+  if (connector->proxied) tt_proxy_remote_lose(connector->proxied);
+}
+
 void tt_relayed_close(struct tt_transport_env *env, struct tt_relayed *relayed)
 {
   if (!relayed->block) return;
-  bool closed = !relayed->asked;
-  if (relayed->asked) {
-    atomic_store(&relayed->desk->closing, 1);
-    tt_doorbell_ring(relayed->bell);
-    closed = wait_closed(env, relayed);
-    set_asking(env->relay, relayed, false);
-  }
   if (relayed->bell) tt_peer_memory_unmap(env->memory, relayed->relay, relayed->bell, sizeof(*relayed->bell));
-  if (closed)
-    tt_shm_free(env->shm, relayed->block, relayed->layout.bytes);
-  else
-    TT_INFO(TT_NET, "Rank %d does not say whether it still sends for rank %d: its memory is not used again",
-            relayed->relay, env->rank);
+  if (relayed->closed) tt_shm_free(env->shm, relayed->block, relayed->layout.bytes);
 }

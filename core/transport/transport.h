@@ -31,8 +31,8 @@ struct tt_net_links;     /* transport/net_link.h */
 struct tt_relay;         /* transport/relay.h */
 
 /* Which network device an end of a connection uses, and in which rank's proxy it lives: this rank's, or for sending
- * another's of this host, through which the data goes then (PXN, transport/relay.h). Each end chooses its own.
- * Connections with slots of a pool use the device, and always this rank's proxy. */
+ * another's of this host, through which the data goes then (PXN, transport/relay.h). Each end chooses its own. A
+ * connection that ranks of this process share goes through no other rank. */
 struct tt_route {
   int device, rank;
 };

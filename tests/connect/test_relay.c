@@ -54,20 +54,22 @@ static bool use_routes(struct rank *rank)
   return tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess;
 }
 
+static int conn_index; /* 1: with slots of a pool */
+
 static ncclResult_t connect_channels(struct rank *rank, int to, int from, int channels)
 {
   ncclResult_t result = ncclSuccess;
   for (int c = 0; c < channels; c++) {
-    if (to >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, to, c, 0, true);
-    if (from >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, from, c, 0, false);
+    if (to >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, to, c, conn_index, true);
+    if (from >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, from, c, conn_index, false);
   }
   return result == ncclSuccess ? tt_connect_run(rank->connect) : result;
 }
 
 static struct tt_connector *end_of(struct rank *rank, int channel)
 {
-  return rank->rank == 0 ? tt_connect_get(rank->connect, 2, channel, 0, true)
-                         : tt_connect_get(rank->connect, 0, channel, 0, false);
+  return rank->rank == 0 ? tt_connect_get(rank->connect, 2, channel, conn_index, true)
+                         : tt_connect_get(rank->connect, 0, channel, conn_index, false);
 }
 
 static bool pass_on(struct rank *rank, int count)
@@ -94,15 +96,17 @@ static void crosswise(struct rank *rank)
   RANK_CHECK(rank, use_routes(rank));
   RANK_CHECK(rank, connect_channels(rank, to, from, CHANNELS) == ncclSuccess);
   for (int c = 0; c < CHANNELS; c++) {
-    struct tt_connector *send = tt_connect_get(rank->connect, to, c, 0, true);
-    struct tt_connector *recv = tt_connect_get(rank->connect, from, c, 0, false);
+    struct tt_connector *send = tt_connect_get(rank->connect, to, c, conn_index, true);
+    struct tt_connector *recv = tt_connect_get(rank->connect, from, c, conn_index, false);
     char label[96], expected[96];
     RANK_CHECK(rank, send && recv && send->proxied && recv->proxied);
-    RANK_CHECK(rank, send->conn.flags == TT_CONN_PROXIED && send->conn.fifo && !send->conn.peer_bell);
+    RANK_CHECK(rank, send->conn.flags == (conn_index ? TT_CONN_PROXIED | TT_CONN_POOLED : TT_CONN_PROXIED) &&
+                         send->conn.fifo && !send->conn.peer_bell);
     tt_transport_net.label(rank->env, send, label, sizeof(label));
-    snprintf(expected, sizeof(expected), "NET/Counting/%d(%d)", 1 + c, (rank->rank + 1) % n);
+    snprintf(expected, sizeof(expected), "NET/Counting/%d(%d)%s", 1 + c, (rank->rank + 1) % n,
+             conn_index ? "/Shared" : "");
     RANK_CHECK(rank, strcmp(label, expected) == 0);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 5; i++) {
       RANK_CHECK(rank, expect_by_hand(recv, 20));
       RANK_CHECK(rank, send_by_hand(rank, send, 20));
       RANK_CHECK(rank, take_by_hand(rank, recv, 20));
@@ -120,7 +124,7 @@ START_TEST(data)
     ck_assert_int_eq(seen.listened[1 + c], 0);
   }
   ck_assert_int_eq(seen.listened[0], 4 * CHANNELS);
-  ck_assert_int_eq(seen.isends, 4 * CHANNELS * 200);
+  ck_assert_int_eq(seen.isends, 4 * CHANNELS * 100);
   ck_assert_int_eq(seen.sends + seen.recvs, 0);
   ck_assert_uint_eq(seen.registered, 0);
 }
@@ -129,6 +133,37 @@ END_TEST
 START_TEST(data_of_processes)
 {
   use_counting();
+  world_run_processes(4, crosswise, NULL);
+}
+END_TEST
+
+static void use_pool(const char *slots)
+{
+  use_counting();
+  world_use_device(&world_device_by_hand);
+  conn_index = 1;
+  set_env("NCCL_NET_SHARED_COMMS", "0");
+  set_env("TUTTI_NET_POOL_SLOTS", slots);
+}
+
+/* Down to one slot for all, so that spares are needed. */
+START_TEST(slots_of_a_pool)
+{
+  static const char *const slots[] = {"64", "1"};
+  for (int i = 0; i < 2; i++) {
+    use_pool(slots[i]);
+    world_run(4, crosswise);
+    counting_read(&seen, 0);
+    for (int c = 0; c < CHANNELS; c++) ck_assert_int_eq(seen.connected[1 + c], 4);
+    ck_assert_int_eq(seen.sends + seen.recvs, 0);
+    ck_assert_uint_eq(seen.registered, 0);
+  }
+}
+END_TEST
+
+START_TEST(slots_of_a_pool_of_processes)
+{
+  use_pool("8");
   world_run_processes(4, crosswise, NULL);
 }
 END_TEST
@@ -281,11 +316,22 @@ static void never_answered(struct rank *rank)
   rank->abort = 1;
 }
 
+START_TEST(dying_relay_with_a_pool)
+{
+  int statuses[3];
+  use_pool("8");
+  world_run_processes(3, until_the_relay_dies, statuses);
+  ck_assert_int_eq(statuses[0], 0);
+  ck_assert_int_eq(statuses[2], 0);
+}
+END_TEST
+
 START_TEST(abort_while_connecting)
 {
   use_counting();
   world_run(3, never_answered);
-  ck_assert_int_eq((counting_read(&seen, 1), seen.sends + seen.recvs + seen.listens), 0);
+  counting_read(&seen, 1);
+  ck_assert_int_eq(seen.sends + seen.recvs + seen.listens, 0);
 }
 END_TEST
 
@@ -297,7 +343,8 @@ static void relay_aborts(struct rank *rank)
   if (rank->rank == 0) {
     RANK_CHECK(rank, expect_by_hand(end_of(rank, 0), 1));
     RANK_CHECK(rank, await_error(rank) == ncclRemoteError);
-    RANK_CHECK(rank, says("rank 0: sending to rank 2 via NET/Counting/1(1), through rank 1", "aborted"));
+    RANK_CHECK(rank,
+               says("rank 0: sending to rank 2 via NET/Counting/1(1)", "through rank 1, failed: rank 1 has aborted"));
   }
   rank->abort = 1;
 }
@@ -305,6 +352,13 @@ static void relay_aborts(struct rank *rank)
 START_TEST(aborted_relay)
 {
   use_counting();
+  world_run(3, relay_aborts);
+}
+END_TEST
+
+START_TEST(aborted_relay_with_a_pool)
+{
+  use_pool("8");
   world_run(3, relay_aborts);
 }
 END_TEST
@@ -356,13 +410,13 @@ static void in_turn_and_exit(struct rank *rank)
   if (rank->rank == 1 && !rank->failed) exit(0);
 }
 
-static void run_every_order(bool processes)
+static void run_orders(int norders, bool processes)
 {
-  static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  static const int orders[6][3] = {{1, 0, 2}, {1, 2, 0}, {0, 1, 2}, {0, 2, 1}, {2, 0, 1}, {2, 1, 0}};
   use_counting();
   shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne(shared, MAP_FAILED);
-  for (int i = 0; i < 6; i++) {
+  for (int i = 0; i < norders; i++) {
     memcpy(shared->order, orders[i], sizeof(shared->order));
     atomic_store(&shared->turn, 0);
     if (processes)
@@ -375,13 +429,20 @@ static void run_every_order(bool processes)
 
 START_TEST(every_order)
 {
-  run_every_order(false);
+  run_orders(6, false);
 }
 END_TEST
 
 START_TEST(every_order_of_processes)
 {
-  run_every_order(true);
+  run_orders(6, true);
+}
+END_TEST
+
+START_TEST(relay_first_with_a_pool)
+{
+  use_pool("8");
+  run_orders(2, true);
 }
 END_TEST
 
@@ -391,6 +452,11 @@ void add_relay(Suite *suite)
   tcase_set_timeout(tc, 300);
   tcase_add_test(tc, data);
   tcase_add_test(tc, data_of_processes);
+  tcase_add_test(tc, slots_of_a_pool);
+  tcase_add_test(tc, slots_of_a_pool_of_processes);
+  tcase_add_test(tc, dying_relay_with_a_pool);
+  tcase_add_test(tc, aborted_relay_with_a_pool);
+  tcase_add_test(tc, relay_first_with_a_pool);
   tcase_add_test(tc, failing_network);
   tcase_add_test(tc, refusing_relay);
   tcase_add_test(tc, dead_relay);

@@ -11,39 +11,13 @@
 #define PEERS 16
 #define SIMPLE_BYTES 8192 /* as world.c has it */
 
-/* A device in host memory that takes slots of a pool; its works are the tests' own. */
-static ncclResult_t no_properties(int index, struct tt_device_properties *properties)
-{
-  (void)index, (void)properties;
-  return ncclSuccess;
-}
-
-static ncclResult_t open_nothing(const struct tt_device_config *config, struct tt_device_context **context)
-{
-  (void)config;
-  *context = NULL;
-  return ncclSuccess;
-}
-
-static void close_nothing(struct tt_device_context *context)
-{
-  (void)context;
-}
-
-static const struct tt_device by_hand = {.size = sizeof(struct tt_device),
-                                         .name = "by hand",
-                                         .features = TT_DEVICE_POOLED,
-                                         .properties = no_properties,
-                                         .open = open_nothing,
-                                         .close = close_nothing};
-
 static counting_read_fn *counting_read;
 static struct counting seen;
 
 static void use_counting(const char *buffers, const char *comms, const char *max_recvs)
 {
   world_use_net(true);
-  world_use_device(&by_hand);
+  world_use_device(&world_device_by_hand);
   set_env("NCCL_SHM_DISABLE", "1");
   set_env("NCCL_NET_PLUGIN", NET_COUNTING);
   set_env("COUNTING_INNER", NET_SOCKET);

@@ -49,6 +49,32 @@ void world_use_device(const struct tt_device *device)
   with_device = device;
 }
 
+/* A device in host memory that takes slots of a pool; its works are the tests' own. */
+static ncclResult_t no_properties(int index, struct tt_device_properties *properties)
+{
+  (void)index, (void)properties;
+  return ncclSuccess;
+}
+
+static ncclResult_t open_nothing(const struct tt_device_config *config, struct tt_device_context **context)
+{
+  (void)config;
+  *context = NULL;
+  return ncclSuccess;
+}
+
+static void close_nothing(struct tt_device_context *context)
+{
+  (void)context;
+}
+
+const struct tt_device world_device_by_hand = {.size = sizeof(struct tt_device),
+                                               .name = "by hand",
+                                               .features = TT_DEVICE_POOLED,
+                                               .properties = no_properties,
+                                               .open = open_nothing,
+                                               .close = close_nothing};
+
 void world_before_rank(void (*before)(int rank))
 {
   before_rank = before;

@@ -32,6 +32,8 @@ void world_run_processes(int n, void (*body)(struct rank *rank), int *statuses);
 void world_use_net(bool use);
 /* Each rank is on the device of its own number from now on. */
 void world_use_device(const struct tt_device *device);
+/* In host memory, with slots of a pool; its works are the tests' own. */
+extern const struct tt_device world_device_by_hand;
 /* Called in each rank's process, before anything else. NULL: nothing is. */
 void world_before_rank(void (*before)(int rank));
 

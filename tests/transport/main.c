@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 void add_formats(Suite *suite);
+void add_relay(Suite *suite);
 void add_memory(Suite *suite);
 void add_peer(Suite *suite);
 void add_choose(Suite *suite);
@@ -13,6 +14,7 @@ int main(void)
 {
   Suite *suite = suite_create("transport");
   add_formats(suite);
+  add_relay(suite);
   add_memory(suite);
   add_peer(suite);
   add_choose(suite);

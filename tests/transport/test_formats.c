@@ -199,6 +199,7 @@ START_TEST(relay_messages)
                                                   .peer = 70000,
                                                   .channel = 63,
                                                   .index = 5,
+                                                  .pooled = 1,
                                                   .first_step = UINT64_MAX,
                                                   .slot_bytes = {64, 0, 1u << 30},
                                                   .handle = {1, [NCCL_NET_HANDLE_MAXSIZE - 1] = 9}};
