@@ -60,6 +60,17 @@ ncclResult_t tt_device_detect(const struct tt_device *device, int index, int ran
   return ncclSuccess;
 }
 
+struct tt_fabric tt_device_fabric(const struct tt_device_description *d, uint64_t host)
+{
+  struct tt_fabric fabric = {.host = host};
+  _Static_assert(sizeof(fabric.cluster) == sizeof(d->fabric_cluster), "a cluster is a UUID");
+  if (!(d->known & TT_DESCRIBED_FABRIC) || d->fabric_state != TT_FABRIC_COMPLETED) return fabric;
+  memcpy(fabric.cluster, d->fabric_cluster, sizeof(fabric.cluster));
+  fabric.clique = d->fabric_clique;
+  fabric.joined = d->fabric_status == 0;
+  return fabric;
+}
+
 static bool is_refused(uint32_t status)
 {
   return status != TT_PEER_STATUS_GOOD && status != TT_PEER_STATUS_UNKNOWN;

@@ -5,6 +5,7 @@
 #define TT_DEVICE_DESCRIBE_H
 
 #include "device/choose.h"
+#include "topology/clique.h"
 #include "topology/detect.h"
 #include "topology/rules.h"
 
@@ -18,6 +19,9 @@ struct tt_device_gpu {
   struct tt_device_description description;
 };
 ncclResult_t tt_device_detect(const struct tt_device *device, int index, int rank, struct tt_device_gpu *out);
+
+/* A rank's own word on its device's place in a fabric; `exported` is the caller's to find out. */
+struct tt_fabric tt_device_fabric(const struct tt_device_description *description, uint64_t host);
 
 /* What the driver says of device `own` with each of `count` others of its host, by their bus ids: 0, or TT_PEER_NO_* of
  * topology/rules.h. One row of the table in tt_topology_rules, which the ranks exchange. Others without a bus id (NULL,

@@ -130,6 +130,29 @@ START_TEST(little)
 }
 END_TEST
 
+START_TEST(fabric)
+{
+  struct tt_device_description d = {
+      .known = TT_DESCRIBED_FABRIC, .fabric_state = TT_FABRIC_COMPLETED, .fabric_clique = 7, .fabric_cluster = {1, 2}};
+  struct tt_fabric f = tt_device_fabric(&d, 99);
+  ck_assert_uint_eq(f.host, 99);
+  ck_assert_uint_eq(f.clique, 7);
+  ck_assert_uint_eq(f.joined, 1);
+  ck_assert_uint_eq(f.exported, 0);
+  ck_assert_mem_eq(f.cluster, d.fabric_cluster, sizeof(f.cluster));
+  d.fabric_status = 15; /* in it, but with an error */
+  ck_assert_uint_eq(tt_device_fabric(&d, 99).joined, 0);
+  d.fabric_status = 0;
+  d.fabric_state = TT_FABRIC_IN_PROGRESS;
+  ck_assert_uint_eq(tt_device_fabric(&d, 99).joined, 0);
+  ck_assert_uint_eq(tt_device_fabric(&d, 99).cluster[0], 0);
+  d.fabric_state = TT_FABRIC_COMPLETED;
+  d.known = 0;
+  ck_assert_uint_eq(tt_device_fabric(&d, 99).joined, 0);
+  ck_assert_uint_eq(tt_device_fabric(&d, 99).host, 99);
+}
+END_TEST
+
 START_TEST(peers)
 {
   static const char *const others[] = {"me", NULL, "", "gpu00", "gpu03", "gpu40", "gpu15", "gpu66", "gpu90"};
@@ -180,6 +203,7 @@ void add_describe(Suite *suite)
   TCase *tc = tcase_create("describe");
   tcase_add_test(tc, all);
   tcase_add_test(tc, little);
+  tcase_add_test(tc, fabric);
   tcase_add_test(tc, peers);
   tcase_add_loop_test(tc, of_machine, 0, 6);
   suite_add_tcase(suite, tc);

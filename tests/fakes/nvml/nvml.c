@@ -174,7 +174,7 @@ static int index_of(const struct gpu *gpu)
 
 static void fill_pci(struct pci *pci, const char *id, unsigned ids, int all)
 {
-  snprintf(pci->short_id, sizeof pci->short_id, "%s", id);
+  snprintf(pci->short_id, sizeof pci->short_id, "%.15s", id);
   for (char *c = pci->short_id; *c; c++)
     if (*c >= 'a' && *c <= 'f') *c = (char)(*c - 'a' + 'A');
   sscanf(id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
