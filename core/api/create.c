@@ -8,6 +8,7 @@
 #include "api/agree.h"
 #include "api/collnet.h"
 #include "api/handle.h"
+#include "api/machine.h"
 #include "api/redop.h"
 #include "api/register.h"
 #include "api/tuner.h"
@@ -16,7 +17,6 @@
 #include "base/timer.h"
 #include "plan/shared.h"
 #include "device/choose.h"
-#include "graph/order.h"
 #include "kernels/host/host.h"
 #include "plan/gate.h"
 #include "plan/plan.h"
@@ -66,12 +66,6 @@ static void end_connect(struct ncclComm *comm)
 {
   tt_connect_destroy(comm->connect);
   comm->connect = NULL;
-}
-
-static void end_programs(struct ncclComm *comm)
-{
-  tt_programs_destroy(comm->programs);
-  comm->programs = NULL;
 }
 
 static void end_collnet(struct ncclComm *comm)
@@ -215,19 +209,6 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_create *crea
   return ncclSuccess;
 }
 
-/* From the proved hosts, each named by its first rank: their numbers, the rank order, and this rank's device. */
-static ncclResult_t place(struct ncclComm *comm, int *max_local)
-{
-  int32_t *node = comm->node, count = 0;
-  for (int r = 0; r < comm->nranks; r++) node[r] = comm->env != NULL ? comm->env->peers[r].node : r;
-  tt_graph_order(comm->nranks, node, comm->order, &comm->nnodes, max_local);
-  for (int r = 0; r < comm->nranks; r++) node[r] = node[r] == r ? count++ : node[node[r]];
-  comm->local_ranks = 0;
-  for (int r = 0; r < comm->nranks; r++) comm->local_ranks += node[r] == node[comm->rank];
-  comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
-  return ncclSuccess;
-}
-
 static int channel_limit(enum tt_param_id param, int from_config, int fallback)
 {
   int64_t value = tt_param_int(param);
@@ -322,8 +303,8 @@ static ncclResult_t fill(struct ncclComm *comm, const struct tt_create *create)
   TT_TRY(tt_zone_copy(&comm->zone, create->config.netName, &comm->net_name));
   comm->config.commName = comm->name;
   comm->config.netName = comm->net_name;
-  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->order, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->node, (size_t)comm->nranks));
+  for (int i = 0; i < 2; i++) TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->rounds[i], (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->sends, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->recvs, (size_t)comm->nranks));
   return ncclSuccess;
@@ -378,11 +359,10 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   log_init(create->function, comm, &properties, "START");
   if (comm->nranks > 1) TT_TRY(join_others(comm, create, device, &properties));
   TT_TRY(device);
-  TT_TRY(place(comm, &max_local));
+  comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   tt_log_set_device(comm->device_index);
-  const struct tt_programs_ways ways = {.nchannels = 1, .rings = (const int32_t *const *)&comm->order, .node = comm->node};
-  TT_TRY(tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs));
-  TT_TRY(tt_comm_at_end(comm, end_programs));
+  atomic_store(&comm->stage, TT_STAGE_SEARCHING);
+  TT_TRY(tt_machine_find(comm, &properties, &max_local));
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);
     TT_TRY(make_tuning(comm, &create->config, max_local));

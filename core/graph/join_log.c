@@ -1,39 +1,16 @@
 /* See join_log.h. */
 #include "graph/join_log.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include "base/check.h"
 #include "base/log.h"
-
-/* A line while it grows; what no longer fits is "...". */
-struct line {
-  char text[1024];
-  size_t at;
-};
-
-/* False: it is full. */
-__attribute__((format(printf, 2, 3))) static bool add(struct line *line, const char *format, ...)
-{
-  const size_t left = sizeof(line->text) - sizeof(" ...") - line->at;
-  va_list arguments;
-  va_start(arguments, format);
-  const int wrote = vsnprintf(line->text + line->at, left, format, arguments);
-  va_end(arguments);
-  if (wrote >= 0 && (size_t)wrote < left) {
-    line->at += (size_t)wrote;
-    return true;
-  }
-  snprintf(line->text + line->at, sizeof(" ..."), " ...");
-  return false;
-}
+#include "base/long_line.h"
 
 static void log_rings(const struct tt_joined *j)
 {
   for (int c = 0; c < j->nchannels; c++) {
-    struct line line = {.at = 0};
-    add(&line, "Channel %02d/%02d :", c, j->nchannels);
-    for (int i = 0; i < j->nranks && add(&line, " %d", j->ring[c][i]); i++) continue;
+    struct tt_long_line line = {.at = 0};
+    tt_long_line_add(&line, "Channel %02d/%02d :", c, j->nchannels);
+    for (int i = 0; i < j->nranks && !tt_long_line_full(&line); i++) tt_long_line_add(&line, " %d", j->ring[c][i]);
     TT_INFO(TT_INIT, "%s", line.text);
   }
 }
@@ -41,9 +18,10 @@ static void log_rings(const struct tt_joined *j)
 static void log_heads(const struct tt_joined *j)
 {
   for (int h = 0; h < j->nvls_heads; h++) {
-    struct line line = {.at = 0};
-    add(&line, "NVLS Head %2d:", h);
-    for (int n = 0; n < j->nnodes && add(&line, " %2d", tt_join_head(j, TT_GRAPH_NVLS, n, h)); n++) continue;
+    struct tt_long_line line = {.at = 0};
+    tt_long_line_add(&line, "NVLS Head %2d:", h);
+    for (int n = 0; n < j->nnodes && !tt_long_line_full(&line); n++)
+      tt_long_line_add(&line, " %2d", tt_join_head(j, TT_GRAPH_NVLS, n, h));
     TT_INFO(TT_INIT, "%s", line.text);
   }
 }
@@ -64,10 +42,10 @@ static void log_neighbours(const struct tt_joined *j, int rank)
 
 static void log_trees(const struct tt_joined *j, int rank)
 {
-  struct line line = {.at = 0};
+  struct tt_long_line line = {.at = 0};
   for (int c = 0; c < j->nchannels; c++) {
     const struct tt_join_tree t = tt_join_tree_place(j, c, rank);
-    if (!add(&line, " [%d] %d/%d/%d->%d->%d", c, t.down[0], t.down[1], t.down[2], rank, t.up)) break;
+    tt_long_line_add(&line, " [%d] %d/%d/%d->%d->%d", c, t.down[0], t.down[1], t.down[2], rank, t.up);
   }
   TT_INFO(TT_INIT, "Trees%s", line.text);
   if (j->nvls_channels == 0 || j->nnodes == 1) return;

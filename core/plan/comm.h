@@ -21,6 +21,7 @@ struct tt_agreed; /* plan/agreed.h */
 struct tt_context;
 struct tt_gate;          /* plan/gate.h */
 struct tt_handle;        /* api/handle.c */
+struct tt_machine;       /* api/machine.h */
 struct tt_monitor;       /* plan/monitor.h */
 struct tt_redops;        /* api/redop.c */
 struct tt_registrations; /* api/register.c */
@@ -48,6 +49,7 @@ enum tt_stage {
   TT_STAGE_JOINING, /* meets the other ranks */
   TT_STAGE_AGREEING,
   TT_STAGE_SHARING, /* makes memory and learns who shares the host */
+  TT_STAGE_SEARCHING, /* sees its machine, finds rings and trees */
   TT_STAGE_TUNING,
   TT_STAGE_LAST_BARRIER,
   TT_STAGE_READY,
@@ -88,11 +90,11 @@ struct ncclComm {
   struct tt_agreed *agreed; /* its choices */
   struct tt_programs *programs;
   struct tt_kept *kept; /* plan/kept.h; NULL: nothing yet */
-  int nnodes;
-  int local_ranks;   /* on this rank's host, itself included */
-  int32_t *node;     /* of each rank, from 0 */
-  int32_t *order;    /* ring order */
-  int32_t *position; /* of each rank in it */
+  struct tt_machine *machine; /* api/machine.h; NULL for one rank */
+  int nnodes;                 /* machines: sets of ranks that reach each other without a network */
+  int local_ranks;            /* on this rank's, itself included */
+  int32_t *node;      /* of each rank, from 0 */
+  int32_t *rounds[2]; /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
 
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
   struct tt_scratch *scratch;      /* of the collectives, which run one after another */

@@ -1,7 +1,7 @@
 /* The plan: turns the tasks of a group into works that a device executes, and runs them.
  *
- * Order: collectives in call order, then point-to-point operations in rounds, in which i -> j belongs to round
- * (j - i) mod n on both sides and the k-th message of a pair to pass k. Everything that a group needs is connected
+ * Order: collectives in call order, then point-to-point operations in rounds (graph/join.h), in which each rank
+ * sends to one rank and receives from one, the k-th message of a pair in pass k. Everything that a group needs is connected
  * before any of it is launched. */
 #ifndef TT_PLAN_PLAN_H
 #define TT_PLAN_PLAN_H

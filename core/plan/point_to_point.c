@@ -128,7 +128,7 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
     messages[nmessages++] = (struct message){
         .task = tasks[t],
         .pass = passes[2 * peer + send]++,
-        .round = send ? (peer - comm->rank + n) % n : (comm->rank - peer + n) % n,
+        .round = comm->rounds[send][peer],
     };
   }
   qsort(messages, (size_t)nmessages, sizeof *messages, by_pass_and_round);

@@ -35,6 +35,7 @@ static const char *stage_text(int stage)
       [TT_STAGE_JOINING] = "meets the other ranks",
       [TT_STAGE_AGREEING] = "compares settings and networks with the other ranks",
       [TT_STAGE_SHARING] = "makes its memory and learns who shares its host",
+      [TT_STAGE_SEARCHING] = "looks at its machine, and learns what the others found of theirs",
       [TT_STAGE_TUNING] = "prepares its choices, and a collnet if there is one",
       [TT_STAGE_LAST_BARRIER] = "waits until all ranks are as far",
       [TT_STAGE_ENDING] = "is being destroyed",

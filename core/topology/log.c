@@ -1,32 +1,11 @@
 /* The machine in the log. */
 #include "topology/log.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include "base/check.h"
 #include "base/log.h"
+#include "base/long_line.h"
 #include "topology/walk.h"
-
-/* A line of the log while it grows; what no longer fits ends it with "...". */
-struct line {
-  char text[4000];
-  size_t at;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct line *line, const char *format, ...)
-{
-  va_list arguments;
-  size_t left = sizeof(line->text) - line->at;
-  if (left <= 1) return;
-  va_start(arguments, format);
-  int wrote = vsnprintf(line->text + line->at, left, format, arguments);
-  va_end(arguments);
-  if (wrote < 0) return;
-  line->at += (size_t)wrote;
-  if (line->at < sizeof(line->text)) return;
-  snprintf(line->text + sizeof(line->text) - 5, 5, " ...");
-  line->at = sizeof(line->text) - 1;
-}
 
 const char *tt_topology_log_label(const struct tt_topology *t, int node, char *text, size_t size)
 {
@@ -36,22 +15,23 @@ const char *tt_topology_log_label(const struct tt_topology *t, int node, char *t
   return text;
 }
 
-static void add_node(struct line *line, const struct tt_topology *t, int node)
+static void add_node(struct tt_long_line *line, const struct tt_topology *t, int node)
 {
   char label[64];
   const struct tt_node *n = &t->nodes[node];
-  add(line, "%s", tt_topology_log_label(t, node, label, sizeof(label)));
-  if (n->type == TT_NODE_GPU) add(line, " (%d)", n->gpu.rank);
-  if (n->type == TT_NODE_CPU) add(line, " (%d/%d/%d)", n->cpu.arch, n->cpu.vendor, n->cpu.model);
-  if (n->type == TT_NODE_PCI) add(line, " (%llx)", (unsigned long long)n->pci.device);
+  tt_long_line_add(line, "%s", tt_topology_log_label(t, node, label, sizeof(label)));
+  if (n->type == TT_NODE_GPU) tt_long_line_add(line, " (%d)", n->gpu.rank);
+  if (n->type == TT_NODE_CPU) tt_long_line_add(line, " (%d/%d/%d)", n->cpu.arch, n->cpu.vendor, n->cpu.model);
+  if (n->type == TT_NODE_PCI) tt_long_line_add(line, " (%llx)", (unsigned long long)n->pci.device);
   if (n->type == TT_NODE_NET)
-    add(line, " (%llx/%d/%.1f)", (unsigned long long)n->net.asic, n->net.port, (double)n->net.bandwidth);
+    tt_long_line_add(line, " (%llx/%d/%.1f)", (unsigned long long)n->net.asic, n->net.port, (double)n->net.bandwidth);
 }
 
 static void log_link(const struct tt_topology *t, const struct tt_link *link, int depth)
 {
-  struct line line = {.at = 0};
-  add(&line, "%*s+ %s[%.1f] - ", 14 * depth, "", tt_topology_name_link(link->type), (double)link->bandwidth);
+  struct tt_long_line line = {.at = 0};
+  tt_long_line_add(&line, "%*s+ %s[%.1f] - ", 14 * depth, "", tt_topology_name_link(link->type),
+                  (double)link->bandwidth);
   add_node(&line, t, link->to);
   TT_INFO(TT_GRAPH, "%s", line.text);
 }
@@ -66,7 +46,7 @@ static void log_others(const struct tt_topology *t, int node, int depth)
 
 static void log_tree(const struct tt_topology *t, int cpu)
 {
-  struct line line = {.at = 0};
+  struct tt_long_line line = {.at = 0};
   struct tt_topology_walk walk;
   add_node(&line, t, cpu);
   TT_INFO(TT_GRAPH, "%s", line.text);
@@ -82,14 +62,14 @@ static void log_paths(const struct tt_topology *t, int from)
 {
   static const enum tt_node_type ends[] = {TT_NODE_GPU, TT_NODE_CPU, TT_NODE_NET};
   char label[64];
-  struct line line = {.at = 0};
-  add(&line, "%s :", tt_topology_log_label(t, from, label, sizeof(label)));
+  struct tt_long_line line = {.at = 0};
+  tt_long_line_add(&line, "%s :", tt_topology_log_label(t, from, label, sizeof(label)));
   for (size_t e = 0; e < TT_COUNT(ends); e++) {
     for (int i = 0; i < t->count[ends[e]]; i++) {
       int to = tt_topology_node(t, ends[e], i);
       const struct tt_path *path = tt_topology_path(t, from, to);
-      add(&line, "%s (%d/%.1f/%s) ", tt_topology_log_label(t, to, label, sizeof(label)), path->hops,
-          (double)path->bandwidth, tt_topology_name_path((enum tt_path_type)path->type));
+      tt_long_line_add(&line, "%s (%d/%.1f/%s) ", tt_topology_log_label(t, to, label, sizeof(label)), path->hops,
+                      (double)path->bandwidth, tt_topology_name_path((enum tt_path_type)path->type));
     }
   }
   TT_INFO(TT_GRAPH, "%s", line.text);

@@ -38,6 +38,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
                a->host);
     else
       snprintf(reason, size, "rank %d is on %s, rank %d on %s", from, a->host, to, b->host);
+  } else if (env->apart && env->net && env->apart(env->routes, from, to)) {
+    snprintf(reason, size, "by the topology the network is the better way (NCCL_NET_DISABLE_INTRA=1: never)");
   } else {
     return true;
   }

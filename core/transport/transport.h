@@ -56,6 +56,8 @@ struct tt_transport_env {
   /* What the topology says of connections over the network, asked when one is set up; NULL: nothing. Set before there
    * is a connection; `routes` outlives the env. */
   tt_route_find *route;
+  /* Whether two ranks of a host are to use the network nevertheless; the same on both. NULL: never. Likewise. */
+  bool (*apart)(const void *routes, int from, int to);
   const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */

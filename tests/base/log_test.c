@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/long_line.h"
 #include "base/check.h"
 #include "base/host.h"
 #include "base/log_filter.h"
@@ -413,6 +414,29 @@ START_TEST(redirected)
 }
 END_TEST
 
+/* Pieces add up; what does not fit ends the line with "...", once, whatever comes after. */
+START_TEST(growing_line)
+{
+  struct tt_long_line line = {.at = 0};
+  tt_long_line_add(&line, "a%d", 1);
+  tt_long_line_add(&line, " b%d", 2);
+  ck_assert_str_eq(line.text, "a1 b2");
+  for (int i = 0; i < 1000; i++) {
+    tt_long_line_add(&line, " %06d", i);
+    ck_assert_uint_eq(line.at, strlen(line.text));
+  }
+  ck_assert_uint_eq(strlen(line.text), sizeof(line.text) - 1);
+  ck_assert_str_eq(line.text + line.at - 4, " ...");
+  ck_assert_ptr_eq(strstr(line.text, "..."), line.text + line.at - 3);
+  struct tt_long_line whole = {.at = 0};
+  tt_long_line_add(&whole, "%0*d", (int)sizeof(whole.text) - 1, 0);
+  ck_assert_uint_eq(strlen(whole.text), sizeof(whole.text) - 1);
+  ck_assert_ptr_null(strstr(whole.text, "..."));
+  tt_long_line_add(&whole, "1");
+  ck_assert_str_eq(whole.text + whole.at - 4, " ...");
+}
+END_TEST
+
 Suite *log_suite(void)
 {
   Suite *suite = suite_create("log");
@@ -427,6 +451,7 @@ Suite *log_suite(void)
   tcase_add_test(one, version_of_any_rank_at_info);
   tcase_add_test(one, long_messages);
   tcase_add_test(one, lengths_round_the_buffer);
+  tcase_add_test(one, growing_line);
   tcase_add_test(one, last_errors);
   tcase_add_test(one, unknown_settings);
   tcase_add_test(one, stamps_and_raise);

@@ -71,10 +71,10 @@ END_TEST
 
 START_TEST(long_lines)
 {
-  struct tt_joined *joined = join(300);
+  struct tt_joined *joined = join(600);
   const char *text = logged(joined, 0), *end = strchr(text, '\n');
-  ck_assert_int_ge(end - text, 900);
-  ck_assert_int_lt(end - text, 1024);
+  ck_assert_int_ge(end - text, 1900);
+  ck_assert_int_lt(end - text, 2048);
   ck_assert_int_eq(memcmp(end - 4, " ...", 4), 0);
   setenv("NCCL_DEBUG", "WARN", 1);
   tt_joined_free(joined);

@@ -1,0 +1,176 @@
+/* A communicator's machine and ways. */
+#include "api/machine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/check.h"
+#include "base/param.h"
+#include "graph/file.h"
+#include "graph/join_exchange.h"
+#include "graph/join_log.h"
+#include "graph/log.h"
+#include "graph/search.h"
+#include "topology/log.h"
+
+static void end_machine(struct ncclComm *comm)
+{
+  struct tt_machine *machine = comm->machine;
+  comm->machine = NULL;
+  for (int k = 0; k < TT_GRAPH_KINDS; k++) tt_graph_free(machine->graphs[k]);
+  tt_topology_free(machine->topology);
+  tt_joined_free(machine->joined);
+  free(machine->trees);
+  free(machine);
+}
+
+static void end_programs(struct ncclComm *comm)
+{
+  tt_programs_destroy(comm->programs);
+  comm->programs = NULL;
+}
+
+/* Graphs of the user's file take the places of those that were found. */
+static ncclResult_t load(struct tt_machine *machine, const struct tt_graph_rules *rules)
+{
+  const char *path = tt_param_string(TT_PARAM_NCCL_GRAPH_FILE);
+  struct tt_graph *loaded[TT_GRAPH_KINDS];
+  if (path == NULL) return ncclSuccess;
+  TT_TRY(tt_graph_read(path, machine->topology, rules->cross_nic, loaded));
+  for (int k = 0; k < TT_GRAPH_KINDS; k++) {
+    if (loaded[k] == NULL) continue;
+    tt_graph_free(machine->graphs[k]);
+    machine->graphs[k] = loaded[k];
+  }
+  return ncclSuccess;
+}
+
+/* A file that cannot be written is no reason to run nothing. */
+static void dump(const struct ncclComm *comm)
+{
+  const char *path = tt_param_string(TT_PARAM_NCCL_GRAPH_DUMP_FILE);
+  const struct tt_machine *machine = comm->machine;
+  if (path == NULL || comm->rank != tt_param_int(TT_PARAM_NCCL_GRAPH_DUMP_FILE_RANK)) return;
+  if (tt_graph_write_file(path, machine->topology, machine->graphs) != ncclSuccess)
+    TT_WARN("NCCL_GRAPH_DUMP_FILE: %s; the graphs are not written", tt_log_thread_error());
+}
+
+/* Topology and graphs of this rank's machine. */
+static ncclResult_t search(struct ncclComm *comm, const struct tt_xml *xml)
+{
+  struct tt_machine *machine = comm->machine;
+  struct tt_topology_rules rules = tt_topology_rules_default();
+  struct tt_graph_rules graph_rules = tt_graph_rules_default();
+  TT_TRY(tt_topology_rules_from_parameters(&rules));
+  TT_TRY(tt_graph_rules_from_parameters(&graph_rules));
+  TT_TRY(tt_topology_create(xml, &rules, comm->rank, comm->nranks, &machine->topology));
+  machine->gpu = tt_topology_gpu_of_rank(machine->topology, comm->rank);
+  tt_topology_log(machine->topology);
+  TT_TRY(tt_graph_search_all(machine->topology, &graph_rules, machine->graphs, NULL));
+  TT_TRY(load(machine, &graph_rules));
+  for (int k = 0; k < TT_GRAPH_KINDS; k++)
+    if (machine->graphs[k] != NULL) tt_graph_log(machine->topology, machine->graphs[k]);
+  dump(comm);
+  return ncclSuccess;
+}
+
+static ncclResult_t gather(void *bootstrap, void *blocks, size_t bytes)
+{
+  return tt_bootstrap_all_gather(bootstrap, blocks, bytes);
+}
+
+/* What all machines' graphs become. */
+static ncclResult_t join(struct ncclComm *comm)
+{
+  struct tt_machine *machine = comm->machine;
+  struct tt_join_rules rules = tt_join_rules_default();
+  struct tt_join_card card, *cards = NULL;
+  struct tt_join_shape *shape = NULL;
+  struct tt_join_shapes shapes = {0};
+  ncclResult_t result;
+  TT_TRY(tt_join_rules_from_parameters(&rules));
+  TT_TRY(tt_join_describe(machine->topology, (const struct tt_graph *const *)machine->graphs, comm->rank, &rules, &card,
+                          &shape));
+  TT_TRY_GOTO(tt_join_exchange(&card, shape, comm->rank, comm->nranks, gather, comm->bootstrap, &cards, &shapes),
+              result, out);
+  TT_TRY_GOTO(tt_graph_join(cards, comm->nranks, &shapes, &rules, &machine->joined), result, out);
+  tt_join_log(machine->joined, comm->rank);
+out:
+  free(cards);
+  tt_join_shape_free(shape);
+  return result;
+}
+
+static struct tt_tree place(const struct tt_joined *joined, int channel, int rank)
+{
+  struct tt_join_tree from = tt_join_tree_place(joined, channel, rank);
+  return (struct tt_tree){.up = from.up, .down = {from.down[0], from.down[1], from.down[2]}};
+}
+
+/* A channel's two trees are joined as two channels, of which the second may have been one too many. */
+static ncclResult_t plant(struct tt_machine *machine, int nways)
+{
+  const struct tt_joined *joined = machine->joined;
+  TT_TRY(TT_CALLOC(&machine->trees, 2 * (size_t)nways));
+  for (int c = 0; c < nways; c++) {
+    int second = nways + c < joined->nchannels ? nways + c : c;
+    machine->trees[c] = place(joined, c, machine->rank);
+    machine->trees[nways + c] = place(joined, second, machine->rank);
+  }
+  return ncclSuccess;
+}
+
+/* What the rest of the library knows of all this. Trees are the graphs' where there are GPUs, whose links those follow:
+ * in a machine they are chains. Processes that share memory are equally near to each other, and better off with a tree
+ * of two children all the way. */
+static ncclResult_t apply(struct ncclComm *comm)
+{
+  struct tt_machine *machine = comm->machine;
+  const struct tt_joined *joined = machine->joined;
+  const int nways = TT_MIN(joined->nsearched, joined->nchannels);
+  struct tt_programs_ways ways = {.nchannels = nways, .rings = joined->ring, .node = joined->node};
+  memcpy(comm->node, joined->node, (size_t)comm->nranks * sizeof(*comm->node));
+  comm->nnodes = joined->nnodes;
+  for (int r = 0; r < comm->nranks; r++) {
+    comm->rounds[0][r] = tt_join_round(joined, r, comm->rank);
+    comm->rounds[1][r] = tt_join_round(joined, comm->rank, r);
+  }
+  if (joined->max_sm > 0) TT_TRY(plant(machine, nways));
+  ways.trees = machine->trees;
+  comm->env->routes = machine;
+  comm->env->route = tt_machine_route;
+  comm->env->apart = tt_machine_apart;
+  return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
+}
+
+static ncclResult_t find(struct ncclComm *comm, const struct tt_device_properties *properties)
+{
+  struct tt_xml *xml = NULL;
+  TT_TRY(TT_CALLOC(&comm->machine, 1));
+  comm->machine->rank = comm->rank;
+  comm->machine->peers = comm->env->peers;
+  TT_TRY(tt_comm_at_end(comm, end_machine));
+  ncclResult_t result = tt_machine_see(comm, properties, &xml);
+  if (result == ncclSuccess) result = search(comm, xml);
+  tt_xml_free(xml);
+  TT_TRY(result);
+  TT_TRY(join(comm));
+  return apply(comm);
+}
+
+static ncclResult_t alone(struct ncclComm *comm)
+{
+  static const int32_t zero = 0, *const ring = &zero;
+  comm->nnodes = 1;
+  return tt_programs_create(0, 1, &(struct tt_programs_ways){.nchannels = 1, .rings = &ring, .node = &zero},
+                            &comm->programs);
+}
+
+ncclResult_t tt_machine_find(struct ncclComm *comm, const struct tt_device_properties *properties, int *most_local)
+{
+  TT_TRY(comm->nranks > 1 ? find(comm, properties) : alone(comm));
+  TT_TRY(tt_comm_at_end(comm, end_programs));
+  comm->local_ranks = 0;
+  for (int r = 0; r < comm->nranks; r++) comm->local_ranks += comm->node[r] == comm->node[comm->rank];
+  *most_local = comm->nranks > 1 ? comm->machine->joined->max_local : 1;
+  return ncclSuccess;
+}

@@ -1,0 +1,28 @@
+/* Where a communicator runs, and the ways that its data takes there: the ranks of a host find out together what their
+ * machine is (topology/detect.h), each searches it for rings and trees (graph/search.h), and what the ranks of all
+ * machines found is joined (graph/join.h). */
+#ifndef TT_API_MACHINE_H
+#define TT_API_MACHINE_H
+
+#include "graph/graph.h"
+#include "graph/join.h"
+#include "plan/comm.h"
+#include "topology/detect.h"
+
+struct tt_machine {
+  int rank;
+  const struct tt_peer_info *peers; /* the env's */
+  struct tt_topology *topology;     /* this rank's machine */
+  struct tt_graph *graphs[TT_GRAPH_KINDS];
+  struct tt_joined *joined;
+  struct tt_detect_outcome detected;
+  int gpu;               /* of this rank in the topology */
+  struct tt_tree *trees; /* of tt_programs_ways; NULL: no rank has a GPU */
+};
+
+/* Takes part of all ranks, once it is proved which share a host. Sets comm->machine, and what follows from it: node,
+ * nnodes, local_ranks, rounds and programs; *most_local is the number of ranks on the fullest machine. One rank has no
+ * machine, but the rest. Tells the transports their routes. */
+ncclResult_t tt_machine_find(struct ncclComm *comm, const struct tt_device_properties *properties, int *most_local);
+
+#endif
