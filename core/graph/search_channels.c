@@ -35,7 +35,7 @@ static struct tt_choice *push(struct tt_search *s, struct tt_choice choice, int 
   choice.count = choice.next = 0;
   choice.in_use = false;
   choice.from = choice.to_gpu = -1;
-  choice.visits = -1;
+  choice.own_visits = false;
   s->choices[s->depth] = choice;
   return &s->choices[s->depth++];
 }
@@ -236,6 +236,7 @@ static bool use(struct tt_search *s, struct tt_choice *choice, int option)
     if (!take_gpu(s, choice, option >> 2)) return false;
     choice->order = option & 3;
     if (choice->order != TT_ORDER_BUS || choice->net < 0) return true;
+    choice->own_visits = true;
     choice->visits = s->visits;
     s->visits = VISITS_OF_BUS_ORDER;
     return true;
@@ -263,8 +264,8 @@ static void give_back(struct tt_search *s, struct tt_choice *choice)
   if (choice->to_gpu >= 0) s->visited[choice->to_gpu] &= ~(UINT64_C(1) << s->now.count);
   choice->from = choice->to_gpu = -1;
   if (choice->kind == TT_CHOOSE_START) tt_search_give_net(s, choice->net);
-  if (choice->visits >= 0 && s->visits != TT_PERFECT) s->visits = choice->visits;
-  choice->visits = -1;
+  if (choice->own_visits && s->visits != TT_PERFECT) s->visits = choice->visits;
+  choice->own_visits = false;
   choice->in_use = false;
 }
 

@@ -33,10 +33,11 @@ struct tt_choice {
   int16_t net;                                                 /* START: what was taken; ENTRY: whence; else -1 */
   int first, count, next;                                      /* options */
   bool in_use;
-  int16_t to_gpu; /* marked as visited; -1: none */
-  int from, to;   /* nodes whose path was taken; -1: none */
-  int taken;      /* thousandths of GB/s */
-  int visits;     /* that were left, where the option has visits of its own; else -1 */
+  int16_t to_gpu;  /* marked as visited; -1: none */
+  int from, to;    /* nodes whose path was taken; -1: none */
+  int taken;       /* thousandths of GB/s */
+  bool own_visits; /* the option has its own; before, there were so many left: */
+  int visits;
 };
 
 struct tt_search {

@@ -53,14 +53,17 @@ static int compare(float ours, float theirs)
   return ours > theirs * 1.0001f ? 1 : ours < theirs * 0.9999f ? -1 : 0;
 }
 
-static int same_channels(const struct tt_graph *a, const struct tt_graph *b)
+/* Theirs has room for all GPUs of the file, also where some were trimmed. */
+static int same_channels(const struct tt_graph *ours, const struct tt_graph *theirs)
 {
-  const bool heads = a->pattern == TT_PATTERN_NVLS || a->pattern == TT_PATTERN_COLLNET_DIRECT;
-  const size_t ranks = heads ? 1 : (size_t)a->nranks;
+  const bool heads = ours->pattern == TT_PATTERN_NVLS || ours->pattern == TT_PATTERN_COLLNET_DIRECT;
+  const int ranks = heads ? 1 : ours->nranks;
   int same = 0;
-  for (int c = 0; c < a->nchannels && c < b->nchannels && a->nranks == b->nranks; c++)
-    same += memcmp(a->ranks + c * a->nranks, b->ranks + c * b->nranks, ranks * sizeof(*a->ranks)) == 0 &&
-            memcmp(a->nets + c * 2, b->nets + c * 2, 2 * sizeof(*a->nets)) == 0;
+  for (int c = 0; c < ours->nchannels && c < theirs->nchannels && ranks <= theirs->nranks; c++) {
+    const int32_t *a = ours->ranks + c * ours->nranks, *b = theirs->ranks + c * theirs->nranks;
+    same += memcmp(a, b, (size_t)ranks * sizeof(*a)) == 0 &&
+            memcmp(ours->nets + c * 2, theirs->nets + c * 2, 2 * sizeof(*ours->nets)) == 0;
+  }
   return same;
 }
 
