@@ -523,6 +523,82 @@ START_TEST(switch_links)
 }
 END_TEST
 
+static char heard[4096];
+
+static void hear(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                 const char *text)
+{
+  (void)subsystems, (void)file, (void)line, (void)func;
+  size_t used = strlen(heard);
+  if (level == TT_LOG_INFO) snprintf(heard + used, sizeof(heard) - used, "%s\n", text);
+}
+
+/* What is hidden is said in one line, and nothing if all is there. */
+START_TEST(log_lines)
+{
+  struct sysfs s;
+  char line[256], file[128];
+  sysfs_begin(&s);
+  tt_log_redirect(hear);
+  free(one_gpu(&s, "0000:05:00.0", -1));
+  snprintf(line, sizeof(line),
+           "topology: %s does not tell NUMA nodes; PCI device 0000:05:00.0; the NUMA node of some devices; what is not "
+           "known is assumed\n",
+           s.root);
+  ck_assert_str_eq(heard, line);
+  heard[0] = 0;
+  sysfs_node(&s, 0, "f\n");
+  sysfs_device(&s, "pci0000:05/0000:05:00.0", "0x030200", "5.0 GT/s PCIe", "16", "0");
+  free(one_gpu(&s, "0000:05:00.0", -1));
+  ck_assert_str_eq(heard, "");
+  sysfs_write(&s, "topo.xml", file_text);
+  snprintf(file, sizeof(file), "%s", sysfs_path(&s, "topo.xml"));
+  struct tt_detect_gpu gpu = {.numa = -1};
+  struct tt_detect_net nets[] = {{.name = "a", .rail = -1, .plane = -1},
+                                 {.name = "b", .dev = 1, .rail = -1, .plane = -1}};
+  struct tt_detect_request request = {
+      .sysfs = s.root, .file = file, .gpus = &gpu, .ngpus = 1, .nets = nets, .nnets = 2};
+  free(detected(&request));
+  has(heard, "host devices stand in for the GPUs of ");
+  has(heard, "stand in for the network's 2 devices: NET n is served by device n modulo 2\n");
+  tt_log_redirect(NULL);
+  sysfs_end(&s);
+}
+END_TEST
+
+/* Whatever the files hold, there is a machine. */
+START_TEST(garbage)
+{
+  static const char *const files[] = {"class",     "vendor",         "device",         "subsystem_vendor",
+                                      "numa_node", "max_link_speed", "max_link_width", "../max_link_speed"};
+  struct sysfs s;
+  char path[128], bytes[64];
+  sysfs_begin(&s);
+  sysfs_node(&s, 0, "f\n");
+  sysfs_device(&s, "pci0000:05/0000:05:00.0/0000:06:00.0", NULL, NULL, NULL, NULL);
+  srand((unsigned)_i + 1);
+  for (int round = 0; round < 20; round++) {
+    for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+      size_t length = (size_t)rand() % sizeof(bytes);
+      for (size_t b = 0; b < length; b++) bytes[b] = (char)(rand() % 2 ? "0123456789x-. GT/s\n"[rand() % 19] : rand());
+      bytes[length ? length - 1 : 0] = 0;
+      snprintf(path, sizeof(path), "devices/pci0000:05/0000:05:00.0/0000:06:00.0/%s", files[f]);
+      sysfs_write(&s, path, bytes);
+    }
+    snprintf(path, sizeof(path), "%x\n", (unsigned)rand());
+    sysfs_write(&s, "devices/system/node/node0/cpumap", rand() % 2 ? path : bytes);
+    struct tt_detect_gpu gpu = {.sm = 90, .pci = "0000:06:00.0", .numa = -1};
+    struct tt_detect_request request = {.sysfs = s.root, .default_file = "", .cpu = &skylake, .gpus = &gpu, .ngpus = 1};
+    struct tt_xml *xml = detect(&request, NULL), *again;
+    char *text = text_of(xml);
+    ck_assert_int_eq(tt_topology_unpack(text, strlen(text), "garbage", &again), ncclSuccess);
+    tt_xml_free(again);
+    builds(text);
+  }
+  sysfs_end(&s);
+}
+END_TEST
+
 /* This machine, whatever it is. */
 START_TEST(here)
 {
@@ -549,6 +625,8 @@ Suite *suite_detect(void)
   tcase_add_test(tests, file_and_real_gpus);
   tcase_add_test(tests, files_that_are_wrong);
   tcase_add_test(tests, switch_links);
+  tcase_add_test(tests, log_lines);
+  tcase_add_loop_test(tests, garbage, 0, 4);
   tcase_add_test(tests, here);
   suite_add_tcase(suite, tests);
   return suite;
