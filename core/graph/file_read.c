@@ -61,10 +61,10 @@ static ncclResult_t need_type(const struct tt_xml *xml, int element, const char 
   TT_TRY(tt_xml_need(xml, element, name, &text));
   for (int p = TT_PATH_LOC; p < TT_PATH_TYPES; p++) {
     *type = (enum tt_path_type)p;
-    if (p != TT_PATH_NET && strcmp(text, tt_topology_name_path(*type)) == 0) return ncclSuccess;
+    if (strcmp(text, tt_topology_name_path(*type)) == 0) return ncclSuccess;
   }
   return TT_FAIL(ncclInvalidUsage,
-                 "%s: %s is \"%.64s\"; it must be LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS or DIS",
+                 "%s: %s is \"%.64s\"; it must be LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET or DIS",
                  tt_xml_where(xml, element, where, sizeof(where)), name, text);
 }
 
@@ -73,8 +73,9 @@ static bool has_head(const struct tt_graph *graph)
   return graph->kind == TT_GRAPH_NVLS || graph->kind == TT_GRAPH_COLLNET_DIRECT;
 }
 
-/* Rings are of one pattern, chains may be of three, and so on. */
-static ncclResult_t need_pattern(const struct tt_xml *xml, int element, enum tt_graph_kind kind,
+/* Rings are of one pattern, chains may be of three, and so on. With one GPU all but rings may be simple trees, as a
+ * search makes them. */
+static ncclResult_t need_pattern(const struct tt_xml *xml, int element, const struct tt_graph *graph,
                                  enum tt_graph_pattern *pattern)
 {
   static const struct {
@@ -88,8 +89,10 @@ static ncclResult_t need_pattern(const struct tt_xml *xml, int element, enum tt_
   char where[512];
   TT_TRY(tt_xml_need_int(xml, element, "pattern", TT_PATTERN_BALANCED_TREE, TT_PATTERN_COLLNET_DIRECT, &value));
   *pattern = (enum tt_graph_pattern)value;
+  const enum tt_graph_kind kind = graph->kind;
   const int least = of_kind[kind].least, most = of_kind[kind].most;
   if (value >= least && value <= most) return ncclSuccess;
+  if (graph->nranks == 1 && kind != TT_GRAPH_RING && value == TT_PATTERN_TREE) return ncclSuccess;
   if (least == most)
     return TT_FAIL(ncclInvalidUsage, "%s: pattern is \"%d\"; that of a %s is %d",
                    tt_xml_where(xml, element, where, sizeof(where)), value, tt_graph_name(kind), least);
@@ -206,7 +209,7 @@ static ncclResult_t read_channel(const struct reading *r, int element, struct tt
 static ncclResult_t read_attributes(const struct tt_xml *xml, int element, struct tt_graph *graph)
 {
   int same;
-  TT_TRY(need_pattern(xml, element, graph->kind, &graph->pattern));
+  TT_TRY(need_pattern(xml, element, graph, &graph->pattern));
   TT_TRY(tt_xml_need_int(xml, element, "crossnic", 0, 2, &graph->cross_nic));
   TT_TRY(tt_xml_need_int(xml, element, "nchannels", 0, TT_GRAPH_MOST_CHANNELS, &graph->nchannels));
   TT_TRY(need_speed(xml, element, "speedintra", &graph->bandwidth_intra));

@@ -24,6 +24,13 @@ static ncclResult_t set_dev(struct tt_xml *xml, int element, uint64_t dev)
   return tt_xml_set(xml, element, "dev", text);
 }
 
+/* NCCL knows no word for there being no path. A graph without channels has none, and needs none. */
+static ncclResult_t set_type(struct tt_xml *xml, int element, const char *name, const struct tt_graph *graph,
+                             enum tt_path_type type)
+{
+  return tt_xml_set(xml, element, name, tt_topology_name_path(graph->nchannels > 0 ? type : TT_PATH_LOC));
+}
+
 /* Where no NET is used, and where there is none to use, channels have none. */
 static ncclResult_t add_net(struct tt_xml *xml, int channel, const struct tt_topology *t, int64_t net)
 {
@@ -65,8 +72,8 @@ static ncclResult_t add_graph(struct tt_xml *xml, const struct tt_topology *t, c
   TT_TRY(set_float(xml, element, "speedintra", graph->bandwidth_intra));
   TT_TRY(set_float(xml, element, "speedinter", graph->bandwidth_inter));
   TT_TRY(set_float(xml, element, "latencyinter", graph->latency_inter));
-  TT_TRY(tt_xml_set(xml, element, "typeintra", tt_topology_name_path(graph->type_intra)));
-  TT_TRY(tt_xml_set(xml, element, "typeinter", tt_topology_name_path(graph->type_inter)));
+  TT_TRY(set_type(xml, element, "typeintra", graph, graph->type_intra));
+  TT_TRY(set_type(xml, element, "typeinter", graph, graph->type_inter));
   TT_TRY(set_int(xml, element, "samechannels", graph->same_channels));
   for (int c = 0; c < graph->nchannels; c++) TT_TRY(add_channel(xml, element, t, graph, c));
   return ncclSuccess;

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "damage.h"
 #include "graph/file.h"
+#include "graph/find.h"
 #include "machine.h"
 
 struct counts {
@@ -93,32 +94,6 @@ static char *any_machine(uint64_t *state)
   }
 }
 
-static void fuzz_topology(uint64_t *state, struct counts *counts)
-{
-  struct tt_topology_rules rules = tt_topology_rules_default();
-  struct tt_topology *t = NULL;
-  struct tt_xml *xml = NULL;
-  char *machine = any_machine(state);
-  char *text = damage(machine, strlen(machine), state, &last_bytes);
-  last_file = text;
-  ncclResult_t result = tt_xml_parse(text, last_bytes, "damaged", "system", &xml);
-  if (result == ncclSuccess) {
-    copy(xml);
-    result = tt_topology_create(xml, &rules, 0, damage_pick(state, 2) ? 0 : 100, &t);
-  }
-  MUST((result == ncclSuccess) == (t != NULL));
-  if (t)
-    use(t);
-  else
-    must_be_refused(result);
-  counts->read += t != NULL;
-  counts->refused += t == NULL;
-  tt_topology_free(t);
-  tt_xml_free(xml);
-  free(text);
-  free(machine);
-}
-
 static int64_t any_net(const struct tt_topology *t, uint64_t *state)
 {
   int n = t->count[TT_NODE_NET];
@@ -160,7 +135,6 @@ static struct tt_graph *any_graph(const struct tt_topology *t, int kind, uint64_
 
 static void must_be_net(const struct tt_topology *t, int64_t net)
 {
-  MUST(net == TT_GRAPH_NO_NET || t->inter);
   MUST(net == TT_GRAPH_NO_NET ||
        tt_topology_find(t, TT_NODE_NET, (int)(net >> 56), (uint64_t)net & 0xffffffffffffff) >= 0);
 }
@@ -170,7 +144,8 @@ static void must_be_sound(const struct tt_topology *t, const struct tt_graph *g,
 {
   const int n = t->count[TT_NODE_GPU];
   MUST((int)g->kind == kind && g->nranks == n && g->nchannels >= 1 && g->nchannels <= TT_GRAPH_MOST_CHANNELS);
-  MUST((int)g->pattern >= shapes[kind].least && (int)g->pattern <= shapes[kind].most);
+  const bool one = n == 1 && kind != TT_GRAPH_RING && g->pattern == TT_PATTERN_TREE;
+  MUST(one || ((int)g->pattern >= shapes[kind].least && (int)g->pattern <= shapes[kind].most));
   MUST(g->bandwidth_intra >= 0 && g->bandwidth_inter >= 0 && g->latency_inter >= 0);
   MUST(g->type_intra < TT_PATH_TYPES && g->type_inter < TT_PATH_TYPES && g->cross_nic >= 0 && g->cross_nic <= 2);
   for (int c = 0; c < g->nchannels; c++) {
@@ -212,6 +187,46 @@ static void check_graphs(const struct tt_topology *t, struct tt_graph *const gra
   free(second);
 }
 
+/* What a search finds is as sound as what is read. */
+static void search(const struct tt_topology *t)
+{
+  struct tt_graph_rules rules = tt_graph_rules_default();
+  struct tt_graph *graphs[TT_GRAPH_KINDS], *some[TT_GRAPH_KINDS];
+  rules.collnet = true;
+  MUST(tt_graph_find(NULL, t, &rules, graphs, NULL) == ncclSuccess);
+  MUST(graphs[TT_GRAPH_RING]->nchannels > 0 && graphs[TT_GRAPH_TREE]->nchannels > 0);
+  for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) some[kind] = graphs[kind]->nchannels > 0 ? graphs[kind] : NULL;
+  check_graphs(t, some);
+  for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
+}
+
+static void fuzz_topology(uint64_t *state, struct counts *counts)
+{
+  struct tt_topology_rules rules = tt_topology_rules_default();
+  struct tt_topology *t = NULL;
+  struct tt_xml *xml = NULL;
+  char *machine = any_machine(state);
+  char *text = damage(machine, strlen(machine), state, &last_bytes);
+  last_file = text;
+  ncclResult_t result = tt_xml_parse(text, last_bytes, "damaged", "system", &xml);
+  if (result == ncclSuccess) {
+    copy(xml);
+    result = tt_topology_create(xml, &rules, 0, damage_pick(state, 2) ? 0 : 100, &t);
+  }
+  MUST((result == ncclSuccess) == (t != NULL));
+  if (t)
+    use(t);
+  else
+    must_be_refused(result);
+  if (t && round_number % 20 == 0) search(t);
+  counts->read += t != NULL;
+  counts->refused += t == NULL;
+  tt_topology_free(t);
+  tt_xml_free(xml);
+  free(text);
+  free(machine);
+}
+
 static void fuzz_graph(uint64_t *state, struct counts *counts)
 {
   struct tt_topology_rules rules = tt_topology_rules_default();
@@ -226,6 +241,8 @@ static void fuzz_graph(uint64_t *state, struct counts *counts)
   char *file = write_graphs(t, graphs, &bytes), *text = damage(file, bytes, state, &last_bytes);
   last_file = text;
   ncclResult_t result = tt_graph_parse(text, last_bytes, "damaged", t, (int)damage_pick(state, 3), read);
+  for (int kind = 0; kind < TT_GRAPH_KINDS && !t->inter; kind++)
+    for (int i = 0; read[kind] && i < 2 * read[kind]->nchannels; i++) MUST(read[kind]->nets[i] == TT_GRAPH_NO_NET);
   if (result == ncclSuccess)
     check_graphs(t, read);
   else
@@ -246,7 +263,7 @@ static void fuzz_graph(uint64_t *state, struct counts *counts)
 
 int main(int argc, char **argv)
 {
-  int64_t rounds = 2000, seed = 1;
+  int64_t rounds = 1500, seed = 1;
   struct counts topologies = {0}, graphs = {0};
   if (argc > 3 || (argc > 1 && (!tt_text_int(argv[1], &rounds) || rounds < 1 || rounds > 1 << 30)) ||
       (argc > 2 && !tt_text_int(argv[2], &seed))) {

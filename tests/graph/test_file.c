@@ -231,6 +231,10 @@ START_TEST(nets_are_chosen)
   expect_parsed(BEGIN GRAPH("0", "4", "0", "1") "<channel><gpu dev=\"0\"/></channel>" END, t, graphs);
   ck_assert_int_eq(graphs[TT_GRAPH_RING]->nets[0], TT_GRAPH_NO_NET);
   free_all(graphs);
+  /* One GPU is a tree, whatever else. */
+  expect_parsed(BEGIN GRAPH("3", "3", "0", "1") "<channel><gpu dev=\"0\"/></channel>" END, t, graphs);
+  ck_assert_int_eq(graphs[TT_GRAPH_NVLS]->pattern, TT_PATTERN_TREE);
+  free_all(graphs);
   tt_topology_free(t);
 }
 END_TEST
@@ -294,6 +298,7 @@ static const struct {
     {"pattern=\"4\"", "pattern=\"7\"", "file:2: <graph id=\"0\">: pattern is \"7\"; it must be a number from 1 to 6"},
     {"pattern=\"4\"", "pattern=\"1\"", "pattern is \"1\"; that of a ring is 4"},
     {"pattern=\"1\"", "pattern=\"4\"", "pattern is \"4\"; that of a tree is from 1 to 3"},
+    {"id=\"1\" pattern=\"1\"", "id=\"3\" pattern=\"3\"", "pattern is \"3\"; that of a nvls is 5"},
     {"pattern=\"4\" ", "", "file:2: <graph id=\"0\"> has no attribute pattern; add it"},
     {"crossnic=\"2\"", "crossnic=\"3\"", "crossnic is \"3\"; it must be a number from 0 to 2"},
     {"nchannels=\"1\"", "nchannels=\"65\"", "nchannels is \"65\"; it must be a number from 0 to 64"},
@@ -305,7 +310,7 @@ static const struct {
     {"speedinter=\"10\" ", "", "<graph id=\"0\"> has no attribute speedinter"},
     {"speedinter=\"10\"", "speedinter=\"10\" latencyinter=\"-1\"", "latencyinter is \"-1\""},
     {"typeintra=\"SYS\"", "typeintra=\"NVLINK\"", "typeintra is \"NVLINK\"; it must be LOC, NVL, NVB, C2C, "},
-    {"typeinter=\"PIX\"", "typeinter=\"NET\"", "typeinter is \"NET\""},
+    {"typeinter=\"PIX\"", "typeinter=\"pix\"", "typeinter is \"pix\""},
     {"samechannels=\"1\"", "samechannels=\"2\"", "samechannels is \"2\""},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"4\"/>", "file:3: <gpu dev=\"4\">: no rank is on device 0x4 of this machine"},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"3x\"/>", "file:3: <gpu dev=\"3x\">: dev must be a hexadecimal number"},

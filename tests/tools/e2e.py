@@ -834,7 +834,7 @@ class Topo(Case):
 
     def test_graph(self):
         shown = self.graph("--graph", "ring")
-        self.assertIn("ring: 2 channels, each 30 GB/s between GPUs (NVL); together 60\n", shown)
+        self.assertIn("ring of the file: 2 channels, each 30 GB/s between GPUs (NVL); together 60\n", shown)
         self.assertIn("  ring 0: 0 1 -> 0\n  ring 1: 1 0 -> 1\n", shown)
         self.assertIn("        60 of 80        75%  2 links DEV -NVL-> DEV, such as DEV 0000:11:00.0 -NVL-> DEV 0000:21:00.0\n", shown)
         self.assertNotIn("tree", shown)
@@ -850,7 +850,7 @@ class Topo(Case):
             self.graph("--dump", dump.name, "-N", 2)
             again = dump.read()
         self.assertIn('      <net dev="0"/>\n      <gpu dev="0" rank="0"/>\n      <gpu dev="0x1" rank="1"/>\n', again)
-        self.assertEqual(self.graph("-N", 2, rings=again), self.graph("-N", 2))
+        self.assertEqual(self.graph("-N", 2, rings=again), self.graph("-N", 2).replace("tree:", "tree of the file:"))
         self.assertEqual(self.graph(rings=self.RINGS.replace("0x", "").replace('dev="1"', 'dev="2"', 1), status=1),
                          'tutti-topo: GRAPHS:3: <gpu dev="2">: no rank is on device 0x2 of this machine; name the device of one\n')
 
@@ -887,6 +887,8 @@ class Topo(Case):
             "rank 5: machine 2, number 1 of 2 there\nring 0: place 5, from 4, to 0\n"
             "tree 0: below 4, above 2\nsends to 5 4 1 0 3 2\n"))
         self.assertIn("1 machines of 2 ranks", self.join())
+        self.assertRegex(self.join(graphs=self.RINGS), r"rings: 30 GB/s inside .*\ntrees: ")  # the rest is searched
+        self.assertIn("3 machines of 2 ranks, 6 ranks\n", self.topo("join", "FILE", "--nodes", 3))
         self.assertIn("collectives: 3 channels", self.join(NCCL_MAX_NCHANNELS=3))
         large = self.join("--nodes", 4096)
         self.assertIn("8192 ranks", large)
@@ -897,9 +899,24 @@ class Topo(Case):
         for words, said in ((["--rank", 6], "--rank 6: there are 6, from 0"), (["--channel", 4], "--channel 4: there are 4"),
                             (["-R", "0"], "no rank is on device 0x1")):
             self.assertIn(said, self.join("--nodes", 3, *words, status=1))
-        self.assertIn("found no tree on its machine", self.join(graphs=self.RINGS, status=1))
         self.assertIn("NCCL_MAX_NCHANNELS", self.join(NCCL_MAX_NCHANNELS="many", status=1))
         self.assertIn("--nodes", self.join("--nodes", 0, status=2))
+
+    def test_search(self):
+        shown = self.topo("graph", "FILE")
+        self.assertRegex(shown, r"^ring: \d+ channels?, each [\d.]+ GB/s between GPUs \(NVL\); together [\d.]+\n  rings")
+        self.assertRegex(shown, r"\n  ring 0: (0 1 -> 0|1 0 -> 1)\n")
+        self.assertRegex(shown, r"\ntree: .*\n  chains(;.*)?\n  tree 0: (0 1|1 0)\n")
+        self.assertIn("\nnvls: none: multicast needs sm 90\n", shown)
+        self.assertIn("\ncollnetchain: none: NCCL_COLLNET_ENABLE is not 1\n", shown)
+        self.assertIn("\ncollnetdirect: none: no NET reduces\n", self.topo("graph", "FILE", "-N", 2, NCCL_COLLNET_ENABLE=1))
+        shown = self.topo("graph", "FILE", "-N", 3)
+        self.assertRegex(shown, r"\n  ring 0: net 0 -> (0 1|1 0) -> net 0\n")
+        self.assertNotIn("more than it carries", shown)
+        some = self.graph("-N", 3)
+        self.assertRegex(some, r"^ring of the file: 2 channels")
+        self.assertEqual(some[some.index("\ntree:"):], shown[shown.index("\ntree:"):])
+        self.assertIn("NCCL_CROSS_NIC=3", self.topo("graph", "FILE", status=1, NCCL_CROSS_NIC=3))
 
     def test_some_ranks(self):
         self.assertIn("1 GPUs, 1 NETs", self.topo("show", "--ranks", "1", "FILE"))
@@ -1011,7 +1028,7 @@ class Topo(Case):
         way = root.findall("{http://www.w3.org/2000/svg}g[@class='way']/{http://www.w3.org/2000/svg}path")
         self.assertEqual(len(way), 2)
         data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))
-        self.assertEqual([g["name"] for g in data["graphs"]], ["ring"])
+        self.assertEqual([g["name"] for g in data["graphs"]], ["ring", "tree"])  # the tree was searched
         self.assertEqual(data["graphs"][0]["orders"], ["0, 1", "1, 0"])
         (hop, bandwidth, both), (back, _, _) = data["graphs"][0]["channels"][1]
         self.assertEqual((bandwidth, both), (30, 0))
@@ -1035,7 +1052,7 @@ class Topo(Case):
 
     def test_draw_refusals(self):
         self.assertIn("ring has channels 0 to 1", self.draw("-g", "ring", "-c", 2, status=1))
-        self.assertIn("this machine has no tree", self.draw("-g", "tree", status=1))
+        self.assertIn("this machine has no nvls", self.draw("-g", "nvls", status=1))
         for out, status, said in (("/no/such/folder/x.svg", 1, "cannot write /no/such/folder/x.svg: No such file"),
                                   ("/dev/full", 3, "/dev/full could not be written: No space left")):
             for kind in ("--svg", "--html"):

@@ -1,6 +1,8 @@
 /* Graphs in words: what a channel is, what it is worth, and the channels. */
 #include <stdio.h>
 #include <string.h>
+#include "base/check.h"
+#include "base/param.h"
 #include "topo.h"
 
 static void print_net(const struct tt_topology *t, int64_t net)
@@ -50,14 +52,16 @@ static const char *meaning(enum tt_graph_pattern pattern)
   return "?";
 }
 
-static void print_graph(const struct tt_topology *t, const struct tt_graph *g)
+static void print_graph(const struct tt_topology *t, const struct tt_graph *g, bool loaded)
 {
-  printf("%s: %d channel%s, each %.4g GB/s between GPUs (%s)", tt_graph_name(g->kind), g->nchannels,
-         g->nchannels == 1 ? "" : "s", (double)g->bandwidth_intra, tt_topology_name_path(g->type_intra));
+  printf("%s%s: %d channel%s, each %.4g GB/s between GPUs (%s)", tt_graph_name(g->kind), loaded ? " of the file" : "",
+         g->nchannels, g->nchannels == 1 ? "" : "s", (double)g->bandwidth_intra, tt_topology_name_path(g->type_intra));
   if (t->inter) printf(", %.4g to NETs (%s)", (double)g->bandwidth_inter, tt_topology_name_path(g->type_inter));
   printf("; together %.4g", (double)(g->bandwidth_intra * (float)g->nchannels));
   if (t->inter) printf(" and %.4g", (double)(g->bandwidth_inter * (float)g->nchannels));
-  printf("\n  %s", meaning(g->pattern));
+  const char *words = meaning(g->pattern);
+  /* Where data comes in and goes out is of no interest if it does neither. */
+  printf("\n  %.*s", t->inter ? (int)strlen(words) : (int)strcspn(words, ";"), words);
   if (t->inter && g->kind == TT_GRAPH_RING)
     fputs(g->cross_nic == 0   ? "; by the same NIC as it came"
           : g->cross_nic == 1 ? "; by any NIC"
@@ -68,19 +72,32 @@ static void print_graph(const struct tt_topology *t, const struct tt_graph *g)
   for (int c = 0; c < g->nchannels; c++) print_channel(t, g, c);
 }
 
-ncclResult_t topo_graph(const struct tt_topology *t, struct tt_graph *const graphs[TT_GRAPH_KINDS], int only,
-                        bool links)
+/* Why there are no channels: what a search needs of a machine. */
+static const char *why_none(const struct tt_topology *t, enum tt_graph_kind kind)
 {
-  for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) {
-    const struct tt_graph *g = graphs[kind];
-    if (only >= 0 && kind != only) continue;
-    if (!g || g->nchannels == 0) {
-      printf("%s: none\n\n", tt_graph_name((enum tt_graph_kind)kind));
+  if (kind == TT_GRAPH_NVLS) {
+    for (int d = 0; d < t->count[TT_NODE_DEV]; d++)
+      if (t->nodes[tt_topology_node(t, TT_NODE_DEV, d)].gpu.sm < 90) return ": multicast needs sm 90";
+    return t->count[TT_NODE_NVS] == 0 ? ": there is no NVSwitch" : "";
+  }
+  if (tt_param_int(TT_PARAM_NCCL_COLLNET_ENABLE) == 0) return ": NCCL_COLLNET_ENABLE is not 1";
+  for (int n = 0; n < t->count[TT_NODE_NET]; n++)
+    if (t->nodes[tt_topology_node(t, TT_NODE_NET, n)].net.collnet) return t->inter ? "" : ": all ranks are here";
+  return ": no NET reduces";
+}
+
+ncclResult_t topo_graph(const struct tt_topology *t, struct tt_graph *const graphs[TT_GRAPH_KINDS],
+                        const bool loaded[TT_GRAPH_KINDS], int only, bool links)
+{
+  for (int k = 0; k < TT_GRAPH_KINDS; k++) {
+    const enum tt_graph_kind kind = (enum tt_graph_kind)k;
+    if (only >= 0 && k != only) continue;
+    if (graphs[k]->nchannels == 0) {
+      printf("%s: none%s\n\n", tt_graph_name(kind), why_none(t, kind));
       continue;
     }
-    print_graph(t, g);
-    ncclResult_t result = topo_loads(t, g, links);
-    if (result != ncclSuccess) return result;
+    print_graph(t, graphs[k], loaded[k]);
+    TT_TRY(topo_loads(t, graphs[k], links));
     putchar('\n');
   }
   return ncclSuccess;

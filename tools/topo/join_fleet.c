@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
-#include "graph/file.h"
+#include "graph/find.h"
 #include "graph/join_exchange.h"
 #include "join.h"
 
@@ -39,9 +39,12 @@ static ncclResult_t add_part(const struct tt_xml *xml, const struct topo_join *w
 {
   struct join_part *part = &fleet->parts[fleet->nparts++];
   struct tt_topology_rules topology = tt_topology_rules_default();
+  struct tt_graph_rules graphs = tt_graph_rules_default();
   TT_TRY(tt_topology_rules_from_parameters(&topology));
   TT_TRY(tt_topology_create(xml, &topology, fleet->names[first], fleet->nlocal * what->nodes, &part->topology));
-  TT_TRY(tt_graph_read(what->load, part->topology, 2, part->graphs));
+  TT_TRY(tt_graph_rules_from_parameters(&graphs));
+  graphs.collnet = rules->collnet;
+  TT_TRY(tt_graph_find(what->load, part->topology, &graphs, part->graphs, NULL));
   for (int g = 0; g < part->topology->count[TT_NODE_GPU]; g++) {
     struct tt_join_shape *shape;
     const int32_t rank = part->topology->nodes[tt_topology_node(part->topology, TT_NODE_GPU, g)].gpu.rank;

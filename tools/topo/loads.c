@@ -40,7 +40,7 @@ static void print_row(const struct loads *l, int link, int count)
   puts(used > of * 1.001f ? "; more than it carries" : ""); /* sums of floats may be a little more */
 }
 
-/* The busiest first. What is inside a device is no link that anything has to share. */
+/* The busiest first. What is inside a device, or on no bus, is nothing that anybody has to share. */
 static int next(const struct loads *l, const bool *done)
 {
   const struct tt_topology *t = l->t;
@@ -48,7 +48,7 @@ static int next(const struct loads *l, const bool *done)
   float most = 0;
   for (int i = 0; i < t->nlinks; i++) {
     const float share = t->links[i].bandwidth > 0 ? l->used[i] / t->links[i].bandwidth : 0;
-    if (done[i] || t->links[i].type == TT_LINK_LOC || share <= most) continue;
+    if (done[i] || t->links[i].bandwidth >= TT_LOCAL_BANDWIDTH || share <= most) continue;
     most = share;
     best = i;
   }

@@ -3,8 +3,10 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "draw.h"
 #include "graph/file.h"
+#include "graph/find.h"
 #include "here.h"
 #include "join.h"
 #include "options.h"
@@ -23,18 +25,28 @@ static ncclResult_t make(const struct topo_options *o, const struct tt_xml *xml,
   return tt_topology_create(xml, &rules, o->rank, nranks, t);
 }
 
-/* What a graph file has. */
+/* What a graph file has, and what a search finds of the rest. */
+static ncclResult_t find(const struct topo_options *o, const struct tt_topology *t,
+                         struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS])
+{
+  struct tt_graph_rules rules = tt_graph_rules_default();
+  TT_TRY(tt_graph_rules_from_parameters(&rules));
+  rules.collnet = tt_param_int(TT_PARAM_NCCL_COLLNET_ENABLE) != 0;
+  return tt_graph_find(o->load, t, &rules, graphs, loaded);
+}
+
 static ncclResult_t graph(const struct topo_options *o, const struct tt_topology *t)
 {
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {0};
-  ncclResult_t result = tt_graph_read(o->load, t, 2, graphs);
-  if (result == ncclSuccess && o->dump) result = tt_graph_write_file(o->dump, t, graphs);
-  if (result == ncclSuccess) result = topo_graph(t, graphs, o->graph, o->links);
+  bool loaded[TT_GRAPH_KINDS];
+  TT_TRY(find(o, t, graphs, loaded));
+  ncclResult_t result = o->dump ? tt_graph_write_file(o->dump, t, graphs) : ncclSuccess;
+  if (result == ncclSuccess) result = topo_graph(t, graphs, loaded, o->graph, o->links);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
   return result;
 }
 
-/* Pictures of the machine, with the graphs of a file if there is one. */
+/* Pictures of the machine, with its graphs. */
 static ncclResult_t draw(const struct topo_options *o, const struct tt_topology *t)
 {
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {0};
@@ -47,7 +59,7 @@ static ncclResult_t draw(const struct topo_options *o, const struct tt_topology 
                                  .graphs = graphs,
                                  .graph = o->graph,
                                  .channel = o->channel < 0 ? 0 : o->channel};
-  ncclResult_t result = o->load ? tt_graph_read(o->load, t, 2, graphs) : ncclSuccess;
+  ncclResult_t result = find(o, t, graphs, NULL);
   if (result == ncclSuccess) result = topo_draw(t, &what);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
   return result;

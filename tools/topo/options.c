@@ -40,36 +40,37 @@ static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},
 
 static void help(FILE *out)
 {
-  fputs("tutti-topo: what a topology file says of a machine, or this machine of itself\n\n"
-        "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
-        "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
-        "  tutti-topo explain FILE A B\n"
-        "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
-        "  tutti-topo graph FILE   rings, trees and other graphs of a file: their channels, and how much of the links "
-        "they use\n"
-        "  tutti-topo join FILE    rings and trees over as many machines as --nodes says, proved\n"
-        "  tutti-topo draw FILE    the machine and its graphs, as a picture (--svg) or a page to step through "
-        "(--html)\n"
-        "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
-        "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
-        "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
-        "      --sysfs DIR  --here: a copy of /sys\n"
-        "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the "
-        "lowest);\n"
-        "                   join: this rank's place\n"
-        "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
-        "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
-        "  -s, --steps      paths: also each path, node by node\n"
-        "  -c, --channel N  join: only this channel; draw: this one on the picture (with --graph)\n"
-        "  -g, --graph KIND graph, draw: only ring, tree, collnetchain, nvls or collnetdirect\n"
-        "  -l, --load FILE  graph, join, draw: those of this graph file, as NCCL_GRAPH_FILE takes it\n"
-        "  -d, --dump FILE  graph: also write a graph file\n"
-        "  -L, --links      graph: each link that is used, not those that are alike as one\n"
-        "      --svg OUT    draw: the picture's file\n"
-        "      --html OUT   draw: the page's file\n"
-        "  -h, --help\n\n"
-        "These variables are obeyed:\n",
-        out);
+  fputs(
+      "tutti-topo: what a topology file says of a machine, or this machine of itself\n\n"
+      "  tutti-topo show FILE    the machine as a tree: CPUs, bridges, GPUs, NICs; their links and bandwidths\n"
+      "  tutti-topo paths FILE   the path between GPUs, and from GPUs to CPUs and NETs: its type and bandwidth\n"
+      "  tutti-topo explain FILE A B\n"
+      "                          why ranks A and B, or rank A and NET B (net0), are connected as they are\n"
+      "  tutti-topo graph FILE   rings, trees and other graphs: their channels, and how much of the links "
+      "they use\n"
+      "  tutti-topo join FILE    rings and trees over as many machines as --nodes says, proved\n"
+      "  tutti-topo draw FILE    the machine and its graphs, as a picture (--svg) or a page to step through "
+      "(--html)\n"
+      "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
+      "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
+      "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
+      "      --sysfs DIR  --here: a copy of /sys\n"
+      "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the "
+      "lowest);\n"
+      "                   join: this rank's place\n"
+      "  -R, --ranks LIST only these ranks take part, as in 0,1,4-7; the GPUs of others are left out\n"
+      "  -N, --nodes N    as one of N such machines (default 1); with more, the network sets the limits\n"
+      "  -s, --steps      paths: also each path, node by node\n"
+      "  -c, --channel N  join: only this channel; draw: this one on the picture (with --graph)\n"
+      "  -g, --graph KIND graph, draw: only ring, tree, collnetchain, nvls or collnetdirect\n"
+      "  -l, --load FILE  graph, join, draw: take what this graph file has, as NCCL_GRAPH_FILE does; search the rest\n"
+      "  -d, --dump FILE  graph: also write a graph file\n"
+      "  -L, --links      graph: each link that is used, not those that are alike as one\n"
+      "      --svg OUT    draw: the picture's file\n"
+      "      --html OUT   draw: the page's file\n"
+      "  -h, --help\n\n"
+      "These variables are obeyed:\n",
+      out);
   const char *name, *meaning;
   for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-30s%s\n", name, meaning);
   fputs("and by join:\n", out);
@@ -200,11 +201,6 @@ int topo_options_parse(struct topo_options *o, int argc, char **argv)
   }
   if (draw && o->channel >= 0 && o->graph < 0) {
     fputs("tutti-topo: name the --graph of that --channel\n", stderr);
-    return TOPO_USAGE;
-  }
-  if (strchr(command->options, 'l') && !o->load && !draw) {
-    fprintf(stderr, "tutti-topo: %s takes a graph file, as in: tutti-topo %s FILE --load GRAPHS\n", command->name,
-            command->name);
     return TOPO_USAGE;
   }
   o->command = command->name;
