@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "kernels/cuda/context.h"
@@ -168,32 +167,5 @@ ncclResult_t tt_cuda_describe(int index, struct tt_device_description *out)
   if (result != ncclSuccess) return result;
   d.size = size;
   memcpy(out, &d, TT_MIN(size, sizeof(d)));
-  return ncclSuccess;
-}
-
-/* ---- Two GPUs ---- */
-
-static uint32_t ask_peer(const struct tt_nvml *nvml, struct tt_nvml_gpu *from, struct tt_nvml_gpu *to, int what)
-{
-  uint32_t status = TT_PEER_STATUS_UNKNOWN;
-  if (TT_NVML_CALL(nvml, peer_status, from, to, what, &status) != TT_NVML_SUCCESS) return TT_PEER_STATUS_UNKNOWN;
-  return TT_MIN(status, (uint32_t)TT_PEER_STATUS_UNKNOWN); /* NVML's numbers are the same */
-}
-
-ncclResult_t tt_cuda_peer_status(const char *from, const char *to, struct tt_device_peer *out)
-{
-  struct tt_device_peer peer = {out->size, TT_PEER_STATUS_UNKNOWN, TT_PEER_STATUS_UNKNOWN};
-  struct tt_nvml_gpu *a, *b;
-  char pci[24];
-  if (!tt_cuda_bus_id(from, pci)) return TT_FAIL(ncclInvalidArgument, "\"%.32s\" is no GPU's bus id", from);
-  if (!tt_cuda_bus_id(to, pci)) return TT_FAIL(ncclInvalidArgument, "\"%.32s\" is no GPU's bus id", to);
-  const struct tt_nvml *nvml = tt_nvml_enter();
-  if (nvml && nvml->by_bus_id(from, &a) == TT_NVML_SUCCESS && nvml->by_bus_id(to, &b) == TT_NVML_SUCCESS) {
-    bool same = a == b; /* NVML does not answer for a GPU and itself */
-    peer.read = same ? TT_PEER_STATUS_GOOD : ask_peer(nvml, a, b, TT_NVML_PEER_READ);
-    peer.write = same ? TT_PEER_STATUS_GOOD : ask_peer(nvml, a, b, TT_NVML_PEER_WRITE);
-  }
-  tt_nvml_leave();
-  memcpy(out, &peer, TT_MIN(out->size, sizeof(peer)));
   return ncclSuccess;
 }

@@ -212,7 +212,7 @@ END_TEST
 /* In a virtual machine switches have no bus id, or nonsense. */
 START_TEST(hidden)
 {
-  begin("0000:0b:00.0 sm=90 links=hhhhhhhhhhhhhhhhhg");
+  begin("0000:0b:00.0 sm=90 links=ghhhhhhhhhhhhhhhhh");
   see("0000:0B:00.0", 90, "NVIDIA H100");
   struct tt_device_description d = describe(0);
   ck_assert_str_eq(d.pci, "0000:0b:00.0");
@@ -453,6 +453,31 @@ START_TEST(peers)
 }
 END_TEST
 
+/* Of 17 GPUs there are more pairs than are kept; the answers are right all the same. */
+START_TEST(many_peers)
+{
+  char machine[1000] = "", pci[17][16];
+  for (int i = 0; i < 17; i++) {
+    snprintf(pci[i], sizeof(pci[i]), "0000:%02x:00.0", (unsigned)i + 1);
+    strcat(machine, pci[i]);
+    strcat(machine, i % 2 ? " peers=01010101010101010;" : " peers=44444444444444444;");
+  }
+  begin(machine);
+  for (int turn = 0; turn < 2; turn++) {
+    for (int a = 0; a < 17; a++) {
+      for (int b = 0; b < 17; b++) {
+        struct tt_device_peer peer = {.size = sizeof(peer)};
+        uint32_t odd = b % 2 ? TT_PEER_STATUS_CHIPSET : TT_PEER_STATUS_GOOD;
+        uint32_t expected = a == b ? TT_PEER_STATUS_GOOD : a % 2 ? odd : TT_PEER_STATUS_DISABLED;
+        ck_assert_int_eq(tt_cuda_peer_status(pci[a], pci[b], &peer), ncclSuccess);
+        ck_assert_uint_eq(peer.read, expected);
+        ck_assert_uint_eq(peer.write, expected);
+      }
+    }
+  }
+}
+END_TEST
+
 /* ---- Sizes, parts, bus ids, threads ---- */
 
 START_TEST(smaller_core)
@@ -525,8 +550,10 @@ START_TEST(threads)
   const int *calls = nvml ? (const int *)dlsym(nvml, "fake_nvml_calls") : NULL;
   ck_assert_ptr_nonnull(calls);
   int before = *calls;
+  struct tt_device_peer peer = {.size = sizeof(peer)};
   describe(0);
   describe(1);
+  ck_assert_int_eq(tt_cuda_peer_status("0000:1B:00.0", "0000:43:00.0", &peer), ncclSuccess);
   ck_assert_int_eq(*calls, before); /* nothing is asked twice */
 }
 END_TEST
@@ -550,6 +577,7 @@ int main(void)
   tcase_add_test(tc, lost_gpu);
   tcase_add_test(tc, fabric);
   tcase_add_test(tc, peers);
+  tcase_add_test(tc, many_peers);
   tcase_add_test(tc, smaller_core);
   tcase_add_test(tc, bus_ids);
   tcase_add_test(tc, threads);

@@ -188,6 +188,40 @@ START_TEST(not_refused)
 }
 END_TEST
 
+/* On any machine, whatever the driver says: who is refused has no access, and a path all the same; and what is not
+ * looked at changes nothing. */
+START_TEST(refused_at_random)
+{
+  struct tt_topology *t, *free_of_it;
+  begin(2);
+  uint32_t state = (uint32_t)_i * 2654435761u + 7;
+  for (int i = 0; i < RANKS * RANKS; i++) {
+    state = state * 1103515245u + 12345u;
+    status[i] = (state >> 16) % 5 == 0 ? (uint8_t)(1 + (state >> 20) % 3) : 0;
+  }
+  ck_assert_int_eq(create(machine_random((unsigned)_i), &t), ncclSuccess);
+  rules.peer_status = NULL;
+  ck_assert_int_eq(create(machine_random((unsigned)_i), &free_of_it), ncclSuccess);
+  ck_assert_int_eq(t->nnodes, free_of_it->nnodes);
+  for (int i = 0; i < t->nnodes * t->nnodes; i++) ck_assert_int_eq(t->paths[i].type, free_of_it->paths[i].type);
+  tt_topology_free(t);
+  tt_topology_free(free_of_it);
+  rules.peer_status = status;
+  rules.ignore_disabled_peers = 1;
+  ck_assert_int_eq(create(machine_random((unsigned)_i), &t), ncclSuccess);
+  for (int a = 0; a < t->count[TT_NODE_GPU]; a++) {
+    for (int b = 0; b < t->count[TT_NODE_GPU]; b++) {
+      const struct tt_node *from = &t->nodes[tt_topology_node(t, TT_NODE_GPU, a)];
+      const struct tt_node *to = &t->nodes[tt_topology_node(t, TT_NODE_GPU, b)];
+      ck_assert_int_ne(tt_topology_path_between(t, TT_NODE_GPU, a, TT_NODE_GPU, b)->type, TT_PATH_DIS);
+      if (a == b || from->host != to->host || from->gpu.rank >= RANKS || to->gpu.rank >= RANKS) continue;
+      if (status[from->gpu.rank * RANKS + to->gpu.rank]) ck_assert(!tt_topology_peer_access(t, a, b));
+    }
+  }
+  tt_topology_free(t);
+}
+END_TEST
+
 /* ---- Relays; reading and writing ---- */
 
 START_TEST(relay_between)
@@ -410,6 +444,7 @@ Suite *suite_reach(void)
   tcase_add_test(tc, refused_relays);
   tcase_add_test(tc, refused_without_nvlink);
   tcase_add_test(tc, not_refused);
+  tcase_add_loop_test(tc, refused_at_random, 0, 20);
   tcase_add_test(tc, relay_between);
   tcase_add_test(tc, reading);
   tcase_add_test(tc, sharing);

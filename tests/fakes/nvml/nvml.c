@@ -4,13 +4,11 @@
  *   sm=90        decides how many links NVML is asked for
  *   ids=HEX      device and vendor, as nvmlPciInfo_t has them (default 233010de)
  *   links=...    a letter for each link: s to an NVSwitch (0000:c4:00.0), h to something hidden, g to an unprintable
- *                bus id, 0 to 9 to the GPU with this number, c to a POWER CPU (0004:04:01.0); i inactive, p not for
- *                peers, x its capability cannot be read, e nor its state, r nor its remote end
- *   c2c=MB/s:... a letter for each chip-to-chip link: a active, i inactive
- *   fabric=STATE:CLIQUE:STATUS:HEALTH    the cluster is a UUID that is all 0x11
- *   pcie=GENERATION:WIDTH:MOST:MOST
- *   peers=...    a letter for each GPU: the digit of nvmlGpuP2PStatus_t for reads and writes, w for 5 on writes only
- *   lost         it is not found by its bus id
+ *                bus id, said to be a GPU's, 0 to 9 to the GPU with this number, c to a POWER CPU (0004:04:01.0); i
+ * inactive, p not for peers, x its capability cannot be read, e nor its state, r nor its remote end c2c=MB/s:... a
+ * letter for each chip-to-chip link: a active, i inactive fabric=STATE:CLIQUE:STATUS:HEALTH    the cluster is a UUID
+ * that is all 0x11 pcie=GENERATION:WIDTH:MOST:MOST peers=...    a letter for each GPU: the digit of nvmlGpuP2PStatus_t
+ * for reads and writes, w for 5 on writes only lost         it is not found by its bus id
  *
  * FAKE_NVML_INIT is the result of nvmlInit. FAKE_NVML_WITHOUT names one function that says it is not there. With
  * FAKE_NVML_OLD this is a library that has only the oldest functions.
@@ -24,7 +22,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, NO_FUNCTION = 13, LOST = 15, MOST_GPUS = 16 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, NO_FUNCTION = 13, LOST = 15, MOST_GPUS = 17 };
 
 struct gpu {
   char pci[24], links[64], c2c[64], peers[32];
@@ -262,7 +260,7 @@ FUNCTION(nvmlDeviceGetNvLinkRemoteDeviceType, struct gpu *gpu, unsigned link, in
 {
   ENTER;
   char c = letter(gpu, link);
-  *type = c == 's' ? 2 : c == 'c' ? 1 : c >= '0' && c <= '9' ? 0 : 255;
+  *type = c == 's' ? 2 : c == 'c' ? 1 : c == 'g' || (c >= '0' && c <= '9') ? 0 : 255;
   return leave(OK);
 }
 
