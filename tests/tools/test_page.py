@@ -83,7 +83,7 @@ PROBE = """
   const result = document.createElement('pre');
   result.id = 'result';
   result.textContent = JSON.stringify({ seen, errors: window.testErrors, outside, focused, tip: tip.hidden ? '' : tip.textContent,
-    title: document.title, width: innerWidth });
+    title: document.title, width: innerWidth, tips: Array.from(svg.querySelectorAll('.net[data-tip]'), (n) => n.dataset.tip) });
   document.body.append(result);
 })();
 </script>
@@ -121,6 +121,7 @@ def check(browser, folder, page):
     assert seen["errors"] == [] and seen["outside"] == [], (seen["errors"], seen["outside"])
     assert seen["title"].startswith("<i>&\"' x"), seen["title"]
     assert "GB/s" in seen["tip"], seen["tip"]
+    assert seen["tips"] == ["NET 0, a<b>&\"', 12.5 GB/s, port 1, GPUDirect", "NET 1, a<b>&\"', 12.5 GB/s, port 1, GPUDirect"], seen["tips"]
     # Channel 1 comes by NET 1 and visits 3 2 1 0; of GPU pairs, 3-2 and 1-0 have NVLink, 2-1 goes by the CPUs.
     ring = views["ring/1"]
     assert sorted(ring["on"]) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "NET 1"], ring["on"]
@@ -136,7 +137,7 @@ def check(browser, folder, page):
     assert all(views["ring"]["rows"] >= views[f"ring/{c}"]["rows"] > 0 for c in (0, 1)), views
     narrow = browse(browser, folder, page, "tree/0", 400)
     assert narrow["errors"] == [] and all(step["wide"] <= 0 for step in narrow["seen"]), narrow
-    assert narrow["width"] <= 600 and narrow["seen"][0]["view"] == "tree/0", narrow["width"]
+    assert narrow["width"] <= 600 and narrow["seen"][0]["view"] == "tree/0", (narrow["width"], narrow["seen"][0])
 
 
 def main():

@@ -7,6 +7,7 @@
 
 struct topo_draw {
   const char *name;               /* what the picture is called */
+  const struct tt_xml *xml;       /* what the machine was made of; NULL: it tells no names */
   const char *svg, *html;         /* files to write; NULL: not */
   struct tt_graph *const *graphs; /* of TT_GRAPH_KINDS; NULL: there is none */
   int graph, channel;             /* what the picture shows on the machine; -1: nothing */

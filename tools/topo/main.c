@@ -47,13 +47,14 @@ static ncclResult_t graph(const struct topo_options *o, const struct tt_topology
 }
 
 /* Pictures of the machine, with its graphs. */
-static ncclResult_t draw(const struct topo_options *o, const struct tt_topology *t)
+static ncclResult_t draw(const struct topo_options *o, const struct tt_xml *xml, const struct tt_topology *t)
 {
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {0};
   const char *slash = o->file ? strrchr(o->file, '/') : NULL;
   const struct topo_draw what = {.name = !o->file ? "This machine"
                                          : slash  ? slash + 1
                                                   : o->file,
+                                 .xml = xml,
                                  .svg = o->svg,
                                  .html = o->html,
                                  .graphs = graphs,
@@ -101,7 +102,7 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
     topo_warn(o->sysfs, xml);
   }
   if (strcmp(o->command, "paths") == 0) topo_paths(*t, o->steps);
-  if (strcmp(o->command, "draw") == 0) TT_TRY(draw(o, *t));
+  if (strcmp(o->command, "draw") == 0) TT_TRY(draw(o, xml, *t));
   return strcmp(o->command, "graph") == 0 ? graph(o, *t) : ncclSuccess;
 }
 

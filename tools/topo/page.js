@@ -180,10 +180,10 @@
   byId('previous').addEventListener('click', () => step(-1));
   byId('next').addEventListener('click', () => step(1));
   byId('all').addEventListener('click', () => { channel = channel < 0 ? 0 : -1; show(); });
-  byId('fit').addEventListener('click', (event) => {
-    const on = document.querySelector('figure').classList.toggle('fit');
-    event.currentTarget.setAttribute('aria-pressed', on);
-  });
+  const figure = document.querySelector('figure');
+  const fit = () => byId('fit').setAttribute('aria-pressed', figure.classList.toggle('fit'));
+  byId('fit').addEventListener('click', fit);
+  if (figure.clientWidth < 0.55 * svg.viewBox.baseVal.width) fit(); /* nobody could read it */
   const around = (by) => ((graph + 1 + by + data.graphs.length + 1) % (data.graphs.length + 1)) - 1;
   const keys = {
     ArrowRight: () => step(1), n: () => step(1), ArrowLeft: () => step(-1), p: () => step(-1),

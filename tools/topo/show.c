@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/text.h"
+#include "names.h"
 #include "topo.h"
 #include "topology/draft.h"
 #include "topology/walk.h"
@@ -23,21 +23,9 @@ static void print_cpu(const struct tt_node *node)
   if (CPU_COUNT(&node->cpu.cpus) > 0) printf(", %d processors", CPU_COUNT(&node->cpu.cpus));
 }
 
-/* What the file calls a NET, which the model has no use for; NULL: nothing. */
-static const char *name_of_net(const struct tt_topology *t, const struct tt_xml *xml, const struct tt_node *net)
-{
-  for (int e = 0; e < xml->count; e++) {
-    const char *dev = tt_xml_is(xml, e, "net") ? tt_xml_get(xml, e, "dev") : NULL;
-    int64_t number;
-    if (!dev || !tt_text_int(dev, &number) || number != net->net.dev) continue;
-    if (t->nhosts == 1 || xml->elements[e].line == net->line) return tt_xml_get(xml, e, "name");
-  }
-  return NULL;
-}
-
 static void print_net(const struct tt_topology *t, const struct tt_xml *xml, const struct tt_node *node)
 {
-  const char *name = name_of_net(t, xml, node);
+  const char *name = topo_net_name(t, xml, node);
   if (name) printf("  %.32s,", name);
   printf("%s%g GB/s, port %d%s%s", name ? " " : "  ", (double)node->net.bandwidth, node->net.port,
          node->net.gdr ? ", GPUDirect" : "", node->net.collnet ? ", reduces" : "");

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "names.h"
 #include "picture.h"
 
 enum { SIDE = 16, HEAD = 56, LEGEND = 22, FOOT = 12 };
@@ -81,12 +82,14 @@ static const char *class_of_line(const struct tt_topology *t, int link)
 }
 
 /* What a node is, in words. */
-static void put_tip(FILE *out, const struct tt_topology *t, int node)
+static void put_tip(FILE *out, const struct topo_picture *picture, int node)
 {
+  const struct tt_topology *t = picture->t;
   static const char *const models[] = {
       "", ", Broadwell or older", ", Skylake", ", Sapphire Rapids", ", Emerald Rapids or newer", ", Yongfeng"};
   const struct tt_node *n = &t->nodes[node];
   char text[64];
+  const char *name = n->type == TT_NODE_NET && picture->what->xml ? topo_net_name(t, picture->what->xml, n) : NULL;
   topo_put_text(out, tt_topology_label(t, node, text, sizeof(text)));
   switch (n->type) {
   case TT_NODE_CPU:
@@ -99,6 +102,8 @@ static void put_tip(FILE *out, const struct tt_topology *t, int node)
     fprintf(out, ", sm %d%s", n->gpu.sm, n->gpu.gdr ? ", GPUDirect" : "");
     break;
   case TT_NODE_NET:
+    if (name) fputs(", ", out);
+    if (name) topo_put_text(out, name);
     fprintf(out, ", %.4g GB/s, port %d%s%s", (double)n->net.bandwidth, n->net.port, n->net.gdr ? ", GPUDirect" : "",
             n->net.same_as != n->index ? ", the same device once more" : "");
     break;
@@ -107,8 +112,9 @@ static void put_tip(FILE *out, const struct tt_topology *t, int node)
   }
 }
 
-static void put_title(FILE *out, bool tips, const struct tt_topology *t, int node, int link)
+static void put_title(FILE *out, bool tips, const struct topo_picture *picture, int node, int link)
 {
+  const struct tt_topology *t = picture->t;
   char from[64], to[64];
   fputs(tips ? "><title>" : " data-tip=\"", out);
   if (link >= 0)
@@ -116,7 +122,7 @@ static void put_title(FILE *out, bool tips, const struct tt_topology *t, int nod
             tt_topology_label(t, t->links[link].to, to, sizeof(to)), tt_topology_name_link(t->links[link].type),
             (double)t->links[link].bandwidth);
   else
-    put_tip(out, t, node);
+    put_tip(out, picture, node);
   fputs(tips ? "</title>" : "\">", out);
 }
 
@@ -129,13 +135,13 @@ static void put_string(FILE *out, const char *class, int x, int y, const char *a
   fputs("</text>", out);
 }
 
-static void put_box(FILE *out, const struct tt_topology *t, const struct topo_box *box, bool tips)
+static void put_box(FILE *out, const struct topo_picture *picture, const struct topo_box *box, bool tips)
 {
   const int middle = box->x + box->w / 2;
-  fprintf(out, "<g class=\"%s%s\"", class_of(t, box), box->faint ? " faint" : "");
+  fprintf(out, "<g class=\"%s%s\"", class_of(picture->t, box), box->faint ? " faint" : "");
   if (box->node >= 0) {
     fprintf(out, " data-node=\"%d\"", box->node);
-    put_title(out, tips, t, box->node, -1);
+    put_title(out, tips, picture, box->node, -1);
   } else {
     fputc('>', out);
   }
@@ -174,7 +180,7 @@ static void put_line(FILE *out, const struct topo_picture *picture, const struct
   const struct tt_topology *t = picture->t;
   fprintf(out, "<g class=\"line %s%s\" data-link=\"%d\"", class_of_line(t, line->link), line->behind ? " behind" : "",
           lower(t, line->link));
-  put_title(out, tips, t, -1, line->link);
+  put_title(out, tips, picture, -1, line->link);
   for (int pass = 0; pass < 2; pass++) { /* what is seen, and something wider to point at */
     fprintf(out, "<path class=\"%s\" d=\"", classes[pass]);
     for (int i = 0; i < line->npoints; i++)
@@ -271,7 +277,7 @@ void topo_put_machine(FILE *out, const struct topo_picture *picture, bool tips)
     if (layout->lines[i].behind) put_line(out, picture, &layout->lines[i], tips);
   for (int i = 0; i < layout->nlines; i++)
     if (!layout->lines[i].behind) put_line(out, picture, &layout->lines[i], tips);
-  for (int i = 0; i < layout->nboxes; i++) put_box(out, picture->t, &layout->boxes[i], tips);
+  for (int i = 0; i < layout->nboxes; i++) put_box(out, picture, &layout->boxes[i], tips);
   put_legend(out, picture, width, layout->height);
 }
 
