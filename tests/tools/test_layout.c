@@ -178,7 +178,7 @@ START_TEST(known_machines)
     snprintf(what, sizeof(what), "%d GPUs on two CPUs", n);
     check_machine(machine_pcie(kinds[n % 6], n), what);
   }
-  for (int n = 2; n <= 18; n += 4) {
+  for (int n = 2; n <= 18; n += 8) {
     snprintf(what, sizeof(what), "%d trays", n);
     check_machine(machine_trays(n), what);
   }
@@ -188,8 +188,10 @@ END_TEST
 START_TEST(random_machines)
 {
   char what[64];
-  snprintf(what, sizeof(what), "random machine %d", _i);
-  check_machine(machine_random((unsigned)_i), what);
+  for (int seed = _i * 20; seed < (_i + 1) * 20; seed++) {
+    snprintf(what, sizeof(what), "random machine %d", seed);
+    check_machine(machine_random((unsigned)seed), what);
+  }
 }
 END_TEST
 
@@ -240,6 +242,35 @@ START_TEST(links_beside_the_tree)
       ck_assert(!l->lines[i].behind);
     }
   ck_assert_int_eq(found, 4);
+  topo_layout_free(l);
+  tt_topology_free(t);
+}
+END_TEST
+
+/* Two ranks on a GPU, and switches that are linked to each other: behind the boxes, as no place is kept for that. */
+START_TEST(shared_gpu_and_linked_switches)
+{
+  static const char bridge[] = "<pci busid=\"0000:%d0:00.0\" class=\"0x060400\" link_speed=\"16.0 GT/s PCIe\" "
+                               "link_width=\"16\"><pcilink target=\"0000:%d0:00.0\"/><pci busid=\"0000:%d1:00.0\" "
+                               "class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">"
+                               "<gpu dev=\"%d\" sm=\"80\" rank=\"%d\" gdr=\"1\"/><gpu dev=\"%d\" sm=\"80\" rank=\"%d\" "
+                               "gdr=\"1\"/></pci></pci>";
+  char *text = NULL;
+  size_t size = 0;
+  int behind = 0, chips = 0;
+  FILE *out = open_memstream(&text, &size);
+  fputs("<system version=\"1\"><cpu numaid=\"0\" affinity=\"ff\" arch=\"arm64\">", out);
+  for (int i = 0; i < 2; i++) fprintf(out, bridge, i + 1, 2 - i, i + 1, i, 2 * i, i, 2 * i + 1);
+  fputs("</cpu></system>", out);
+  fclose(out);
+  struct tt_topology *t = machine_topology(text, NULL);
+  struct topo_layout *l;
+  check_layout(t, "shared GPUs, linked switches");
+  ck_assert_int_eq(topo_layout_create(t, &l), ncclSuccess);
+  for (int i = 0; i < l->nlines; i++) behind += l->lines[i].behind;
+  for (int i = 0; i < l->nboxes; i++) chips += l->boxes[i].shape == TOPO_CHIP && l->boxes[i].inside >= 0;
+  ck_assert_int_eq(behind, 1);
+  ck_assert_int_eq(chips, 4);
   topo_layout_free(l);
   tt_topology_free(t);
 }
@@ -301,9 +332,10 @@ int main(void)
   TCase *tcase = tcase_create("layout");
   tcase_set_timeout(tcase, 120);
   tcase_add_test(tcase, known_machines);
-  tcase_add_loop_test(tcase, random_machines, 0, 150);
+  tcase_add_loop_test(tcase, random_machines, 0, 4);
   tcase_add_test(tcase, dense_machine);
   tcase_add_test(tcase, links_beside_the_tree);
+  tcase_add_test(tcase, shared_gpu_and_linked_switches);
   tcase_add_test(tcase, published_machines);
   tcase_add_test(tcase, names_are_escaped);
   suite_add_tcase(suite, tcase);

@@ -140,8 +140,8 @@
     const view = !g ? 'machine' : channel < 0 ? g.name : g.name + '/' + channel;
     byId('graphs').querySelectorAll('button').forEach((b, i) => b.setAttribute('aria-pressed', i - 1 === graph));
     byId('channels').hidden = !g;
-    byId('which').textContent = !g ? '' : channel < 0 ? 'all ' + g.channels.length + ' channels'
-                                                      : 'channel ' + channel + ' of 0\u2013' + (g.channels.length - 1);
+    byId('which').textContent = !g ? '' : channel < 0 ? (g.channels.length > 1 ? 'all ' + g.channels.length + ' channels' : 'the only channel')
+                                                      : 'channel ' + channel + (g.channels.length > 1 ? ' of 0\u2013' + (g.channels.length - 1) : '');
     byId('all').setAttribute('aria-pressed', channel < 0);
     byId('said').textContent = !g ? data.said : channel < 0 ? g.said : g.said + '. Channel ' + channel + ': ' + g.orders[channel];
     showPicture(own);

@@ -35,12 +35,12 @@ static const struct topo_box *box_at(const struct topo_layout *layout, int node,
   return &layout->boxes[layout->box_of[node]];
 }
 
-/* The height at which a line crosses a box that it enters at p. */
+/* The height at which a line crosses a box that it enters at p: above or below the text. */
 static int crossing(const struct route *r, const struct topo_box *box, struct topo_point p)
 {
   if (box->shape == TOPO_HOLDER) return p.y > box->y + box->h / 2 ? box->y + box->h - 3 : box->y + 3;
-  const int lanes = TT_MAX(1, (box->h - 6) / 3);
-  return box->y + 3 + r->lane * 7 % lanes * 3 + 1;
+  const int lanes[] = {3, box->h - 4, 6, box->h - 7};
+  return box->y + lanes[r->lane % (int)TT_COUNT(lanes)];
 }
 
 /* Through a box, from where the last line came in to where the next leaves. */
