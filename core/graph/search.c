@@ -183,14 +183,12 @@ static void end(struct tt_search *s)
 {
   tt_search_next_end(s);
   tt_search_nets_end(s);
+  tt_search_paths_end(s);
   free(s->now.gpus);
   free(s->now.nets);
   free(s->best.gpus);
   free(s->best.nets);
   free(s->visited);
-  free(s->left);
-  free(s->net_left);
-  free(s->traits);
   free(s->choices);
   free(s->options);
 }

@@ -17,11 +17,11 @@ static void path_of(const struct tt_search *s, int head, int i, int *from, int *
 
 static void give(struct tt_search *s, int head, int npaths)
 {
-  const struct tt_attempt *a = &s->now.attempt;
+  const int whole = TT_THOUSANDTHS(s->now.attempt.intra);
   for (int i = 0; i < npaths; i++) {
     int from, to, numerator, denominator;
     path_of(s, head, i, &from, &to, &numerator, &denominator);
-    tt_search_give(s, from, to, (int)((float)numerator * a->intra * 1000.0f / (float)denominator + 0.5f));
+    tt_search_give(s, from, to, (2 * whole * numerator + denominator) / (2 * denominator));
   }
 }
 

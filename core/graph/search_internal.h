@@ -54,9 +54,13 @@ struct tt_search {
   int visits;        /* left to this attempt; TT_PERFECT: nothing better can come */
   ncclResult_t result;
 
-  int *left;       /* of each link: thousandths of GB/s that are not taken */
-  int *net_left;   /* the same of each NET */
-  uint8_t *traits; /* of each link, see search_paths.c */
+  int *left;               /* of each link: thousandths of GB/s that are not taken */
+  int *net_left;           /* the same of each NET, less what is taken of its port */
+  int *port, *port_taken;  /* of each NET: the first one on the same port; of that, what is taken */
+  int *slot;               /* of each GPU: its PCI link; -1: none */
+  struct tt_route *routes; /* between GPUs, NETs and switches */
+  struct tt_toll *tolls;   /* of the routes */
+  int ntolls, toll_room;
 
   struct tt_choice *choices; /* a stack */
   int depth, choice_room;
@@ -101,7 +105,16 @@ static inline int16_t *tt_search_channel_nets(const struct tt_search *s)
 }
 
 /* ---- search_paths.c: bandwidth ---- */
+struct tt_toll {
+  int link, reverse;
+  uint8_t costs;
+};
+struct tt_route {
+  int first, count; /* tolls */
+  bool made;
+};
 ncclResult_t tt_search_paths_begin(struct tt_search *s);
+void tt_search_paths_end(struct tt_search *s);
 /* Takes what a channel needs of all links of a path between two GPUs, NETs or switches, times numerator/denominator; or
  * nothing and false, if one has too little or the path is of too far a type. *taken is for the way back. */
 bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken);
@@ -110,7 +123,12 @@ void tt_search_give(struct tt_search *s, int from, int to, int taken);
 bool tt_search_take_net(struct tt_search *s, int net);
 void tt_search_give_net(struct tt_search *s, int net);
 /* What the PCI link of a GPU has left, in whole GB/s. */
-int tt_search_left_of_slot(const struct tt_search *s, int gpu);
+static inline int tt_search_left_of_slot(const struct tt_search *s, int gpu)
+{
+  if (s->slot[gpu] < 0) return -1;
+  const int there = s->left[s->slot[gpu]], back = s->left[s->topology->links[s->slot[gpu]].reverse];
+  return (there < back ? there : back) / 1000;
+}
 
 /* ---- search_heads.c ---- */
 /* All paths between the head and the others; all or nothing. */

@@ -60,12 +60,13 @@ static bool is_free(const struct tt_search *s, int gpu)
 /* Among GPUs that the NET reaches equally well, those first whose PCI slot has most left. Few ever change places. */
 static void prefer_free_slots(const struct tt_search *s, int net, int *next, int count)
 {
-  const struct tt_topology *t = s->topology;
+  const struct tt_path *paths = tt_topology_path(s->topology, tt_search_net(s, net), tt_search_gpu(s, 0));
+  const int stride = s->topology->nnodes; /* to the path to the next GPU */
   for (int i = 1; i < count; i++) {
-    int gpu = next[i], k = i, left = tt_search_left_of_slot(s, gpu);
-    int bandwidth = (int)tt_topology_path(t, tt_search_net(s, net), tt_search_gpu(s, gpu))->bandwidth;
+    const int gpu = next[i], left = tt_search_left_of_slot(s, gpu);
+    int k = i;
     for (; k > 0 && left > tt_search_left_of_slot(s, next[k - 1]); k--) {
-      if (bandwidth != (int)tt_topology_path(t, tt_search_net(s, net), tt_search_gpu(s, next[k - 1]))->bandwidth) break;
+      if ((int)paths[gpu * stride].bandwidth != (int)paths[next[k - 1] * stride].bandwidth) break;
       next[k] = next[k - 1];
     }
     next[k] = gpu;

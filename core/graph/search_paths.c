@@ -1,73 +1,138 @@
 /* Bandwidth that channels take of links, and give back. It is counted in thousandths of a GB/s, so that what is given
  * back is exactly what was taken. */
+#include <stdlib.h>
 #include "base/check.h"
 #include "graph/search_internal.h"
 
-/* What a link is like, as bits. */
+/* What a path costs on one of its links, as bits. */
 enum {
-  PCI = 1,
-  INTO_OLD_DEVICE = 2, /* writes into such memory cost reads back */
-  INTO_POWER = 4,      /* NVLink to a CPU: one direction at a time */
-  INTO_INTEL = 8       /* root ports that pass packets on from GPU to GPU or NIC with more overhead */
+  OVERHEAD = 1,    /* a fifth more: PCI packets that Intel's root ports pass on from GPU to GPU or NIC */
+  EIGHTH_BACK = 2, /* the reverse link carries an eighth: writes into the memory of old GPUs cost reads */
+  ALL_BACK = 4     /* the reverse link carries as much: NVLink to POWER is one direction at a time */
 };
-
-static uint8_t traits_of(const struct tt_topology *t, const struct tt_link *link)
-{
-  const struct tt_node *to = &t->nodes[link->to];
-  uint8_t traits = link->type == TT_LINK_PCI ? PCI : 0;
-  if (to->type == TT_NODE_DEV && to->gpu.sm < 80) traits |= INTO_OLD_DEVICE;
-  if (to->type == TT_NODE_CPU && to->cpu.arch == TT_ARCH_POWER && link->type == TT_LINK_NVL) traits |= INTO_POWER;
-  if (to->type == TT_NODE_CPU && to->cpu.arch == TT_ARCH_X86 && to->cpu.vendor == TT_VENDOR_INTEL) traits |= INTO_INTEL;
-  return traits;
-}
 
 ncclResult_t tt_search_paths_begin(struct tt_search *s)
 {
   const struct tt_topology *t = s->topology;
+  const size_t ends = (size_t)(s->ngpus + s->nnets + t->count[TT_NODE_NVS]);
   TT_TRY(TT_CALLOC(&s->left, (size_t)t->nlinks + 1));
-  TT_TRY(TT_CALLOC(&s->traits, (size_t)t->nlinks + 1));
   TT_TRY(TT_CALLOC(&s->net_left, (size_t)s->nnets + 1));
-  for (int l = 0; l < t->nlinks; l++) {
-    s->left[l] = TT_THOUSANDTHS(t->links[l].bandwidth);
-    s->traits[l] = traits_of(t, &t->links[l]);
+  TT_TRY(TT_CALLOC(&s->port, (size_t)s->nnets + 1));
+  TT_TRY(TT_CALLOC(&s->port_taken, (size_t)s->nnets + 1));
+  TT_TRY(TT_CALLOC(&s->slot, (size_t)s->ngpus));
+  TT_TRY(TT_CALLOC(&s->routes, ends * ends));
+  for (int l = 0; l < t->nlinks; l++) s->left[l] = TT_THOUSANDTHS(t->links[l].bandwidth);
+  for (int n = 0; n < s->nnets; n++) {
+    const struct tt_node *net = tt_search_net_node(s, n);
+    s->net_left[n] = TT_THOUSANDTHS(net->net.bandwidth);
+    while (tt_search_net_node(s, s->port[n])->net.asic != net->net.asic ||
+           tt_search_net_node(s, s->port[n])->net.port != net->net.port)
+      s->port[n]++;
   }
-  for (int n = 0; n < s->nnets; n++) s->net_left[n] = TT_THOUSANDTHS(tt_search_net_node(s, n)->net.bandwidth);
+  for (int g = 0; g < s->ngpus; g++) {
+    const struct tt_node *device = &t->nodes[t->first[TT_NODE_DEV] + t->nodes[tt_search_gpu(s, g)].gpu.device];
+    s->slot[g] = -1;
+    for (int l = device->first_link + device->nlinks - 1; l >= device->first_link; l--)
+      if (t->links[l].type == TT_LINK_PCI) s->slot[g] = l;
+  }
   return ncclSuccess;
+}
+
+void tt_search_paths_end(struct tt_search *s)
+{
+  free(s->left);
+  free(s->net_left);
+  free(s->port);
+  free(s->port_taken);
+  free(s->slot);
+  free(s->routes);
+  free(s->tolls);
+}
+
+static bool is_x86_of(const struct tt_node *node, enum tt_cpu_vendor vendor)
+{
+  return node->type == TT_NODE_CPU && node->cpu.arch == TT_ARCH_X86 && node->cpu.vendor == vendor;
+}
+
+static uint8_t costs(const struct tt_topology *t, const struct tt_link *link, bool from_gpu, bool overhead)
+{
+  const struct tt_node *to = &t->nodes[link->to];
+  uint8_t bits = overhead && link->type == TT_LINK_PCI ? OVERHEAD : 0;
+  if (to->type == TT_NODE_DEV && to->gpu.sm < 80 && !from_gpu) bits |= EIGHTH_BACK;
+  if (to->type == TT_NODE_CPU && to->cpu.arch == TT_ARCH_POWER && link->type == TT_LINK_NVL) bits |= ALL_BACK;
+  return bits;
+}
+
+/* The links of a path that have an end of bandwidth, with what they cost. A route of a topology with many nodes is made
+ * when it is first used. */
+static bool make_route(struct tt_search *s, struct tt_route *route, int from, int to)
+{
+  const struct tt_topology *t = s->topology;
+  const struct tt_path *path = tt_topology_path(t, from, to);
+  const bool from_gpu = t->nodes[from].type == TT_NODE_GPU;
+  bool overhead = false;
+  if (s->ntolls + path->hops > s->toll_room) {
+    const int room = 2 * s->toll_room + path->hops + 256;
+    struct tt_toll *grown = realloc(s->tolls, (size_t)room * sizeof(*grown));
+    if (!grown) {
+      s->result = TT_FAIL(ncclSystemError, "out of memory for the paths of a search of channels");
+      s->visits = 0;
+      return false;
+    }
+    s->tolls = grown;
+    s->toll_room = room;
+  }
+  for (int step = path->first; step >= 0 && from_gpu && path->type == TT_PATH_PHB; step = t->steps[step].next)
+    overhead = overhead || is_x86_of(&t->nodes[t->links[t->steps[step].link].to], TT_VENDOR_INTEL);
+  route->first = s->ntolls;
+  for (int step = path->first; step >= 0; step = t->steps[step].next) {
+    const struct tt_link *link = &t->links[t->steps[step].link];
+    if (link->type == TT_LINK_LOC) continue;
+    s->tolls[s->ntolls++] = (struct tt_toll){
+        .link = t->steps[step].link, .reverse = link->reverse, .costs = costs(t, link, from_gpu, overhead)};
+  }
+  route->count = s->ntolls - route->first;
+  route->made = true;
+  return true;
+}
+
+/* The number of a node among those at which routes end. */
+static int end_of(const struct tt_search *s, int node)
+{
+  const struct tt_topology *t = s->topology;
+  const int type = t->nodes[node].type, index = node - t->first[type];
+  return type == TT_NODE_GPU ? index : type == TT_NODE_NET ? s->ngpus + index : s->ngpus + s->nnets + index;
+}
+
+static struct tt_route *route_of(const struct tt_search *s, int from, int to)
+{
+  const int ends = s->ngpus + s->nnets + s->topology->count[TT_NODE_NVS];
+  return &s->routes[end_of(s, from) * ends + end_of(s, to)];
+}
+
+static inline int carries(const struct tt_toll *toll, int amount)
+{
+  return toll->costs & OVERHEAD ? (amount * 6 + 2) / 5 : amount;
+}
+
+static inline int carries_back(const struct tt_toll *toll, int there)
+{
+  return (toll->costs & ALL_BACK ? there : 0) + (toll->costs & EIGHTH_BACK ? there / 8 : 0);
+}
+
+/* Gives back what the first `count` links of a route carry. */
+static void give(struct tt_search *s, const struct tt_toll *tolls, int count, int amount)
+{
+  for (int i = 0; i < count; i++) {
+    const int there = carries(&tolls[i], amount);
+    s->left[tolls[i].link] += there;
+    if (tolls[i].costs & ~OVERHEAD) s->left[tolls[i].reverse] += carries_back(&tolls[i], there);
+  }
 }
 
 static bool is_inside(const struct tt_node *node)
 {
   return node->type == TT_NODE_GPU || node->type == TT_NODE_NVS;
-}
-
-/* What the PCI links of a path carry for `amount`. */
-static int on_pci(const struct tt_search *s, const struct tt_path *path, int from, int amount)
-{
-  const struct tt_topology *t = s->topology;
-  if (path->type != TT_PATH_PHB || t->nodes[from].type != TT_NODE_GPU) return amount;
-  for (int step = path->first; step >= 0; step = t->steps[step].next)
-    if (s->traits[t->steps[step].link] & INTO_INTEL) return (amount * 6 + 2) / 5;
-  return amount;
-}
-
-/* Adds `sign` times what a path carries to its links, up to the step `end`. With checks, it stops before the first link
- * that has too little, and returns that step; else -1. */
-static int walk(struct tt_search *s, int from, int to, int amount, int sign, bool checks, int end)
-{
-  const struct tt_topology *t = s->topology;
-  const struct tt_path *path = tt_topology_path(t, from, to);
-  const int pci = on_pci(s, path, from, amount);
-  const bool from_gpu = t->nodes[from].type == TT_NODE_GPU;
-  for (int step = path->first; step != end; step = t->steps[step].next) {
-    const int link = t->steps[step].link, reverse = t->links[link].reverse, traits = s->traits[link];
-    const int there = traits & PCI ? pci : amount;
-    int back = traits & INTO_POWER ? there : 0;
-    if (traits & INTO_OLD_DEVICE && !from_gpu) back += there / 8;
-    if (checks && (s->left[link] < there || (back && s->left[reverse] < back))) return step;
-    s->left[link] += sign * there;
-    s->left[reverse] += sign * back;
-  }
-  return -1;
 }
 
 bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken)
@@ -80,11 +145,19 @@ bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int de
   const struct tt_path *path = tt_topology_path(t, from, to);
   if (path->type > type || path->type >= TT_PATH_DIS) return false;
   if (both_ways && tt_topology_path(t, to, from)->type > type) return false;
-  const int amount = (int)((float)numerator * (intra ? a->intra : a->inter) * 1000.0f / (float)denominator + 0.5f);
-  int stopped = walk(s, from, to, amount, -1, true, -1);
-  if (stopped >= 0) {
-    walk(s, from, to, amount, 1, false, stopped);
-    return false;
+  struct tt_route *route = route_of(s, from, to);
+  if (!route->made && !make_route(s, route, from, to)) return false;
+  const int whole = TT_THOUSANDTHS(intra ? a->intra : a->inter);
+  const int amount = numerator == denominator ? whole : (2 * whole * numerator + denominator) / (2 * denominator);
+  const struct tt_toll *tolls = s->tolls + route->first;
+  for (int i = 0; i < route->count; i++) {
+    const int there = carries(&tolls[i], amount), back = carries_back(&tolls[i], there);
+    if (s->left[tolls[i].link] < there || (back > 0 && s->left[tolls[i].reverse] < back)) {
+      give(s, tolls, i, amount);
+      return false;
+    }
+    s->left[tolls[i].link] -= there;
+    if (back > 0) s->left[tolls[i].reverse] -= back;
   }
   s->now.hops += path->hops;
   *taken = amount;
@@ -93,39 +166,22 @@ bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int de
 
 void tt_search_give(struct tt_search *s, int from, int to, int taken)
 {
-  walk(s, from, to, taken, 1, false, -1);
+  const struct tt_route *route = route_of(s, from, to);
+  give(s, s->tolls + route->first, route->count, taken);
   s->now.hops -= tt_topology_path(s->topology, from, to)->hops;
 }
 
 /* All NETs on a port share it. Whole GB/s are counted, so that slow NICs carry a channel more than they have room for
  * by the numbers; their link limits them, too. */
-static void charge_port(struct tt_search *s, int net, int sign)
-{
-  const struct tt_node *node = tt_search_net_node(s, net);
-  const int amount = sign * (int)s->now.attempt.inter * 1000;
-  for (int n = 0; n < s->nnets; n++) {
-    const struct tt_node *other = tt_search_net_node(s, n);
-    if (other->net.asic == node->net.asic && other->net.port == node->net.port) s->net_left[n] += amount;
-  }
-}
-
 bool tt_search_take_net(struct tt_search *s, int net)
 {
-  if (s->net_left[net] < (int)s->now.attempt.inter * 1000) return false;
-  charge_port(s, net, -1);
+  const int amount = (int)s->now.attempt.inter * 1000, port = s->port[net];
+  if (s->net_left[net] - s->port_taken[port] < amount) return false;
+  s->port_taken[port] += amount;
   return true;
 }
 
 void tt_search_give_net(struct tt_search *s, int net)
 {
-  charge_port(s, net, 1);
-}
-
-int tt_search_left_of_slot(const struct tt_search *s, int gpu)
-{
-  const struct tt_topology *t = s->topology;
-  const struct tt_node *device = &t->nodes[t->first[TT_NODE_DEV] + t->nodes[tt_search_gpu(s, gpu)].gpu.device];
-  for (int l = device->first_link; l < device->first_link + device->nlinks; l++)
-    if (t->links[l].type == TT_LINK_PCI) return TT_MIN(s->left[l], s->left[t->links[l].reverse]) / 1000;
-  return -1;
+  s->port_taken[s->port[net]] -= (int)s->now.attempt.inter * 1000;
 }
