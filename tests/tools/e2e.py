@@ -1208,7 +1208,7 @@ class Here(Case):
         self.server()
         device = {"TUTTI_DEVICE": os.environ["TEST_DESCRIBED"]}
         shown, said = self.here("show", **device, FAKE_DESCRIBED_WARNS="GPU 3 has lost its links")
-        self.assertIn("    - 24 - DEV 0000:11:00.0  sm 90, GPUDirect\n      + NVL 82.4 to DEV 0000:12:00.0\n      GPU 0  (device 0)\n", shown)
+        self.assertIn("    - 24 - DEV 0000:11:00.0  sm 90, GPUDirect\n      + NVL 82.4 to DEV 0000:12:00.0, 4 links\n      GPU 0  (device 0)\n", shown)
         self.assertIn("tutti-topo: device described tells of 2 of 2 GPUs\n", said)
         self.assertIn("warning: GPU 3 has lost its links\n", said)
         self.assertNotIn("the driver does not", self.here("explain", 0, 1, **device)[0])
@@ -1235,6 +1235,16 @@ class Here(Case):
         self.assertRegex(shown, r"\nGPU1 +SYS +X +1  NUMA 1\n")
         self.assertIn("\nno warnings\n", shown)
         self.assertIn("--sysfs belongs to --here", run(self.TOPO, "show", "--sysfs", "/", "file").stderr)
+
+    def test_communicators_where_sysfs_is_hidden(self):
+        """As in a container that shows nothing of the machine: ranks run, and one line each says what was assumed."""
+        hide = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh"]
+        if not shutil.which("unshare") or run(*hide, "true").returncode != 0:
+            self.skipTest("/sys cannot be hidden here: no rights for a mount namespace")
+        done = run(*hide, PERF, "all_reduce", "-n", 2, "-b", 64, "-e", 64, env=environment(NCCL_DEBUG="INFO"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        said = re.findall(r"INFO topology: /sys does not tell NUMA nodes; .*; what is not known is assumed", done.stdout)
+        self.assertEqual(len(said), 2, done.stdout)
 
 
 class Run(Case):
