@@ -11,6 +11,7 @@ int main(void)
   srunner_add_suite(runner, suite_join_exchange());
   srunner_add_suite(runner, suite_join_log());
   srunner_add_suite(runner, suite_join_programs());
+  srunner_add_suite(runner, suite_join_searched());
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);

@@ -10,5 +10,6 @@ Suite *suite_join_describe(void);
 Suite *suite_join_exchange(void);
 Suite *suite_join_log(void);
 Suite *suite_join_programs(void);
+Suite *suite_join_searched(void);
 
 #endif

@@ -889,6 +889,9 @@ class Topo(Case):
         self.assertIn("1 machines of 2 ranks", self.join())
         self.assertRegex(self.join(graphs=self.RINGS), r"rings: 30 GB/s inside .*\ntrees: ")  # the rest is searched
         self.assertIn("3 machines of 2 ranks, 6 ranks\n", self.topo("join", "FILE", "--nodes", 3))
+        split = self.topo("join", "FILE", "--nodes", 3, NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1)
+        self.assertIn("6 machines of 1 ranks, 6 ranks\n", split)
+        self.assertIn("ring 0: 0 | 1 | 2 | 3 | 4 | 5\n", split)
         self.assertIn("collectives: 3 channels", self.join(NCCL_MAX_NCHANNELS=3))
         large = self.join("--nodes", 4096)
         self.assertIn("8192 ranks", large)

@@ -41,20 +41,32 @@ static ncclResult_t check_range(int value, int count, const char *option)
   return TT_FAIL(ncclInvalidArgument, "%s %d: there are %d, from 0", option, value, count);
 }
 
+ncclResult_t topo_join_rules(struct topo_join *what)
+{
+  what->topology = tt_topology_rules_default();
+  what->search = tt_graph_rules_default();
+  what->rules = tt_join_rules_default();
+  TT_TRY(tt_topology_rules_from_parameters(&what->topology));
+  TT_TRY(tt_graph_rules_from_parameters(&what->search));
+  TT_TRY(tt_join_rules_from_parameters(&what->rules));
+  what->search.collnet = what->rules.collnet;
+  what->search.nvls = what->rules.nvls;
+  return ncclSuccess;
+}
+
 ncclResult_t topo_join(const struct tt_xml *xml, const struct topo_join *what, bool *valid)
 {
-  struct tt_join_rules rules = tt_join_rules_default();
   struct join_fleet fleet = {0};
   struct tt_joined *joined = NULL;
   ncclResult_t result;
   *valid = true;
   double begin = now();
-  TT_TRY_GOTO(tt_join_rules_from_parameters(&rules), result, out);
-  TT_TRY_GOTO(join_fleet_build(xml, what, &rules, &fleet), result, out);
+  TT_TRY_GOTO(join_fleet_build(xml, what, &fleet), result, out);
   TT_TRY_GOTO(check_range(what->rank, fleet.nlocal * what->nodes, "--rank"), result, out);
   const double searched = now() - begin;
   begin = now();
-  TT_TRY_GOTO(tt_graph_join(fleet.cards, fleet.nlocal * what->nodes, &fleet.shapes, &rules, &joined), result, out);
+  TT_TRY_GOTO(tt_graph_join(fleet.cards, fleet.nlocal * what->nodes, &fleet.shapes, &what->rules, &joined), result,
+              out);
   const double took = now() - begin;
   TT_TRY_GOTO(check_range(what->channel, joined->nchannels, "--channel"), result, out);
   join_print_counts(joined, &fleet);

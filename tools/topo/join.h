@@ -3,13 +3,17 @@
 #define TOPO_JOIN_H
 
 #include "graph/join.h"
+#include "graph/search.h"
 
 /* What is asked for. */
 struct topo_join {
   int nodes;        /* copies */
   int rank;         /* whose place is shown; -1: nobody's */
   int channel;      /* that is shown; -1: all, where there are few ranks */
-  const char *load; /* a graph file; NULL: graphs are searched */
+  const char *load; /* a graph file; NULL: all graphs are searched */
+  struct tt_topology_rules topology;
+  struct tt_graph_rules search;
+  struct tt_join_rules rules;
 };
 
 /* What was found on one copy. GPUs that reach each other only over the network are machines of their own. */
@@ -28,12 +32,13 @@ struct join_fleet {
   struct tt_join_shapes shapes;
 };
 
+/* Sets the rules by what parameters say. */
+ncclResult_t topo_join_rules(struct topo_join *what);
 /* Joins, proves and prints. *valid: whether the proof held; if not, why was printed. */
 ncclResult_t topo_join(const struct tt_xml *xml, const struct topo_join *what, bool *valid);
 
 /* ---- join_fleet.c ---- */
-ncclResult_t join_fleet_build(const struct tt_xml *xml, const struct topo_join *what, const struct tt_join_rules *rules,
-                              struct join_fleet *fleet);
+ncclResult_t join_fleet_build(const struct tt_xml *xml, const struct topo_join *what, struct join_fleet *fleet);
 void join_fleet_free(struct join_fleet *fleet);
 
 /* ---- join_print.c ---- */

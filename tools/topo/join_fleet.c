@@ -33,38 +33,40 @@ static int number_of(const struct join_fleet *fleet, int32_t rank)
   return found ? (int)(found - fleet->names) : -1;
 }
 
+/* What a rank of a machine tells. */
+static ncclResult_t add_rank(const struct join_part *part, int32_t rank, const struct tt_join_rules *rules,
+                             struct join_fleet *fleet)
+{
+  struct tt_join_shape *shape;
+  const int number = number_of(fleet, rank);
+  struct tt_join_card *card = &fleet->cards[number];
+  TT_TRY(tt_join_describe(part->topology, (const struct tt_graph *const *)part->graphs, rank, rules, card, &shape));
+  card->leader = number_of(fleet, card->leader);
+  fleet->part_of[number] = (int)(part - fleet->parts);
+  bool known = false;
+  for (int s = 0; s < fleet->shapes.count; s++) known |= fleet->shapes.shapes[s]->digest == shape->digest;
+  if (known)
+    tt_join_shape_free(shape);
+  else
+    fleet->shapes.shapes[fleet->shapes.count++] = shape;
+  return ncclSuccess;
+}
+
 /* The machine of a rank that is on none yet. */
-static ncclResult_t add_part(const struct tt_xml *xml, const struct topo_join *what, const struct tt_join_rules *rules,
-                             int first, struct join_fleet *fleet)
+static ncclResult_t add_part(const struct tt_xml *xml, const struct topo_join *what, int first,
+                             struct join_fleet *fleet)
 {
   struct join_part *part = &fleet->parts[fleet->nparts++];
-  struct tt_topology_rules topology = tt_topology_rules_default();
-  struct tt_graph_rules graphs = tt_graph_rules_default();
-  TT_TRY(tt_topology_rules_from_parameters(&topology));
-  TT_TRY(tt_topology_create(xml, &topology, fleet->names[first], fleet->nlocal * what->nodes, &part->topology));
-  TT_TRY(tt_graph_rules_from_parameters(&graphs));
-  graphs.collnet = rules->collnet;
-  TT_TRY(tt_graph_find(what->load, part->topology, &graphs, part->graphs, NULL));
+  TT_TRY(tt_topology_create(xml, &what->topology, fleet->names[first], fleet->nlocal * what->nodes, &part->topology));
+  TT_TRY(tt_graph_find(what->load, part->topology, &what->search, part->graphs, NULL));
   for (int g = 0; g < part->topology->count[TT_NODE_GPU]; g++) {
-    struct tt_join_shape *shape;
-    const int32_t rank = part->topology->nodes[tt_topology_node(part->topology, TT_NODE_GPU, g)].gpu.rank;
-    const int number = number_of(fleet, rank);
-    struct tt_join_card *card = &fleet->cards[number];
-    TT_TRY(tt_join_describe(part->topology, (const struct tt_graph *const *)part->graphs, rank, rules, card, &shape));
-    card->leader = number_of(fleet, card->leader);
-    fleet->part_of[number] = fleet->nparts - 1;
-    bool known = false;
-    for (int s = 0; s < fleet->shapes.count; s++) known |= fleet->shapes.shapes[s]->digest == shape->digest;
-    if (known)
-      tt_join_shape_free(shape);
-    else
-      fleet->shapes.shapes[fleet->shapes.count++] = shape;
+    const int node = tt_topology_node(part->topology, TT_NODE_GPU, g);
+    TT_TRY(add_rank(part, part->topology->nodes[node].gpu.rank, &what->rules, fleet));
   }
   return ncclSuccess;
 }
 
-ncclResult_t join_fleet_build(const struct tt_xml *xml, const struct topo_join *what, const struct tt_join_rules *rules,
-                              struct join_fleet *fleet)
+ncclResult_t join_fleet_build(const struct tt_xml *xml, const struct topo_join *what, struct join_fleet *fleet)
 {
   TT_TRY(list_ranks(xml, fleet));
   const int n = fleet->nlocal;
@@ -77,7 +79,7 @@ ncclResult_t join_fleet_build(const struct tt_xml *xml, const struct topo_join *
   TT_TRY(TT_CALLOC(&fleet->shapes.shapes, (size_t)n));
   for (int i = 0; i < n; i++) fleet->part_of[i] = -1;
   for (int i = 0; i < n; i++)
-    if (fleet->part_of[i] < 0) TT_TRY(add_part(xml, what, rules, i, fleet));
+    if (fleet->part_of[i] < 0) TT_TRY(add_part(xml, what, i, fleet));
   for (int i = n; i < n * what->nodes; i++) {
     fleet->cards[i] = fleet->cards[i % n];
     fleet->cards[i].leader += i / n * n;

@@ -68,8 +68,10 @@ static ncclResult_t draw(const struct topo_options *o, const struct tt_xml *xml,
 
 static ncclResult_t join(const struct topo_options *o, const struct tt_xml *xml)
 {
-  const struct topo_join what = {.nodes = o->nodes, .rank = o->rank, .channel = o->channel, .load = o->load};
+  struct topo_join what = {.nodes = o->nodes, .rank = o->rank, .channel = o->channel, .load = o->load};
   bool valid;
+  TT_TRY(topo_join_rules(&what));
+  topo_peer_status(&what.topology);
   TT_TRY(topo_join(xml, &what, &valid));
   return valid ? ncclSuccess : TT_FAIL(ncclInternalError, "what was joined is wrong; please report it");
 }
