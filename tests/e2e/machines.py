@@ -179,6 +179,32 @@ class Rails(Files):
             checked += 1
         self.assertGreaterEqual(checked, 4 * min(len(rings), 4))
 
+    PXN = re.compile(r"Channel \d+/[01] : (\d+)\[-?\d+\] -> \d+\[-?\d+\] \[send\] via NET/Socket/(\d+)\((\d+)\)")
+
+    def relayed(self, *words, **env):
+        """Sends that go through another rank: by whom, by which device, through whom."""
+        texts = self.across(*words, "-b", "64K", "-e", "64K", NCCL_TOPO_FILE=self.machine("hgx"), **env)
+        return [tuple(map(int, m)) for m in self.PXN.findall("".join(texts))]
+
+    def test_through_another_rank(self):
+        """A ring that may not change its NIC leaves by one that is near another rank, through that rank."""
+        ring = {"NCCL_ALGO": "RING", "NCCL_MIN_NCHANNELS": 4, "NCCL_CROSS_NIC": 0}
+        sends = self.relayed("all_reduce", **ring)
+        self.assertGreaterEqual(len(sends), 8)
+        for rank, device, relay in sends:
+            self.assertEqual(relay // 4, rank // 4)
+            self.assertNotEqual(relay, rank)
+            self.assertEqual(relay % 4, device, "the relay is the rank that is near the NIC")
+        self.assertEqual(self.relayed("all_reduce", NCCL_PXN_DISABLE=1, **ring), [])
+
+    def test_messages_through_another_rank(self):
+        """Messages go by the NIC of the rank that has the peer's place."""
+        sends = self.relayed("alltoall")
+        self.assertGreaterEqual(len(sends), 8)
+        for rank, device, relay in sends:
+            self.assertEqual((relay // 4, relay % 4), (rank // 4, device))
+        self.assertEqual(self.relayed("alltoall", NCCL_P2P_PXN_LEVEL=0), [])
+
     def test_all_collectives(self):
         file = self.machine("cube")
         for collective in lib.COLLECTIVES:
