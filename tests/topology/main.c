@@ -12,6 +12,7 @@ int main(void)
   srunner_add_suite(runner, suite_random());
   srunner_add_suite(runner, suite_broken());
   srunner_add_suite(runner, suite_detect());
+  srunner_add_suite(runner, suite_detect_file());
   srunner_add_suite(runner, suite_fuse());
   srunner_add_suite(runner, suite_clique());
   srunner_add_suite(runner, suite_merge());

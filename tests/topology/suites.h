@@ -11,6 +11,7 @@ Suite *suite_reach(void);
 Suite *suite_random(void);
 Suite *suite_broken(void);
 Suite *suite_detect(void);
+Suite *suite_detect_file(void);
 Suite *suite_fuse(void);
 Suite *suite_clique(void);
 Suite *suite_merge(void);
