@@ -85,6 +85,22 @@ static void read_files(void)
   tt_param_files_export(&files);
 }
 
+/* Names that steer where a privileged program reads and writes are not taken from its caller. */
+static bool names_file(enum tt_param_id id)
+{
+  switch (id) {
+  case TT_PARAM_NCCL_DEBUG_FILE:
+  case TT_PARAM_NCCL_CONF_FILE:
+  case TT_PARAM_NCCL_TOPO_FILE:
+  case TT_PARAM_NCCL_TOPO_DUMP_FILE:
+  case TT_PARAM_NCCL_GRAPH_FILE:
+  case TT_PARAM_NCCL_GRAPH_DUMP_FILE:
+    return true;
+  default:
+    return false;
+  }
+}
+
 /* Finds where `name` is set. An empty value counts as unset, and hides those of lower precedence. */
 static const char *find_text(enum tt_param_id id, enum tt_param_origin *origin, const char **file)
 {
@@ -92,9 +108,7 @@ static const char *find_text(enum tt_param_id id, enum tt_param_origin *origin, 
   *origin = TT_PARAM_FROM_DEFAULT;
   *file = NULL;
   const struct tt_param_setting *setting = tt_param_files_find(&files, name);
-  /* Names that steer where a privileged program reads and writes are not taken from its caller. */
-  bool path = id == TT_PARAM_NCCL_DEBUG_FILE || id == TT_PARAM_NCCL_CONF_FILE;
-  const char *text = path ? secure_getenv(name) : getenv(name);
+  const char *text = names_file(id) ? secure_getenv(name) : getenv(name);
   if (text && !(setting && setting->exported && strcmp(text, setting->value) == 0)) {
     if (!*text) return NULL;
     *origin = TT_PARAM_FROM_ENV;

@@ -15,13 +15,14 @@ static bool move(struct tt_graph **from, struct tt_graph **to)
 }
 
 ncclResult_t tt_graph_find(const char *path, const struct tt_topology *t, const struct tt_graph_rules *rules,
-                           struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS])
+                           struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS],
+                           struct tt_graph_record *records)
 {
   struct tt_graph *read[TT_GRAPH_KINDS] = {0};
   ncclResult_t result;
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) graphs[kind] = NULL;
   if (path) TT_TRY(tt_graph_read(path, t, rules->cross_nic, read));
-  TT_TRY_GOTO(tt_graph_search_all(t, rules, graphs, NULL), result, out);
+  TT_TRY_GOTO(tt_graph_search_all(t, rules, graphs, records), result, out);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) {
     const bool moved = move(&read[kind], &graphs[kind]);
     if (loaded) loaded[kind] = moved;

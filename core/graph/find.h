@@ -5,8 +5,10 @@
 #include "graph/search.h"
 
 /* `path`: a graph file (NCCL_GRAPH_FILE), or NULL. No member is NULL afterwards, but some may have no channels; the
- * graphs are the caller's to free. On failure all are NULL. `loaded` tells which are the file's; it may be NULL. */
+ * graphs are the caller's to free. On failure all are NULL. `loaded` tells which are the file's, `records` what the
+ * search did (tt_graph_search_all); either may be NULL. */
 ncclResult_t tt_graph_find(const char *path, const struct tt_topology *topology, const struct tt_graph_rules *rules,
-                           struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS]);
+                           struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS],
+                           struct tt_graph_record *records);
 
 #endif

@@ -193,7 +193,7 @@ static void search(const struct tt_topology *t)
   struct tt_graph_rules rules = tt_graph_rules_default();
   struct tt_graph *graphs[TT_GRAPH_KINDS], *some[TT_GRAPH_KINDS];
   rules.collnet = true;
-  MUST(tt_graph_find(NULL, t, &rules, graphs, NULL) == ncclSuccess);
+  MUST(tt_graph_find(NULL, t, &rules, graphs, NULL, NULL) == ncclSuccess);
   MUST(graphs[TT_GRAPH_RING]->nchannels > 0 && graphs[TT_GRAPH_TREE]->nchannels > 0);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) some[kind] = graphs[kind]->nchannels > 0 ? graphs[kind] : NULL;
   check_graphs(t, some);

@@ -16,7 +16,7 @@ static void print_net(const struct tt_topology *t, int64_t net)
 static void print_channel(const struct tt_topology *t, const struct tt_graph *g, int c)
 {
   const int32_t *ranks = &g->ranks[c * g->nranks];
-  const int64_t in = g->nets[c * 2], out = g->nets[c * 2 + 1];
+  const int64_t in = t->inter ? g->nets[c * 2] : TT_GRAPH_NO_NET, out = t->inter ? g->nets[c * 2 + 1] : TT_GRAPH_NO_NET;
   printf("  %s %d: ", tt_graph_name(g->kind), c);
   if (in != TT_GRAPH_NO_NET) {
     print_net(t, in);
@@ -50,6 +50,16 @@ static const char *meaning(enum tt_graph_pattern pattern)
     return "heads, which reach all others by their paths";
   }
   return "?";
+}
+
+/* How it was found. */
+static void print_record(const struct tt_graph_record *record)
+{
+  if (record->fallback)
+    puts("  nothing was found, so this is the order of the GPUs, at a bandwidth that means that it is unknown");
+  printf("  searched under %d different limits, %d places looked at", record->attempts, record->visits);
+  if (record->cut_short > 0) printf("; under %d limits not all, since they were too many", record->cut_short);
+  puts(record->out_of_visits ? "; there were more limits to try" : "");
 }
 
 static void print_graph(const struct tt_topology *t, const struct tt_graph *g, bool loaded)
@@ -86,18 +96,19 @@ static const char *why_none(const struct tt_topology *t, enum tt_graph_kind kind
   return ": no NET reduces";
 }
 
-ncclResult_t topo_graph(const struct tt_topology *t, struct tt_graph *const graphs[TT_GRAPH_KINDS],
-                        const bool loaded[TT_GRAPH_KINDS], int only, bool links)
+ncclResult_t topo_graph(const struct tt_topology *t, const struct topo_graphs *what)
 {
   for (int k = 0; k < TT_GRAPH_KINDS; k++) {
     const enum tt_graph_kind kind = (enum tt_graph_kind)k;
-    if (only >= 0 && k != only) continue;
-    if (graphs[k]->nchannels == 0) {
+    const struct tt_graph *graph = what->graphs[k];
+    if (what->only >= 0 && k != what->only) continue;
+    if (graph->nchannels == 0) {
       printf("%s: none%s\n\n", tt_graph_name(kind), why_none(t, kind));
       continue;
     }
-    print_graph(t, graphs[k], loaded[k]);
-    TT_TRY(topo_loads(t, graphs[k], links));
+    print_graph(t, graph, what->loaded[k]);
+    if (!what->loaded[k]) print_record(&what->records[k]);
+    TT_TRY(topo_loads(t, graph, what->links));
     putchar('\n');
   }
   return ncclSuccess;

@@ -9,7 +9,7 @@ static int node_of_rank(const struct tt_topology *t, int32_t rank)
 
 static int node_of_net(const struct tt_topology *t, int64_t net)
 {
-  if (net == TT_GRAPH_NO_NET) return -1;
+  if (net == TT_GRAPH_NO_NET || !t->inter) return -1; /* alone, a ring goes back to its first GPU */
   int n = tt_topology_find(t, TT_NODE_NET, (int)(net >> 56), (uint64_t)net & 0xffffffffffffff);
   return n < 0 ? -1 : tt_topology_node(t, TT_NODE_NET, n);
 }

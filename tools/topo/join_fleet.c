@@ -58,7 +58,7 @@ static ncclResult_t add_part(const struct tt_xml *xml, const struct topo_join *w
 {
   struct join_part *part = &fleet->parts[fleet->nparts++];
   TT_TRY(tt_topology_create(xml, &what->topology, fleet->names[first], fleet->nlocal * what->nodes, &part->topology));
-  TT_TRY(tt_graph_find(what->load, part->topology, &what->search, part->graphs, NULL));
+  TT_TRY(tt_graph_find(what->load, part->topology, &what->search, part->graphs, NULL, NULL));
   for (int g = 0; g < part->topology->count[TT_NODE_GPU]; g++) {
     const int node = tt_topology_node(part->topology, TT_NODE_GPU, g);
     TT_TRY(add_rank(part, part->topology->nodes[node].gpu.rank, &what->rules, fleet));

@@ -27,21 +27,22 @@ static ncclResult_t make(const struct topo_options *o, const struct tt_xml *xml,
 
 /* What a graph file has, and what a search finds of the rest. */
 static ncclResult_t find(const struct topo_options *o, const struct tt_topology *t,
-                         struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS])
+                         struct tt_graph *graphs[TT_GRAPH_KINDS], bool loaded[TT_GRAPH_KINDS],
+                         struct tt_graph_record *records)
 {
   struct tt_graph_rules rules = tt_graph_rules_default();
   TT_TRY(tt_graph_rules_from_parameters(&rules));
   rules.collnet = tt_param_int(TT_PARAM_NCCL_COLLNET_ENABLE) != 0;
-  return tt_graph_find(o->load, t, &rules, graphs, loaded);
+  return tt_graph_find(o->load, t, &rules, graphs, loaded, records);
 }
 
 static ncclResult_t graph(const struct topo_options *o, const struct tt_topology *t)
 {
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {0};
-  bool loaded[TT_GRAPH_KINDS];
-  TT_TRY(find(o, t, graphs, loaded));
+  struct topo_graphs what = {.graphs = graphs, .only = o->graph, .links = o->links};
+  TT_TRY(find(o, t, graphs, what.loaded, what.records));
   ncclResult_t result = o->dump ? tt_graph_write_file(o->dump, t, graphs) : ncclSuccess;
-  if (result == ncclSuccess) result = topo_graph(t, graphs, loaded, o->graph, o->links);
+  if (result == ncclSuccess) result = topo_graph(t, &what);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
   return result;
 }
@@ -60,7 +61,7 @@ static ncclResult_t draw(const struct topo_options *o, const struct tt_xml *xml,
                                  .graphs = graphs,
                                  .graph = o->graph,
                                  .channel = o->channel < 0 ? 0 : o->channel};
-  ncclResult_t result = find(o, t, graphs, NULL);
+  ncclResult_t result = find(o, t, graphs, NULL, NULL);
   if (result == ncclSuccess) result = topo_draw(t, &what);
   for (int kind = 0; kind < TT_GRAPH_KINDS; kind++) tt_graph_free(graphs[kind]);
   return result;

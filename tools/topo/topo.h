@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include "graph/graph.h"
+#include "graph/search.h"
 #include "topology/topology.h"
 
 /* Exit statuses. */
@@ -22,10 +22,15 @@ void topo_walk(const struct tt_topology *topology, const struct tt_path *path);
 ncclResult_t topo_explain(const struct tt_xml *xml, const struct tt_topology_rules *rules, int nranks, const char *a,
                           const char *b);
 
-/* Graphs, of one kind or (-1) all: their channels and what they use of the links; `links`: of each. `loaded`: those of
- * the user's file. */
-ncclResult_t topo_graph(const struct tt_topology *topology, struct tt_graph *const graphs[TT_GRAPH_KINDS],
-                        const bool loaded[TT_GRAPH_KINDS], int only, bool links);
+/* Graphs: their channels and what they use of the links. */
+struct topo_graphs {
+  struct tt_graph *const *graphs;                 /* by kind */
+  bool loaded[TT_GRAPH_KINDS];                    /* from the user's file */
+  struct tt_graph_record records[TT_GRAPH_KINDS]; /* of those that were searched */
+  int only;                                       /* a kind; -1: all */
+  bool links;                                     /* each, not those that are alike as one */
+};
+ncclResult_t topo_graph(const struct tt_topology *topology, const struct topo_graphs *what);
 ncclResult_t topo_loads(const struct tt_topology *topology, const struct tt_graph *graph, bool each);
 
 /* A copy of a file, in which only the GPUs of some ranks have one (NULL: all). ncclInvalidArgument: the list is wrong.
