@@ -117,6 +117,9 @@ void tt_joined_free(struct tt_joined *joined); /* NULL is allowed */
 struct tt_join_tree tt_join_tree_place(const struct tt_joined *joined, int channel, int rank);
 struct tt_join_tree tt_join_chain_place(const struct tt_joined *joined, int channel, int rank);
 
+/* A rank's place in the first (0) or second (1) tree of a searched channel, for those who use both on one channel. */
+struct tt_join_tree tt_join_twin_place(const struct tt_joined *joined, int searched, int tree, int rank);
+
 /* NVLS and CollNet direct: the h-th head of a machine, as a rank, and a rank's number among the heads; -1: it is none.
  */
 int32_t tt_join_head(const struct tt_joined *joined, enum tt_graph_kind kind, int node, int h);

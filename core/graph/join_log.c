@@ -54,8 +54,19 @@ static void log_trees(const struct tt_joined *j, int rank)
           b.down[0], b.down[1], b.down[2], rank, b.up);
 }
 
+static void warn(const struct tt_joined *j, int rank)
+{
+  const int odd = j->odd_rank;
+  if (odd < 0 || (rank != 0 && rank != odd)) return;
+  TT_WARN(
+      "rank %d found other channels on its machine than rank %d, whose channels all ranks there use; give all ranks "
+      "of a host the same topology and graph files and variables",
+      odd, j->members[j->first[j->node[odd]]]);
+}
+
 void tt_join_log(const struct tt_joined *j, int rank)
 {
+  warn(j, rank);
   if (!tt_log_enabled(TT_LOG_INFO, TT_GRAPH | TT_INIT)) return;
   if (rank == 0) {
     log_rings(j);

@@ -38,14 +38,13 @@ static struct tt_join_tree chain(const struct tt_joined *joined, enum tt_graph_k
   return tree;
 }
 
-struct tt_join_tree tt_join_tree_place(const struct tt_joined *joined, int channel, int rank)
+struct tt_join_tree tt_join_twin_place(const struct tt_joined *joined, int of_graph, int which, int rank)
 {
   int place;
-  const int node = joined->node[rank], base = joined->base[channel];
-  const int of_graph = base % joined->nsearched;
+  const int node = joined->node[rank];
   struct tt_join_tree tree = chain(joined, TT_GRAPH_TREE, of_graph, rank, &place);
   const struct tt_join_shape *shape = tt_join_shape_of(joined, node);
-  const struct tt_node_tree between = tt_node_tree_place(joined->nnodes, node, base / joined->nsearched);
+  const struct tt_node_tree between = tt_node_tree_place(joined->nnodes, node, which);
   if (place == 0 && between.up >= 0) {
     const struct tt_join_shape *above = tt_join_shape_of(joined, between.up);
     tree.up = rank_at(joined, TT_GRAPH_TREE, between.up, of_graph,
@@ -55,6 +54,12 @@ struct tt_join_tree tt_join_tree_place(const struct tt_joined *joined, int chann
     if (between.child[k] >= 0 && place == holder(&shape->graphs[TT_GRAPH_TREE], shape->nranks, k))
       add_down(&tree, rank_at(joined, TT_GRAPH_TREE, between.child[k], of_graph, 0));
   return tree;
+}
+
+struct tt_join_tree tt_join_tree_place(const struct tt_joined *joined, int channel, int rank)
+{
+  const int base = joined->base[channel];
+  return tt_join_twin_place(joined, base % joined->nsearched, base / joined->nsearched, rank);
 }
 
 struct tt_join_tree tt_join_chain_place(const struct tt_joined *joined, int channel, int rank)

@@ -90,6 +90,8 @@ START_TEST(repeated_channels)
     for (int r = 0; r < joined->nranks; r++) {
       struct tt_join_tree a = tt_join_tree_place(joined, c, r), b = tt_join_tree_place(joined, c % 6, r);
       ck_assert_mem_eq(&a, &b, sizeof(a));
+      struct tt_join_tree twin = tt_join_twin_place(joined, c % 3, c % 6 / 3, r);
+      ck_assert_mem_eq(&a, &twin, sizeof(a));
     }
   }
   tt_joined_free(joined);

@@ -69,6 +69,19 @@ START_TEST(lines)
 }
 END_TEST
 
+/* Who found something else is told of by itself and by rank 0. */
+START_TEST(odd_ranks)
+{
+  struct tt_joined *joined = join(2);
+  ck_assert_ptr_null(strstr(logged(joined, 0), "other channels"));
+  joined->odd_rank = 3;
+  for (int r = 0; r < 4; r++)
+    ck_assert_int_eq(strstr(logged(joined, r), "rank 3 found other channels on its machine than rank 2") != NULL,
+                     r == 0 || r == 3);
+  tt_joined_free(joined);
+}
+END_TEST
+
 START_TEST(long_lines)
 {
   struct tt_joined *joined = join(600);
@@ -86,6 +99,7 @@ Suite *suite_join_log(void)
   Suite *suite = suite_create("join log");
   TCase *tcase = tcase_create("log");
   tcase_add_test(tcase, lines);
+  tcase_add_test(tcase, odd_ranks);
   tcase_add_test(tcase, long_lines);
   suite_add_tcase(suite, tcase);
   return suite;
