@@ -10,8 +10,6 @@ import sys
 import tempfile
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-GPUS = 4
-
 
 def machine():
     """4 GPUs: pairs by NVLink, each pair with a NIC below its own CPU."""
@@ -45,25 +43,27 @@ PROBE = """
 <script>
 (function () {
   const seen = [], svg = document.querySelector('figure svg');
-  const texts = (shapes) => Array.from(shapes, (s) => s.querySelector('text') ? s.querySelector('text').textContent : '');
+  const texts = (shapes) => Array.from(shapes, (s) => s.querySelector('text').textContent);
   function note(what) {
     seen.push({
       what, view: document.body.dataset.view, hash: location.hash, which: document.getElementById('which').textContent,
       on: texts(svg.querySelectorAll('.gpu.on, .net.on')), ways: svg.querySelectorAll('.way path[marker-end]').length,
       used: Array.from(svg.querySelectorAll('.line.used'), (s) => s.dataset.tip),
-      hot: svg.querySelectorAll('.line.h5').length, pressed: texts([]).concat(Array.from(
-        document.querySelectorAll('#graphs [aria-pressed=true]'), (b) => b.textContent)),
+      hot: svg.querySelectorAll('.line.h5').length, pressed: Array.from(document.querySelectorAll('#graphs [aria-pressed=true]'), (b) => b.textContent),
       rows: document.querySelectorAll('#links tbody tr').length,
       hops: Array.from(document.querySelectorAll('#hops tbody tr'), (r) => r.textContent),
       wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     });
   }
-  const press = (key) => { document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true })); note(key); };
+  const press = (key) => {
+    document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+    note(key);
+  };
   const click = (id) => { document.getElementById(id).click(); note(id); };
   note('loaded');
   for (const key of ['n', 'ArrowRight', 'ArrowLeft', 'p', 'g', 'g', 'g', 'a', 'm']) press(key);
   for (const button of document.querySelectorAll('#graphs button')) { button.click(); note('button ' + button.textContent); }
-  click('all'); click('next'); click('previous'); click('fit'); click('fit');
+  click('all'); click('next'); click('previous'); click('fit'); click('fit'); click('next');
   const row = document.querySelector('#hops tbody tr');
   row.focus();
   const focused = svg.querySelectorAll('.way.some path.hot').length;
@@ -82,8 +82,9 @@ PROBE = """
   }
   const result = document.createElement('pre');
   result.id = 'result';
-  result.textContent = JSON.stringify({ seen, errors: window.testErrors, outside, focused, tip: tip.hidden ? '' : tip.textContent,
-    title: document.title, width: innerWidth, tips: Array.from(svg.querySelectorAll('.net[data-tip]'), (n) => n.dataset.tip) });
+  const tips = Array.from(svg.querySelectorAll('.net[data-tip]'), (n) => n.dataset.tip);
+  result.textContent = JSON.stringify({ seen, errors: window.testErrors, outside, focused, tips,
+    tip: tip.hidden ? '' : tip.textContent, title: document.title, width: innerWidth });
   document.body.append(result);
 })();
 </script>
@@ -117,16 +118,18 @@ def check(browser, folder, page):
         assert step["pressed"] == [step["view"].split("/")[0]], step
     order = [step["view"] for step in seen["seen"]]
     assert order[:10] == ["ring/1", "ring", "ring/0", "ring", "ring/1", "tree/0", "machine", "ring/0", "ring", "machine"], order
-    assert order[10:] == ["machine", "ring/0", "tree/0", "tree", "tree/0", "tree", "tree", "tree"], order
+    assert order[10:] == ["machine", "ring/0", "tree/0", "tree", "tree/0", "tree", "tree", "tree", "tree/0"], order
+    assert seen["focused"] == 1, seen["focused"]
     assert seen["errors"] == [] and seen["outside"] == [], (seen["errors"], seen["outside"])
     assert seen["title"].startswith("<i>&\"' x"), seen["title"]
     assert "GB/s" in seen["tip"], seen["tip"]
-    assert seen["tips"] == ["NET 0, a<b>&\"', 12.5 GB/s, port 1, GPUDirect", "NET 1, a<b>&\"', 12.5 GB/s, port 1, GPUDirect"], seen["tips"]
+    assert seen["tips"] == [f"NET {n}, a<b>&\"', 12.5 GB/s, port 1, GPUDirect" for n in (0, 1)], seen["tips"]
     # Channel 1 comes by NET 1 and visits 3 2 1 0; of GPU pairs, 3-2 and 1-0 have NVLink, 2-1 goes by the CPUs.
     ring = views["ring/1"]
     assert sorted(ring["on"]) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "NET 1"], ring["on"]
     assert ring["which"] == "channel 1 of 0\u20131", ring["which"]
-    assert [hop[:10] for hop in ring["hops"]] == ["NET 1GPU 3", "GPU 3GPU 2", "GPU 2GPU 1", "GPU 1GPU 0", "GPU 0NET 1"], ring["hops"]
+    ends = ["NET 1GPU 3", "GPU 3GPU 2", "GPU 2GPU 1", "GPU 1GPU 0", "GPU 0NET 1"]
+    assert [hop[:10] for hop in ring["hops"]] == ends, ring["hops"]
     assert ring["ways"] == 5 and any(tip.startswith("CPU 0 - CPU 1: SYS, 22 ") for tip in ring["used"]), ring
     assert len([tip for tip in ring["used"] if ": NVL, 80 " in tip]) == 2, ring["used"]
     tree = views["tree/0"]

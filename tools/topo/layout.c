@@ -40,17 +40,20 @@ void topo_add_label(struct topo_plan *plan, int x, int y, bool centred, const ch
   snprintf(label->text, sizeof(label->text), "%s", text);
 }
 
-static int host_width(const struct topo_plan *plan, int host)
+/* Where a host's CPUs go from left to right; returns the width of all. */
+static int place_cpus(struct topo_plan *plan, int host, int x)
 {
   const struct tt_topology *t = plan->t;
-  int w = 0, previous = -1;
-  for (int c = 0; c < t->count[TT_NODE_CPU]; c++) {
+  const int left = x;
+  for (int c = 0, previous = -1; c < t->count[TT_NODE_CPU]; c++) {
     const int cpu = tt_topology_node(t, TT_NODE_CPU, c);
     if (t->nodes[cpu].host != host) continue;
-    w += plan->places[cpu].w + (previous < 0 ? 0 : topo_cpu_gap(t, previous, cpu));
+    if (previous >= 0) x += topo_cpu_gap(t, previous, cpu);
+    plan->places[cpu].x = x;
+    x += plan->places[cpu].w;
     previous = cpu;
   }
-  return w + (t->nhosts > 1 ? 2 * MARGIN : 0);
+  return x - left;
 }
 
 /* Links of CPUs beyond their neighbours, which run above the row. */
@@ -191,34 +194,23 @@ static int draw_row(struct topo_plan *plan, struct row *row, int left, int y)
   const struct tt_topology *t = plan->t;
   const bool frames = t->nhosts > 1;
   const int title = frames ? FRAME_TITLE : 0, pad = frames ? MARGIN : 0;
-  int x = left, above = 0;
-  /* The tracks above CPUs follow from where these are from left to right. */
-  for (int host = row->first, at = left; host <= row->last; host++) {
-    at += pad;
-    for (int c = 0, previous = -1; c < t->count[TT_NODE_CPU]; c++) {
-      const int cpu = tt_topology_node(t, TT_NODE_CPU, c);
-      if (t->nodes[cpu].host != host) continue;
-      if (previous >= 0) at += topo_cpu_gap(t, previous, cpu);
-      plan->places[cpu].x = at;
-      at += plan->places[cpu].w;
-      previous = cpu;
-    }
-    at += pad + MARGIN;
-  }
+  for (int host = row->first, x = left; host <= row->last; host++)
+    x += place_cpus(plan, host, x + pad) + 2 * pad + MARGIN;
   collect(plan, row, runs_above);
-  above = topo_tracks(row->spans, row->nspans, NULL, 0) * TRACK;
+  const int above = topo_tracks(row->spans, row->nspans, NULL, 0) * TRACK;
   row->cpu_top = y + title + (above > 0 ? above + 6 : 0);
   row->bottom = topo_leaf_top(plan, row->cpu_top) + plan->leaf_h;
   draw_spans(plan, row, row->cpu_top, row->cpu_top - TRACK + 4, -TRACK);
-  for (int host = row->first; host <= row->last; host++) {
-    const int w = topo_place_host(plan, host, x + pad, row->cpu_top) + 2 * pad;
+  for (int host = row->first, x = left; host <= row->last; host++) {
+    const int w = plan->host_w[host];
+    topo_place_host(plan, host, row->cpu_top);
     if (frames) {
       struct topo_box *box = topo_add_box(plan, TOPO_FRAME, -1, x, y, w, row->bottom + MARGIN - y);
       snprintf(box->title, sizeof(box->title), "Host %d", host);
     }
     x += w + MARGIN;
+    plan->out->width = TT_MAX(plan->out->width, x);
   }
-  plan->out->width = TT_MAX(plan->out->width, x);
   draw_straight(plan, row);
   const int below = row->bottom + pad;
   collect(plan, row, runs_below);
@@ -310,7 +302,8 @@ ncclResult_t topo_layout_create(const struct tt_topology *t, struct topo_layout 
   memset(plan.out->box_of, 0xff, nnodes * sizeof(*plan.out->box_of));
   memset(plan.out->line_of, 0xff, nlinks * sizeof(*plan.out->line_of));
   TT_TRY_GOTO(topo_plan_tree(&plan), result, out);
-  for (int host = 0; host < t->nhosts; host++) plan.host_w[host] = host_width(&plan, host);
+  for (int host = 0; host < t->nhosts; host++)
+    plan.host_w[host] = place_cpus(&plan, host, 0) + (t->nhosts > 1 ? 2 * MARGIN : 0);
   draw_all(&plan, &row);
   *layout = plan.out;
 out:

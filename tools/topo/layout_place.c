@@ -148,22 +148,15 @@ static void place_node(struct topo_plan *plan, int node, int leaf_top)
   place_children(plan, node, leaf_top);
 }
 
-int topo_place_host(struct topo_plan *plan, int host, int x, int y)
+void topo_place_host(struct topo_plan *plan, int host, int y)
 {
-  const struct tt_topology *t = plan->t;
-  const int leaf_top = topo_leaf_top(plan, y), left = x;
-  int lane = 0, jog = 0, previous = -1;
+  const int leaf_top = topo_leaf_top(plan, y);
+  int lane = 0, jog = 0;
   for (int i = 0; i < plan->norder; i++) {
     const int node = plan->order[i];
     struct topo_place *place = &plan->places[node];
-    if (t->nodes[node].host != host) continue;
-    if (place->up < 0) {
-      if (previous >= 0) x += topo_cpu_gap(t, previous, node);
-      place->x = x;
-      place->y = y;
-      x += place->w;
-      previous = node;
-    }
+    if (plan->t->nodes[node].host != host) continue;
+    if (place->up < 0) place->y = y;
     if (place->depth == 1) {
       lane = place->x - place->lanes + 4;
       jog = 0;
@@ -172,5 +165,4 @@ int topo_place_host(struct topo_plan *plan, int host, int x, int y)
     if (place->direct >= 0)
       place_direct(plan, node, y + CPU_BAR, &lane, leaf_top - GAP_Y + 4 - (place->depth > 1 ? jog++ : 0) * LABEL);
   }
-  return x - left;
 }

@@ -51,8 +51,9 @@ struct topo_plan {
 
 /* layout_tree.c: the tree and the size of everything in it. */
 ncclResult_t topo_plan_tree(struct topo_plan *plan);
-/* layout_place.c: places a host's boxes and the lines of its tree. Its CPUs' top is at y. Returns its width. */
-int topo_place_host(struct topo_plan *plan, int host, int x, int y);
+/* layout_place.c: places what a host's CPUs hold, and the lines of its tree. The CPUs' left edges are known, their top
+ * is at y. */
+void topo_place_host(struct topo_plan *plan, int host, int y);
 /* Room between the bars of two CPUs that are neighbours: for the label of a link. */
 int topo_cpu_gap(const struct tt_topology *t, int cpu, int next);
 int topo_link_between(const struct tt_topology *t, int from, int to, enum tt_link_type type); /* -1: none */

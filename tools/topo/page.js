@@ -1,4 +1,4 @@
-/* The page of tutti-topo draw: steps through graphs and their channels. All that is shown comes from the JSON in the page. */
+/* The page of tutti-topo draw: steps through graphs and their channels. All that is shown comes from the JSON in it. */
 'use strict';
 (function () {
   const data = JSON.parse(document.getElementById('data').textContent);
@@ -133,6 +133,12 @@
       shape.classList.toggle('on', nodes.has(Number(shape.dataset.node)));
   }
 
+  function position(g) {
+    const count = g.channels.length;
+    if (channel < 0) return count > 1 ? 'all ' + count + ' channels' : 'the only channel';
+    return 'channel ' + channel + (count > 1 ? ' of 0\u2013' + (count - 1) : '');
+  }
+
   function show() {
     const g = data.graphs[graph];
     if (g && channel >= g.channels.length) channel = g.channels.length - 1;
@@ -140,15 +146,14 @@
     const view = !g ? 'machine' : channel < 0 ? g.name : g.name + '/' + channel;
     byId('graphs').querySelectorAll('button').forEach((b, i) => b.setAttribute('aria-pressed', i - 1 === graph));
     byId('channels').hidden = !g;
-    byId('which').textContent = !g ? '' : channel < 0 ? (g.channels.length > 1 ? 'all ' + g.channels.length + ' channels' : 'the only channel')
-                                                      : 'channel ' + channel + (g.channels.length > 1 ? ' of 0\u2013' + (g.channels.length - 1) : '');
+    byId('which').textContent = g ? position(g) : '';
     byId('all').setAttribute('aria-pressed', channel < 0);
-    byId('said').textContent = !g ? data.said : channel < 0 ? g.said : g.said + '. Channel ' + channel + ': ' + g.orders[channel];
+    byId('said').textContent = !g ? data.said : g.said + (channel < 0 ? '' : '. Channel ' + channel + ': ' + g.orders[channel]);
     showPicture(own);
     showHops();
     showLinks(own);
     document.body.dataset.view = view;
-    if (location.hash.slice(1) !== view && !(view === 'machine' && !location.hash)) history.replaceState(null, '', '#' + view);
+    if (location.hash || g) history.replaceState(null, '', '#' + view);
   }
 
   function step(by) {
@@ -192,7 +197,8 @@
   };
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || !Object.hasOwn(keys, event.key)) return;
-    if (event.key.startsWith('Arrow') && event.target.closest && event.target.closest('figure, .scroll')) return; /* scrolls */
+    const within = event.target instanceof Element && event.target.closest('figure, .scroll');
+    if (event.key.startsWith('Arrow') && within) return; /* they scroll that */
     event.preventDefault();
     keys[event.key]();
   });
@@ -211,7 +217,8 @@
     }
     tip.textContent = text;
     tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4)) + 'px';
-    tip.style.top = (event.clientY + 26 + tip.offsetHeight > innerHeight ? event.clientY - 10 - tip.offsetHeight : event.clientY + 16) + 'px';
+    const below = event.clientY + 26 + tip.offsetHeight <= innerHeight;
+    tip.style.top = (below ? event.clientY + 16 : event.clientY - 10 - tip.offsetHeight) + 'px';
   });
   svg.addEventListener('mouseleave', () => { tip.hidden = true; });
   addEventListener('hashchange', go);
