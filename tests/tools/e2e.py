@@ -1026,6 +1026,7 @@ class Topo(Case):
 
     def test_draw(self):
         svg, html = self.draw("--graph", "ring", "--channel", 1)
+        self.assertIn('<body data-start="ring/1">', html)
         root = xml.etree.ElementTree.fromstring(svg)
         texts = ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
         for text in ("GPU 0", "NET 0", "PCI 10:00.0", "CPU 1", "4 x 20", "24", "22", "2 GPUs, 1 NETs, 2 CPUs; ring, channel 1"):

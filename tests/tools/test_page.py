@@ -11,6 +11,7 @@ import tempfile
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
+
 def machine():
     """4 GPUs: pairs by NVLink, each pair with a NIC below its own CPU."""
     text = '<system version="1">'
@@ -138,7 +139,7 @@ def check(browser, folder, page):
     assert machine_view["on"] == [] and machine_view["ways"] == 0 and machine_view["used"] == [], machine_view
     assert views["ring"]["ways"] == 0 and views["ring"]["hot"] > 0 and views["ring"]["on"] == [], views["ring"]
     assert all(views["ring"]["rows"] >= views[f"ring/{c}"]["rows"] > 0 for c in (0, 1)), views
-    narrow = browse(browser, folder, page, "tree/0", 400)
+    narrow = browse(browser, folder, page, "", 400)  # begins as the command said
     assert narrow["errors"] == [] and all(step["wide"] <= 0 for step in narrow["seen"]), narrow
     assert narrow["width"] <= 600 and narrow["seen"][0]["view"] == "tree/0", (narrow["width"], narrow["seen"][0])
 
@@ -154,8 +155,9 @@ def main():
             with open(os.path.join(folder, name), "w") as f:
                 f.write(text)
         page = os.path.join(folder, "page.html")
-        subprocess.run([os.path.join(sys.argv[1], "tutti-topo"), "draw", os.path.join(folder, next(iter(files))), "-N", "2",
-                        "--load", os.path.join(folder, "graphs"), "--html", page], check=True, timeout=100)
+        command = [os.path.join(sys.argv[1], "tutti-topo"), "draw", os.path.join(folder, next(iter(files)))]
+        command += ["--load", os.path.join(folder, "graphs"), "-N", "2", "-g", "tree", "--html", page]
+        subprocess.run(command, check=True, timeout=100)
         with open(page) as f:
             text = f.read()
         with open(page, "w") as f:

@@ -10,7 +10,7 @@ struct topo_draw {
   const struct tt_xml *xml;       /* what the machine was made of; NULL: it tells no names */
   const char *svg, *html;         /* files to write; NULL: not */
   struct tt_graph *const *graphs; /* of TT_GRAPH_KINDS; NULL: there is none */
-  int graph, channel;             /* what the picture shows on the machine; -1: nothing */
+  int graph, channel; /* what the picture shows on the machine, and where the page begins; -1: the machine */
 };
 
 /* Writes the files, each as a whole or not at all. ncclInvalidUsage: there is no such channel, or a file cannot be

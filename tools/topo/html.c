@@ -189,7 +189,10 @@ ncclResult_t topo_write_html(FILE *out, const struct topo_picture *picture)
   fputs(before, out);
   fputs("<title>", out);
   topo_put_text(out, picture->what->name);
-  fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<header><h1>", topo_style, topo_page_css);
+  fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body data-start=\"", topo_style, topo_page_css);
+  if (picture->what->graph >= 0)
+    fprintf(out, "%s/%d", tt_graph_name((enum tt_graph_kind)picture->what->graph), picture->what->channel);
+  fputs("\">\n<header><h1>", out);
   topo_put_text(out, picture->what->name);
   fputs("</h1></header>\n", out);
   fputs(tools, out);

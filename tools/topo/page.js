@@ -170,7 +170,7 @@
     show();
   }
   function go() {
-    const [what, which] = location.hash.slice(1).split('/');
+    const [what, which] = (location.hash.slice(1) || document.body.dataset.start).split('/');
     graph = data.graphs.findIndex((g) => g.name === what);
     channel = graph >= 0 && /^\d+$/.test(which || '') ? Number(which) : -1;
     show();
