@@ -39,6 +39,22 @@ static int *find_made(struct tt_progress *p, bool *is_new)
   return &made->attempts[made->count++].visits;
 }
 
+/* Whether an attempt may find something better than there is: more bandwidth, or as much over shorter paths. NVLS is
+ * compared in another way, and has few channels anyway. */
+static ncclResult_t may_be_better(const struct tt_search *s, bool *may)
+{
+  const struct tt_attempt *a = &s->now.attempt, *b = &s->best.attempt;
+  int most;
+  TT_TRY(tt_search_bound(s, &most));
+  *may = most >= TT_MAX(a->min_channels, 1);
+  if (!*may || a->pattern == TT_PATTERN_NVLS) return ncclSuccess;
+  const float bandwidth = (float)most * a->intra, best = (float)s->best.count * b->intra;
+  if (bandwidth < best) *may = false;
+  if (bandwidth == best && s->best.count > 0)
+    *may = a->pattern == b->pattern && a->cross_nic == b->cross_nic && most * tt_search_fewest_hops(s) < s->best.hops;
+  return ncclSuccess;
+}
+
 /* One attempt. */
 static ncclResult_t attempt(struct tt_progress *p)
 {
@@ -49,6 +65,14 @@ static ncclResult_t attempt(struct tt_progress *p)
   p->visits -= most;
   p->left = most - (is_new ? 0 : *visits);
   if (!is_new) return ncclSuccess;
+  bool may;
+  TT_TRY(may_be_better(s, &may));
+  if (!may) {
+    p->left = most;
+    if (visits) *visits = 0;
+    p->record.spared++;
+    return ncclSuccess;
+  }
   TT_TRY(tt_search_channels(s, most));
   p->left = s->visits;
   if (visits) *visits = most - TT_MAX(s->visits, 0);

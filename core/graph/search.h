@@ -32,6 +32,7 @@ struct tt_graph_request {
 /* What a search did, for people. */
 struct tt_graph_record {
   int attempts;       /* with different limits */
+  int spared;         /* more, which could not have found anything better */
   int cut_short;      /* of those, how many ended because they had made all their visits */
   int visits;         /* of all attempts */
   bool out_of_visits; /* no more attempts were made for that reason, although there were some */

@@ -160,6 +160,12 @@ void tt_search_next_end(struct tt_search *s);
 /* Looks for channels within the limits of now.attempt; what is better than `best` replaces it. */
 ncclResult_t tt_search_channels(struct tt_search *s, int visits);
 
+/* ---- search_bound.c ---- */
+/* Channels that now.attempt can find at most. */
+ncclResult_t tt_search_bound(const struct tt_search *s, int *most);
+/* Hops that a channel has at least. */
+int tt_search_fewest_hops(const struct tt_search *s);
+
 /* ---- search_speeds.c ---- */
 /* The bandwidths that are tried, GB/s, from high to low. */
 const float *tt_search_speeds(int sm, bool inter, int *count);
