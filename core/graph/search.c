@@ -195,10 +195,14 @@ static ncclResult_t begin(struct tt_search *s, const struct tt_topology *t, cons
     TT_TRY(TT_CALLOC(&both[i]->nets, (size_t)TT_GRAPH_MOST_CHANNELS * 2));
     for (int c = 0; c < TT_GRAPH_MOST_CHANNELS * 2; c++) both[i]->nets[c] = -1;
   }
+  if (request->pattern == TT_PATTERN_NVLS || request->pattern == TT_PATTERN_COLLNET_DIRECT)
+    TT_TRY(TT_CALLOC(&s->head_taken, (size_t)request->max_channels * 4 * ngpus));
   TT_TRY(TT_CALLOC(&s->visited, ngpus));
-  TT_TRY(TT_CALLOC(&s->orders, (nnets + 1) * ngpus));
+  /* Of each channel: a start, an entry, two exits, and a choice at each GPU. */
+  TT_TRY(TT_CALLOC(&s->choices, (size_t)request->max_channels * (ngpus + 4)));
   TT_TRY(tt_search_paths_begin(s));
   TT_TRY(tt_search_nets_begin(s));
+  TT_TRY(tt_search_next_begin(s));
   tt_search_find_types(s);
   return ncclSuccess;
 }
@@ -213,6 +217,7 @@ static void end(struct tt_search *s)
   free(s->best.gpus);
   free(s->best.nets);
   free(s->visited);
+  free(s->head_taken);
   free(s->choices);
   free(s->options);
 }

@@ -9,35 +9,40 @@
 /* The GPUs in the order of the bus are tried for each NET, as a reference, with visits of their own. */
 #define VISITS_OF_BUS_ORDER (1 << 10)
 
-static ncclResult_t grow(void **array, int *room, int needed, size_t size)
+/* A choice on the stack, with room for so many options; NULL: no memory. */
+static struct tt_choice *push(struct tt_search *s, enum tt_choice_kind kind, int room)
 {
-  if (needed <= *room) return ncclSuccess;
-  int more = TT_MAX(2 * *room, TT_MAX(needed, 64));
-  void *grown = realloc(*array, (size_t)more * size);
-  if (!grown) return TT_FAIL(ncclSystemError, "out of memory (%zu bytes) for the search of channels", more * size);
-  *array = grown;
-  *room = more;
-  return ncclSuccess;
+  if (s->noptions + room > s->option_room) {
+    const int more = 2 * s->option_room + room + 256;
+    int *grown = realloc(s->options, (size_t)more * sizeof(*grown));
+    if (!grown) {
+      s->result = TT_FAIL(ncclSystemError, "out of memory (%d options) for a search of channels", more);
+      s->visits = 0;
+      return NULL;
+    }
+    s->options = grown;
+    s->option_room = more;
+  }
+  struct tt_choice *choice = &s->choices[s->depth++];
+  choice->kind = (uint8_t)kind;
+  choice->opens = choice->in_use = choice->own_visits = false;
+  choice->net = choice->to_gpu = -1;
+  choice->route = -1;
+  choice->first = s->noptions;
+  choice->count = choice->next = 0;
+  return choice;
 }
 
-/* A choice on the stack with room for so many options; NULL: no memory. */
-static struct tt_choice *push(struct tt_search *s, struct tt_choice choice, int room)
+/* The same for a channel that has come to a place. */
+static struct tt_choice *push_at(struct tt_search *s, enum tt_choice_kind kind, const struct tt_choice *here, int room)
 {
-  if (s->result == ncclSuccess)
-    s->result = grow((void **)&s->choices, &s->choice_room, s->depth + 1, sizeof(*s->choices));
-  if (s->result == ncclSuccess)
-    s->result = grow((void **)&s->options, &s->option_room, s->noptions + room, sizeof(*s->options));
-  if (s->result != ncclSuccess) {
-    s->visits = 0;
-    return NULL;
-  }
-  choice.first = s->noptions;
-  choice.count = choice.next = 0;
-  choice.in_use = false;
-  choice.from = choice.to_gpu = -1;
-  choice.own_visits = false;
-  s->choices[s->depth] = choice;
-  return &s->choices[s->depth++];
+  struct tt_choice *choice = push(s, kind, room);
+  if (!choice) return NULL;
+  choice->gpu = here->gpu;
+  choice->position = here->position;
+  choice->exit_at = here->exit_at;
+  choice->order = here->order;
+  return choice;
 }
 
 static void add(struct tt_search *s, struct tt_choice *choice, int option)
@@ -55,9 +60,9 @@ static int entry(int gpu, int order)
 /* Without a network a channel begins at any GPU. */
 static void start_inside(struct tt_search *s, bool opens)
 {
-  struct tt_choice *choice =
-      push(s, (struct tt_choice){.kind = TT_CHOOSE_ENTRY, .opens = opens, .net = -1}, s->ngpus + 1);
+  struct tt_choice *choice = push(s, TT_CHOOSE_ENTRY, s->ngpus + 1);
   if (!choice) return;
+  choice->opens = opens;
   if (s->now.attempt.pattern == TT_PATTERN_NVLS) {
     add(s, choice, entry(s->now.count, TT_ORDER_FREE));
     return;
@@ -80,17 +85,19 @@ static void start_channel(struct tt_search *s, bool opens)
   }
   if (s->result == ncclSuccess) s->result = tt_search_list_nets(s, s->now.attempt.type_inter, &lists);
   if (!lists) return;
-  struct tt_choice *choice =
-      push(s, (struct tt_choice){.kind = TT_CHOOSE_START, .opens = opens, .net = -1}, lists->nall);
-  for (int i = 0; choice && i < lists->nall; i++) add(s, choice, lists->all[(s->now.count + i) % lists->nall]);
+  struct tt_choice *choice = push(s, TT_CHOOSE_START, lists->nall);
+  if (!choice) return;
+  choice->opens = opens;
+  for (int i = 0; i < lists->nall; i++) add(s, choice, lists->all[(s->now.count + i) % lists->nall]);
 }
 
 /* The GPUs at which a channel enters from a NET. */
 static void enter(struct tt_search *s, int net)
 {
   const int local = tt_search_net_node(s, net)->net.local_gpu;
-  struct tt_choice *choice = push(s, (struct tt_choice){.kind = TT_CHOOSE_ENTRY, .net = (int16_t)net}, s->ngpus + 2);
+  struct tt_choice *choice = push(s, TT_CHOOSE_ENTRY, s->ngpus + 2);
   if (!choice) return;
+  choice->net = (int16_t)net;
   if (tt_search_has_heads(s)) {
     struct tt_choice *start = choice - 1;
     bool is_head = local < 0 || s->now.count >= start->count;
@@ -150,31 +157,30 @@ static bool visit(struct tt_search *s)
 }
 
 /* The options of a channel that is to go on to another GPU. */
-static void choose_next(struct tt_search *s, struct tt_choice here)
+static void choose_next(struct tt_search *s, const struct tt_choice *here)
 {
-  here.kind = TT_CHOOSE_NEXT;
-  struct tt_choice *choice = push(s, here, s->ngpus);
+  struct tt_choice *choice = push_at(s, TT_CHOOSE_NEXT, here, s->ngpus);
   if (!choice) return;
-  if (here.order == TT_ORDER_BUS) {
-    add(s, choice, here.position + 1);
-  } else if (here.order == TT_ORDER_REPLAY) {
-    add(s, choice, tt_search_channel(s)[-s->ngpus + here.position + 1]);
+  if (here->order == TT_ORDER_BUS) {
+    add(s, choice, here->position + 1);
+  } else if (here->order == TT_ORDER_REPLAY) {
+    add(s, choice, tt_search_channel(s)[-s->ngpus + here->position + 1]);
   } else {
-    s->result = tt_search_next(s, here.gpu, here.position, here.exit_at, s->options + choice->first, &choice->count);
+    s->result = tt_search_next(s, here->gpu, here->position, here->exit_at, s->options + choice->first, &choice->count);
     s->noptions = choice->first + choice->count;
   }
 }
 
-static void choose_exit(struct tt_search *s, struct tt_choice here)
+static void choose_exit(struct tt_search *s, const struct tt_choice *here)
 {
   const struct tt_net_lists *lists = NULL;
-  if (s->result == ncclSuccess) s->result = tt_search_list_nets(s, s->now.attempt.type_inter, &lists);
+  s->result = tt_search_list_nets(s, s->now.attempt.type_inter, &lists);
   if (!lists) return;
-  here.kind = TT_CHOOSE_EXIT;
-  const int16_t *nets = lists->of + (ptrdiff_t)here.gpu * s->nnets;
-  struct tt_choice *choice = push(s, here, lists->count[here.gpu]);
-  for (int i = 0; choice && i < lists->count[here.gpu]; i++)
-    if (tt_search_may_return(s, nets[i], here.position)) add(s, choice, nets[i]);
+  const int16_t *nets = lists->of + (ptrdiff_t)here->gpu * s->nnets;
+  const int count = lists->count[here->gpu];
+  struct tt_choice *choice = push_at(s, TT_CHOOSE_EXIT, here, count);
+  for (int i = 0; choice && i < count; i++)
+    if (tt_search_may_return(s, nets[i], here->position)) add(s, choice, nets[i]);
 }
 
 /* A channel has come to a GPU, or has been to its NET from there. */
@@ -186,37 +192,33 @@ static void arrive(struct tt_search *s, int gpu, int position, int exit_at, int 
     return;
   }
   tt_search_channel(s)[position] = (int16_t)gpu;
-  struct tt_choice here = {
-      .gpu = (int16_t)gpu, .position = (int16_t)position, .exit_at = (int16_t)exit_at, .order = order, .net = -1};
-  const bool last = position == s->ngpus - 1;
+  const struct tt_choice here = {
+      .gpu = (int16_t)gpu, .position = (int16_t)position, .exit_at = (int16_t)exit_at, .order = (uint8_t)order};
+  const bool last = position == s->ngpus - 1, heads = tt_search_has_heads(s);
   if (position == exit_at) {
-    choose_exit(s, here);
-  } else if (tt_search_has_heads(s) || (last && !s->topology->inter && s->now.attempt.pattern == TT_PATTERN_RING)) {
-    here.kind = tt_search_has_heads(s) ? TT_CHOOSE_HEAD : TT_CHOOSE_CLOSE;
-    struct tt_choice *choice = push(s, here, 1);
-    if (choice) add(s, choice, here.kind == TT_CHOOSE_HEAD ? gpu : tt_search_channel(s)[0]);
+    choose_exit(s, &here);
+  } else if (heads || (last && !s->topology->inter && s->now.attempt.pattern == TT_PATTERN_RING)) {
+    struct tt_choice *choice = push_at(s, heads ? TT_CHOOSE_HEAD : TT_CHOOSE_CLOSE, &here, 1);
+    if (choice) add(s, choice, heads ? gpu : tt_search_channel(s)[0]);
   } else if (!last) {
-    choose_next(s, here);
+    choose_next(s, &here);
   } else if (visit(s)) {
     complete(s);
   }
 }
 
-/* Takes a path of which a channel needs numerator/denominator. */
-static bool take(struct tt_search *s, struct tt_choice *choice, int from, int to, int denominator)
+/* Takes a path of which a channel needs the whole, or half. */
+static bool take(struct tt_search *s, struct tt_choice *choice, int from, int to, int parts)
 {
-  if (!tt_search_take(s, from, to, 1, denominator, &choice->taken)) return false;
-  choice->from = from;
-  choice->to = to;
-  return true;
+  return tt_search_take(s, from, to, 1, parts, &choice->route, &choice->taken);
 }
 
 static bool take_gpu(struct tt_search *s, struct tt_choice *choice, int gpu)
 {
   if (choice->kind == TT_CHOOSE_NEXT) {
-    if (!take(s, choice, tt_search_gpu(s, choice->gpu), tt_search_gpu(s, gpu), 1)) return false;
+    if (!take(s, choice, choice->gpu, gpu, 1)) return false;
   } else if (choice->net >= 0) {
-    if (!take(s, choice, tt_search_net(s, choice->net), tt_search_gpu(s, gpu), 1)) return false;
+    if (!take(s, choice, tt_search_end_of_net(s, choice->net), gpu, 1)) return false;
   }
   s->visited[gpu] |= UINT64_C(1) << s->now.count;
   choice->to_gpu = (int16_t)gpu;
@@ -226,7 +228,7 @@ static bool take_gpu(struct tt_search *s, struct tt_choice *choice, int gpu)
 /* Uses an option, if there is bandwidth for it. */
 static bool use(struct tt_search *s, struct tt_choice *choice, int option)
 {
-  switch (choice->kind) {
+  switch ((enum tt_choice_kind)choice->kind) {
   case TT_CHOOSE_START:
     if (!tt_search_may_start(s, option) || !tt_search_take_net(s, option)) return false;
     choice->net = (int16_t)option;
@@ -234,7 +236,7 @@ static bool use(struct tt_search *s, struct tt_choice *choice, int option)
     return true;
   case TT_CHOOSE_ENTRY:
     if (!take_gpu(s, choice, option >> 2)) return false;
-    choice->order = option & 3;
+    choice->order = (uint8_t)(option & 3);
     if (choice->order != TT_ORDER_BUS || choice->net < 0) return true;
     choice->own_visits = true;
     choice->visits = s->visits;
@@ -243,13 +245,13 @@ static bool use(struct tt_search *s, struct tt_choice *choice, int option)
   case TT_CHOOSE_NEXT:
     return take_gpu(s, choice, option);
   case TT_CHOOSE_EXIT: /* with two GPUs at the network, each carries half */
-    if (!take(s, choice, tt_search_gpu(s, choice->gpu), tt_search_net(s, option),
+    if (!take(s, choice, choice->gpu, tt_search_end_of_net(s, option),
               s->now.attempt.pattern == TT_PATTERN_BALANCED_TREE ? 2 : 1))
       return false;
     tt_search_channel_nets(s)[1] = (int16_t)option;
     return true;
   case TT_CHOOSE_CLOSE:
-    return take(s, choice, tt_search_gpu(s, choice->gpu), tt_search_gpu(s, option), 1);
+    return take(s, choice, choice->gpu, option, 1);
   case TT_CHOOSE_HEAD:
     return tt_search_take_head(s, option);
   }
@@ -259,41 +261,42 @@ static bool use(struct tt_search *s, struct tt_choice *choice, int option)
 /* Gives back what the option in use took. */
 static void give_back(struct tt_search *s, struct tt_choice *choice)
 {
-  if (choice->kind == TT_CHOOSE_HEAD) tt_search_give_head(s, choice->gpu);
-  if (choice->from >= 0) tt_search_give(s, choice->from, choice->to, choice->taken);
+  if (choice->kind == TT_CHOOSE_HEAD) tt_search_give_head(s);
+  if (choice->route >= 0) tt_search_give(s, choice->route, choice->taken);
   if (choice->to_gpu >= 0) s->visited[choice->to_gpu] &= ~(UINT64_C(1) << s->now.count);
-  choice->from = choice->to_gpu = -1;
+  choice->route = -1;
+  choice->to_gpu = -1;
   if (choice->kind == TT_CHOOSE_START) tt_search_give_net(s, choice->net);
   if (choice->own_visits && s->visits != TT_PERFECT) s->visits = choice->visits;
   choice->own_visits = false;
   choice->in_use = false;
 }
 
-/* Goes on from an option that is in use. The choice may move in memory meanwhile. */
-static void follow(struct tt_search *s, struct tt_choice choice)
+/* Goes on from an option that is in use. */
+static void follow(struct tt_search *s, const struct tt_choice *choice)
 {
   const int last = s->ngpus - 1;
-  switch (choice.kind) {
+  switch ((enum tt_choice_kind)choice->kind) {
   case TT_CHOOSE_START:
-    enter(s, choice.net);
+    enter(s, choice->net);
     break;
   case TT_CHOOSE_ENTRY: {
     const int pattern = s->now.attempt.pattern;
     int exit_at = !s->topology->inter ? -1 : pattern == TT_PATTERN_RING ? last : pattern == TT_PATTERN_SPLIT_TREE;
-    arrive(s, choice.to_gpu, 0, exit_at, choice.order);
+    arrive(s, choice->to_gpu, 0, exit_at, choice->order);
     break;
   }
   case TT_CHOOSE_NEXT:
-    arrive(s, choice.to_gpu, choice.position + 1, choice.exit_at, choice.order);
+    arrive(s, choice->to_gpu, choice->position + 1, choice->exit_at, choice->order);
     break;
   case TT_CHOOSE_EXIT: {
-    bool once_more = s->now.attempt.pattern == TT_PATTERN_BALANCED_TREE && choice.position == 0;
-    arrive(s, choice.gpu, choice.position, once_more ? 1 : -1, choice.order);
+    bool once_more = s->now.attempt.pattern == TT_PATTERN_BALANCED_TREE && choice->position == 0;
+    arrive(s, choice->gpu, choice->position, once_more ? 1 : -1, choice->order);
     break;
   }
   case TT_CHOOSE_CLOSE:
   case TT_CHOOSE_HEAD:
-    arrive(s, choice.gpu, s->ngpus, -1, choice.order);
+    arrive(s, choice->gpu, s->ngpus, -1, choice->order);
     break;
   }
 }
@@ -314,6 +317,7 @@ ncclResult_t tt_search_channels(struct tt_search *s, int visits)
   s->visits = visits;
   s->now.count = 0;
   s->depth = s->noptions = 0;
+  tt_search_paths_attempt(s);
   start_channel(s, false);
   while (s->depth > 0) {
     struct tt_choice *choice = &s->choices[s->depth - 1];
@@ -322,7 +326,7 @@ ncclResult_t tt_search_channels(struct tt_search *s, int visits)
     while (choice->next < choice->count && !choice->in_use && has_visits(s, choice))
       choice->in_use = use(s, choice, s->options[choice->first + choice->next++]);
     if (choice->in_use) {
-      follow(s, *choice);
+      follow(s, choice);
     } else {
       if (choice->opens) s->now.count--;
       s->noptions = choice->first;

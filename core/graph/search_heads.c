@@ -4,40 +4,27 @@
 #include "graph/search_internal.h"
 
 /* Number i of a head's paths: in the first half to the GPUs, in the second from them. */
-static void path_of(const struct tt_search *s, int head, int i, int *from, int *to, int *numerator, int *denominator)
+static bool take(struct tt_search *s, int head, int i, int *route, int *taken)
 {
   const bool nvls = s->now.attempt.pattern == TT_PATTERN_NVLS;
-  const int gpu = i % s->ngpus;
-  const int center = nvls ? tt_topology_node(s->topology, TT_NODE_NVS, 0) : tt_search_gpu(s, head);
-  *from = i < s->ngpus ? center : tt_search_gpu(s, gpu);
-  *to = i < s->ngpus ? tt_search_gpu(s, gpu) : center;
-  *numerator = nvls && gpu == head ? 2 : 1;
-  *denominator = nvls ? 1 : TT_MAX(s->ngpus - 1, 1);
-}
-
-static void give(struct tt_search *s, int head, int npaths)
-{
-  const int whole = TT_THOUSANDTHS(s->now.attempt.intra);
-  for (int i = 0; i < npaths; i++) {
-    int from, to, numerator, denominator;
-    path_of(s, head, i, &from, &to, &numerator, &denominator);
-    tt_search_give(s, from, to, (2 * whole * numerator + denominator) / (2 * denominator));
-  }
+  const int gpu = i % s->ngpus, center = nvls ? tt_search_end_of_switch(s) : head;
+  const int from = i < s->ngpus ? center : gpu, to = i < s->ngpus ? gpu : center;
+  return tt_search_take(s, from, to, nvls && gpu == head ? 2 : 1, nvls ? 1 : TT_MAX(s->ngpus - 1, 1), route, taken);
 }
 
 bool tt_search_take_head(struct tt_search *s, int head)
 {
+  int *taken = s->head_taken + (ptrdiff_t)s->now.count * 4 * s->ngpus;
   for (int i = 0; i < 2 * s->ngpus; i++) {
-    int from, to, numerator, denominator, taken;
-    path_of(s, head, i, &from, &to, &numerator, &denominator);
-    if (tt_search_take(s, from, to, numerator, denominator, &taken)) continue;
-    give(s, head, i);
+    if (take(s, head, i, &taken[2 * i], &taken[2 * i + 1])) continue;
+    for (; i > 0; i--) tt_search_give(s, taken[2 * i - 2], taken[2 * i - 1]);
     return false;
   }
   return true;
 }
 
-void tt_search_give_head(struct tt_search *s, int head)
+void tt_search_give_head(struct tt_search *s)
 {
-  give(s, head, 2 * s->ngpus);
+  const int *taken = s->head_taken + (ptrdiff_t)s->now.count * 4 * s->ngpus;
+  for (int i = 0; i < 2 * s->ngpus; i++) tt_search_give(s, taken[2 * i], taken[2 * i + 1]);
 }

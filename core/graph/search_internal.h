@@ -25,19 +25,40 @@ struct tt_channels {
 };
 
 /* A place in a channel where there is a choice, and the option in use. */
+enum tt_choice_kind {
+  TT_CHOOSE_START,
+  TT_CHOOSE_ENTRY,
+  TT_CHOOSE_EXIT,
+  TT_CHOOSE_NEXT,
+  TT_CHOOSE_CLOSE,
+  TT_CHOOSE_HEAD
+};
+enum tt_choice_order { TT_ORDER_FREE, TT_ORDER_BUS, TT_ORDER_REPLAY }; /* who says which GPU is next */
+
 struct tt_choice {
-  enum { TT_CHOOSE_START, TT_CHOOSE_ENTRY, TT_CHOOSE_EXIT, TT_CHOOSE_NEXT, TT_CHOOSE_CLOSE, TT_CHOOSE_HEAD } kind;
-  enum { TT_ORDER_FREE, TT_ORDER_BUS, TT_ORDER_REPLAY } order; /* who says which GPU is next */
-  bool opens;                                                  /* the channel before is complete */
-  int16_t gpu, position, exit_at;                              /* here; and the position where the NET is due */
-  int16_t net;                                                 /* START: what was taken; ENTRY: whence; else -1 */
-  int first, count, next;                                      /* options */
-  bool in_use;
-  int16_t to_gpu;  /* marked as visited; -1: none */
-  int from, to;    /* nodes whose path was taken; -1: none */
-  int taken;       /* thousandths of GB/s */
-  bool own_visits; /* the option has its own; before, there were so many left: */
+  uint8_t kind, order;
+  bool opens;                     /* the channel before is complete */
+  bool in_use;                    /* the option before `next` */
+  bool own_visits;                /* it has its own; before, there were as many left as `visits` */
+  int16_t gpu, position, exit_at; /* here; and the position where the NET is due */
+  int16_t net;                    /* START: what was taken; ENTRY: whence; else -1 */
+  int16_t to_gpu;                 /* marked as visited; -1: none */
+  int first, count, next;         /* options */
+  int route, taken;               /* what was taken of which route; -1: none */
   int visits;
+};
+
+/* A path between two ends, which are GPUs, NETs and switches, numbered in this order. */
+struct tt_route {
+  int first, count; /* tolls */
+  int16_t hops;
+  int8_t type, back_type; /* of the path, and of that back */
+  bool made, inside;      /* inside: no end is a NET */
+};
+/* What it costs on a link. */
+struct tt_toll {
+  int link, reverse;
+  uint8_t costs;
 };
 
 struct tt_search {
@@ -60,10 +81,12 @@ struct tt_search {
   int *slot;               /* of each GPU: its PCI link; -1: none */
   struct tt_route *routes; /* between GPUs, NETs and switches */
   struct tt_toll *tolls;   /* of the routes */
-  int ntolls, toll_room;
+  int nends, ntolls, toll_room;
+  int *head_taken;              /* of each channel with a head: route and amount of each of its paths */
+  int needs_intra, needs_inter; /* of a channel, thousandths */
 
   struct tt_choice *choices; /* a stack */
-  int depth, choice_room;
+  int depth;
   int *options; /* another, of the choices' options */
   int noptions, option_room;
 
@@ -73,6 +96,9 @@ struct tt_search {
   int *npreferred;
   struct tt_net_lists *lists[TT_PATH_TYPES]; /* by type_inter */
   int16_t **orders;                          /* [(net + 1) * ngpus + gpu], net -1 first: see search_next.c */
+  int *net_bandwidth;                        /* [net * ngpus + gpu], whole GB/s */
+  int16_t *alike;                            /* [gpu * ngpus + gpu]: equal for GPUs to which the paths are alike */
+  int *keys;                                 /* scratch */
 };
 
 #define TT_PERFECT (-1)
@@ -105,20 +131,22 @@ static inline int16_t *tt_search_channel_nets(const struct tt_search *s)
 }
 
 /* ---- search_paths.c: bandwidth ---- */
-struct tt_toll {
-  int link, reverse;
-  uint8_t costs;
-};
-struct tt_route {
-  int first, count; /* tolls */
-  bool made;
-};
 ncclResult_t tt_search_paths_begin(struct tt_search *s);
 void tt_search_paths_end(struct tt_search *s);
-/* Takes what a channel needs of all links of a path between two GPUs, NETs or switches, times numerator/denominator; or
- * nothing and false, if one has too little or the path is of too far a type. *taken is for the way back. */
-bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken);
-void tt_search_give(struct tt_search *s, int from, int to, int taken);
+/* Before an attempt: what its channels need. */
+void tt_search_paths_attempt(struct tt_search *s);
+/* Takes what a channel needs of all links of a path between two ends, times numerator/denominator; or nothing and
+ * false, if one has too little or the path is of too far a type. *route and *taken are for the way back. */
+bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *route, int *taken);
+void tt_search_give(struct tt_search *s, int route, int taken);
+static inline int tt_search_end_of_net(const struct tt_search *s, int net)
+{
+  return s->ngpus + net;
+}
+static inline int tt_search_end_of_switch(const struct tt_search *s)
+{
+  return s->ngpus + s->nnets;
+}
 /* The same for a NET by its number, which is that of its port. */
 bool tt_search_take_net(struct tt_search *s, int net);
 void tt_search_give_net(struct tt_search *s, int net);
@@ -133,7 +161,7 @@ static inline int tt_search_left_of_slot(const struct tt_search *s, int gpu)
 /* ---- search_heads.c ---- */
 /* All paths between the head and the others; all or nothing. */
 bool tt_search_take_head(struct tt_search *s, int head);
-void tt_search_give_head(struct tt_search *s, int head);
+void tt_search_give_head(struct tt_search *s);
 
 /* ---- search_nets.c ---- */
 /* NETs in the order in which they are tried. */
@@ -154,6 +182,7 @@ bool tt_search_may_return(const struct tt_search *s, int net, int position);
 /* ---- search_next.c ---- */
 /* Writes the GPUs to which a channel may go next, in the order in which they are tried; returns how many. */
 ncclResult_t tt_search_next(struct tt_search *s, int gpu, int position, int exit_at, int *next, int *count);
+ncclResult_t tt_search_next_begin(struct tt_search *s);
 void tt_search_next_end(struct tt_search *s);
 
 /* ---- search_channels.c ---- */

@@ -50,6 +50,9 @@ void tt_search_next_end(struct tt_search *s)
 {
   for (int i = 0; s->orders && i < (s->nnets + 1) * s->ngpus; i++) free(s->orders[i]);
   free(s->orders);
+  free(s->keys);
+  free(s->alike);
+  free(s->net_bandwidth);
 }
 
 static bool is_free(const struct tt_search *s, int gpu)
@@ -58,29 +61,53 @@ static bool is_free(const struct tt_search *s, int gpu)
 }
 
 /* Among GPUs that the NET reaches equally well, those first whose PCI slot has most left. Few ever change places. */
-static void prefer_free_slots(const struct tt_search *s, int net, int *next, int count)
+static void prefer_free_slots(struct tt_search *s, int net, int *next, int count)
 {
-  const struct tt_path *paths = tt_topology_path(s->topology, tt_search_net(s, net), tt_search_gpu(s, 0));
-  const int stride = s->topology->nnodes; /* to the path to the next GPU */
-  for (int i = 1; i < count; i++) {
-    const int gpu = next[i], left = tt_search_left_of_slot(s, gpu);
+  const int *bandwidth = s->net_bandwidth + (ptrdiff_t)net * s->ngpus;
+  int *keys = s->keys;
+  for (int i = 0; i < count; i++) {
+    const int gpu = next[i], key = bandwidth[gpu] * 8192 + tt_search_left_of_slot(s, gpu);
     int k = i;
-    for (; k > 0 && left > tt_search_left_of_slot(s, next[k - 1]); k--) {
-      if ((int)paths[gpu * stride].bandwidth != (int)paths[next[k - 1] * stride].bandwidth) break;
+    for (; k > 0 && key > keys[k - 1]; k--) {
+      keys[k] = keys[k - 1];
       next[k] = next[k - 1];
     }
+    keys[k] = key;
     next[k] = gpu;
   }
 }
 
 static bool all_alike(const struct tt_search *s, int gpu, const int *next, int count)
 {
-  const struct tt_path *first = tt_topology_path(s->topology, tt_search_gpu(s, gpu), tt_search_gpu(s, next[0]));
-  for (int i = 1; i < count; i++) {
-    const struct tt_path *path = tt_topology_path(s->topology, tt_search_gpu(s, gpu), tt_search_gpu(s, next[i]));
-    if ((int)path->bandwidth != (int)first->bandwidth || path->hops != first->hops) return false;
-  }
+  const int16_t *alike = s->alike + (ptrdiff_t)gpu * s->ngpus;
+  for (int i = 1; i < count; i++)
+    if (alike[next[i]] != alike[next[0]]) return false;
   return true;
+}
+
+/* For each GPU: bandwidth from each NET in whole GB/s, and the first GPU to which the path from it is alike. */
+ncclResult_t tt_search_next_begin(struct tt_search *s)
+{
+  const struct tt_topology *t = s->topology;
+  TT_TRY(TT_CALLOC(&s->orders, (size_t)(s->nnets + 1) * (size_t)s->ngpus));
+  TT_TRY(TT_CALLOC(&s->keys, (size_t)s->ngpus));
+  TT_TRY(TT_CALLOC(&s->alike, (size_t)s->ngpus * (size_t)s->ngpus));
+  TT_TRY(TT_CALLOC(&s->net_bandwidth, (size_t)s->nnets * (size_t)s->ngpus + 1));
+  for (int g = 0; g < s->ngpus; g++) {
+    for (int n = 0; n < s->nnets; n++)
+      s->net_bandwidth[n * s->ngpus + g] =
+          (int)tt_topology_path(t, tt_search_net(s, n), tt_search_gpu(s, g))->bandwidth;
+    for (int p = 0; p < s->ngpus; p++) {
+      const struct tt_path *path = tt_topology_path(t, tt_search_gpu(s, g), tt_search_gpu(s, p)), *other;
+      int first = 0;
+      for (;; first++) {
+        other = tt_topology_path(t, tt_search_gpu(s, g), tt_search_gpu(s, first));
+        if ((int)other->bandwidth == (int)path->bandwidth && other->hops == path->hops) break;
+      }
+      s->alike[g * s->ngpus + p] = (int16_t)first;
+    }
+  }
+  return ncclSuccess;
 }
 
 /* Behind a switch all are alike; then it matters that a GPU talks to few others. */
@@ -88,7 +115,7 @@ static int neighbours(const struct tt_search *s, int gpu, int *next)
 {
   const bool ring = s->now.attempt.pattern == TT_PATTERN_RING;
   const bool two = ring || s->now.attempt.pattern <= TT_PATTERN_SPLIT_TREE;
-  const int before = (gpu + s->ngpus - 1) % s->ngpus, after = (gpu + 1) % s->ngpus;
+  const int before = gpu > 0 ? gpu - 1 : s->ngpus - 1, after = gpu < s->ngpus - 1 ? gpu + 1 : 0;
   const int wanted[2] = {ring ? before : after, ring ? after : before};
   int count = 0;
   for (int i = 0; i < (two && before != after ? 2 : 1); i++) {

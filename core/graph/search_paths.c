@@ -14,13 +14,13 @@ enum {
 ncclResult_t tt_search_paths_begin(struct tt_search *s)
 {
   const struct tt_topology *t = s->topology;
-  const size_t ends = (size_t)(s->ngpus + s->nnets + t->count[TT_NODE_NVS]);
+  s->nends = s->ngpus + s->nnets + t->count[TT_NODE_NVS];
   TT_TRY(TT_CALLOC(&s->left, (size_t)t->nlinks + 1));
   TT_TRY(TT_CALLOC(&s->net_left, (size_t)s->nnets + 1));
   TT_TRY(TT_CALLOC(&s->port, (size_t)s->nnets + 1));
   TT_TRY(TT_CALLOC(&s->port_taken, (size_t)s->nnets + 1));
   TT_TRY(TT_CALLOC(&s->slot, (size_t)s->ngpus));
-  TT_TRY(TT_CALLOC(&s->routes, ends * ends));
+  TT_TRY(TT_CALLOC(&s->routes, (size_t)s->nends * (size_t)s->nends));
   for (int l = 0; l < t->nlinks; l++) s->left[l] = TT_THOUSANDTHS(t->links[l].bandwidth);
   for (int n = 0; n < s->nnets; n++) {
     const struct tt_node *net = tt_search_net_node(s, n);
@@ -63,25 +63,37 @@ static uint8_t costs(const struct tt_topology *t, const struct tt_link *link, bo
   return bits;
 }
 
-/* The links of a path that have an end of bandwidth, with what they cost. A route of a topology with many nodes is made
- * when it is first used. */
-static bool make_route(struct tt_search *s, struct tt_route *route, int from, int to)
+static int node_of(const struct tt_search *s, int end)
+{
+  if (end < s->ngpus) return tt_search_gpu(s, end);
+  if (end < s->ngpus + s->nnets) return tt_search_net(s, end - s->ngpus);
+  return tt_topology_node(s->topology, TT_NODE_NVS, end - s->ngpus - s->nnets);
+}
+
+static bool has_toll_room(struct tt_search *s, int more)
+{
+  if (s->ntolls + more <= s->toll_room) return true;
+  const int room = 2 * s->toll_room + more + 256;
+  struct tt_toll *grown = realloc(s->tolls, (size_t)room * sizeof(*grown));
+  if (!grown) {
+    s->result = TT_FAIL(ncclSystemError, "out of memory (%d tolls) for a search of channels", room);
+    s->visits = 0;
+    return false;
+  }
+  s->tolls = grown;
+  s->toll_room = room;
+  return true;
+}
+
+/* The links of a path whose bandwidth can run out, with what they cost. Made when it is first used, since few are. */
+static bool make_route(struct tt_search *s, struct tt_route *route, int from_end, int to_end)
 {
   const struct tt_topology *t = s->topology;
+  const int from = node_of(s, from_end), to = node_of(s, to_end);
   const struct tt_path *path = tt_topology_path(t, from, to);
-  const bool from_gpu = t->nodes[from].type == TT_NODE_GPU;
+  const bool from_gpu = from_end < s->ngpus;
   bool overhead = false;
-  if (s->ntolls + path->hops > s->toll_room) {
-    const int room = 2 * s->toll_room + path->hops + 256;
-    struct tt_toll *grown = realloc(s->tolls, (size_t)room * sizeof(*grown));
-    if (!grown) {
-      s->result = TT_FAIL(ncclSystemError, "out of memory for the paths of a search of channels");
-      s->visits = 0;
-      return false;
-    }
-    s->tolls = grown;
-    s->toll_room = room;
-  }
+  if (!has_toll_room(s, path->hops)) return false;
   for (int step = path->first; step >= 0 && from_gpu && path->type == TT_PATH_PHB; step = t->steps[step].next)
     overhead = overhead || is_x86_of(&t->nodes[t->links[t->steps[step].link].to], TT_VENDOR_INTEL);
   route->first = s->ntolls;
@@ -92,22 +104,12 @@ static bool make_route(struct tt_search *s, struct tt_route *route, int from, in
         .link = t->steps[step].link, .reverse = link->reverse, .costs = costs(t, link, from_gpu, overhead)};
   }
   route->count = s->ntolls - route->first;
+  route->hops = path->hops;
+  route->type = path->type;
+  route->back_type = tt_topology_path(t, to, from)->type;
+  route->inside = t->nodes[from].type != TT_NODE_NET && t->nodes[to].type != TT_NODE_NET;
   route->made = true;
   return true;
-}
-
-/* The number of a node among those at which routes end. */
-static int end_of(const struct tt_search *s, int node)
-{
-  const struct tt_topology *t = s->topology;
-  const int type = t->nodes[node].type, index = node - t->first[type];
-  return type == TT_NODE_GPU ? index : type == TT_NODE_NET ? s->ngpus + index : s->ngpus + s->nnets + index;
-}
-
-static struct tt_route *route_of(const struct tt_search *s, int from, int to)
-{
-  const int ends = s->ngpus + s->nnets + s->topology->count[TT_NODE_NVS];
-  return &s->routes[end_of(s, from) * ends + end_of(s, to)];
 }
 
 static inline int carries(const struct tt_toll *toll, int amount)
@@ -130,25 +132,22 @@ static void give(struct tt_search *s, const struct tt_toll *tolls, int count, in
   }
 }
 
-static bool is_inside(const struct tt_node *node)
+void tt_search_paths_attempt(struct tt_search *s)
 {
-  return node->type == TT_NODE_GPU || node->type == TT_NODE_NVS;
+  s->needs_intra = TT_THOUSANDTHS(s->now.attempt.intra);
+  s->needs_inter = TT_THOUSANDTHS(s->now.attempt.inter);
 }
 
-bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken)
+bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int denominator, int *taken_of, int *taken)
 {
-  const struct tt_topology *t = s->topology;
   const struct tt_attempt *a = &s->now.attempt;
-  const bool intra = is_inside(&t->nodes[from]) && is_inside(&t->nodes[to]);
-  const int type = intra ? a->type_intra : a->type_inter;
-  const bool both_ways = a->pattern <= TT_PATTERN_TREE;
-  const struct tt_path *path = tt_topology_path(t, from, to);
-  if (path->type > type || path->type >= TT_PATH_DIS) return false;
-  if (both_ways && tt_topology_path(t, to, from)->type > type) return false;
-  struct tt_route *route = route_of(s, from, to);
+  struct tt_route *route = &s->routes[from * s->nends + to];
   if (!route->made && !make_route(s, route, from, to)) return false;
-  const int whole = TT_THOUSANDTHS(intra ? a->intra : a->inter);
-  const int amount = numerator == denominator ? whole : (2 * whole * numerator + denominator) / (2 * denominator);
+  const int type = route->inside ? a->type_intra : a->type_inter;
+  if (route->type > type || route->type >= TT_PATH_DIS) return false;
+  if (a->pattern <= TT_PATTERN_TREE && route->back_type > type) return false; /* trees carry data both ways */
+  int amount = route->inside ? s->needs_intra : s->needs_inter;
+  if (numerator != denominator) amount = (2 * amount * numerator + denominator) / (2 * denominator);
   const struct tt_toll *tolls = s->tolls + route->first;
   for (int i = 0; i < route->count; i++) {
     const int there = carries(&tolls[i], amount), back = carries_back(&tolls[i], there);
@@ -159,23 +158,24 @@ bool tt_search_take(struct tt_search *s, int from, int to, int numerator, int de
     s->left[tolls[i].link] -= there;
     if (back > 0) s->left[tolls[i].reverse] -= back;
   }
-  s->now.hops += path->hops;
+  s->now.hops += route->hops;
+  *taken_of = (int)(route - s->routes);
   *taken = amount;
   return true;
 }
 
-void tt_search_give(struct tt_search *s, int from, int to, int taken)
+void tt_search_give(struct tt_search *s, int taken_of, int taken)
 {
-  const struct tt_route *route = route_of(s, from, to);
+  const struct tt_route *route = &s->routes[taken_of];
   give(s, s->tolls + route->first, route->count, taken);
-  s->now.hops -= tt_topology_path(s->topology, from, to)->hops;
+  s->now.hops -= route->hops;
 }
 
 /* All NETs on a port share it. Whole GB/s are counted, so that slow NICs carry a channel more than they have room for
  * by the numbers; their link limits them, too. */
 bool tt_search_take_net(struct tt_search *s, int net)
 {
-  const int amount = (int)s->now.attempt.inter * 1000, port = s->port[net];
+  const int amount = s->needs_inter / 1000 * 1000, port = s->port[net];
   if (s->net_left[net] - s->port_taken[port] < amount) return false;
   s->port_taken[port] += amount;
   return true;
@@ -183,5 +183,5 @@ bool tt_search_take_net(struct tt_search *s, int net)
 
 void tt_search_give_net(struct tt_search *s, int net)
 {
-  s->port_taken[s->port[net]] -= (int)s->now.attempt.inter * 1000;
+  s->port_taken[s->port[net]] -= s->needs_inter / 1000 * 1000;
 }
