@@ -362,7 +362,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   tt_log_set_device(comm->device_index);
   atomic_store(&comm->stage, TT_STAGE_SEARCHING);
-  TT_TRY(tt_machine_find(comm, &properties, &max_local));
+  TT_TRY(tt_machine_find(comm, &max_local));
   if (comm->nranks > 1) {
     atomic_store(&comm->stage, TT_STAGE_TUNING);
     TT_TRY(make_tuning(comm, &create->config, max_local));

@@ -55,13 +55,16 @@ static void dump(const struct ncclComm *comm)
 }
 
 /* Topology and graphs of this rank's machine. */
-static ncclResult_t search(struct ncclComm *comm, const struct tt_xml *xml)
+static ncclResult_t search(struct ncclComm *comm, const struct tt_xml *xml, const struct tt_machine_peers *peers)
 {
   struct tt_machine *machine = comm->machine;
   struct tt_topology_rules rules = tt_topology_rules_default();
   struct tt_graph_rules graph_rules = tt_graph_rules_default();
   TT_TRY(tt_topology_rules_from_parameters(&rules));
   TT_TRY(tt_graph_rules_from_parameters(&graph_rules));
+  rules.peer_status = peers->status;
+  rules.peer_ranks = peers->count;
+  rules.peers_of = peers->ranks;
   TT_TRY(tt_topology_create(xml, &rules, comm->rank, comm->nranks, &machine->topology));
   machine->gpu = tt_topology_gpu_of_rank(machine->topology, comm->rank);
   tt_topology_log(machine->topology);
@@ -142,15 +145,18 @@ static ncclResult_t apply(struct ncclComm *comm)
   return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
 }
 
-static ncclResult_t find(struct ncclComm *comm, const struct tt_device_properties *properties)
+static ncclResult_t find(struct ncclComm *comm)
 {
   struct tt_xml *xml = NULL;
+  struct tt_machine_peers peers = {0};
   TT_TRY(TT_CALLOC(&comm->machine, 1));
   comm->machine->rank = comm->rank;
   comm->machine->peers = comm->env->peers;
   TT_TRY(tt_comm_at_end(comm, end_machine));
-  ncclResult_t result = tt_machine_see(comm, properties, &xml);
-  if (result == ncclSuccess) result = search(comm, xml);
+  ncclResult_t result = tt_machine_see(comm, &xml);
+  if (result == ncclSuccess) result = tt_machine_ask_peers(comm, &peers);
+  if (result == ncclSuccess) result = search(comm, xml, &peers);
+  tt_machine_free_peers(&peers);
   tt_xml_free(xml);
   TT_TRY(result);
   TT_TRY(join(comm));
@@ -165,9 +171,9 @@ static ncclResult_t alone(struct ncclComm *comm)
                             &comm->programs);
 }
 
-ncclResult_t tt_machine_find(struct ncclComm *comm, const struct tt_device_properties *properties, int *most_local)
+ncclResult_t tt_machine_find(struct ncclComm *comm, int *most_local)
 {
-  TT_TRY(comm->nranks > 1 ? find(comm, properties) : alone(comm));
+  TT_TRY(comm->nranks > 1 ? find(comm) : alone(comm));
   TT_TRY(tt_comm_at_end(comm, end_programs));
   comm->local_ranks = 0;
   for (int r = 0; r < comm->nranks; r++) comm->local_ranks += comm->node[r] == comm->node[comm->rank];

@@ -23,6 +23,6 @@ struct tt_machine {
 /* Takes part of all ranks, once it is proved which share a host. Sets comm->machine, and what follows from it: node,
  * nnodes, local_ranks, rounds and programs; *most_local is the number of ranks on the fullest machine. One rank has no
  * machine, but the rest. Tells the transports their routes. */
-ncclResult_t tt_machine_find(struct ncclComm *comm, const struct tt_device_properties *properties, int *most_local);
+ncclResult_t tt_machine_find(struct ncclComm *comm, int *most_local);
 
 #endif

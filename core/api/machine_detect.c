@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "device/describe.h"
 #include "topology/fuse.h"
 
 /* No rank tells more of its machine than this. */
@@ -46,69 +47,29 @@ static ncclResult_t describe_nets(const struct ncclComm *comm, struct tt_detect_
   return ncclSuccess;
 }
 
-/* A rank's device, and what it points to. */
-struct device {
-  struct tt_detect_gpu gpu;
-  struct tt_device_description description;
-  struct tt_detect_nvlink links[TT_DEVICE_NEIGHBOURS];
-};
-
-/* What a GPU's backend knows of the machine around it. */
-static ncclResult_t ask_backend(const struct ncclComm *comm, struct device *device)
+/* A device without a context is the host's: one of its kind for each rank. */
+static ncclResult_t describe_device(const struct ncclComm *comm, struct tt_device_gpu *device)
 {
-  static const char *const classes[] = {
-      [TT_NEIGHBOUR_DEVICE] = "0x030000", [TT_NEIGHBOUR_SWITCH] = "0x068000", [TT_NEIGHBOUR_CPU] = "0x068001"};
-  struct tt_device_description *d = &device->description;
-  struct tt_detect_gpu *gpu = &device->gpu;
-  if (!(comm->device->features & TT_DEVICE_DESCRIBED)) return ncclSuccess;
-  d->size = sizeof(*d);
-  TT_TRY(comm->device->describe(comm->device_index, d));
-  if (d->pci[0]) gpu->pci = d->pci;
-  if (d->known & TT_DESCRIBED_NUMBER) gpu->dev = d->number;
-  gpu->sm = d->capability;
-  gpu->gdr = d->gpu_direct != 0;
-  gpu->generation = (int)d->pcie_generation;
-  gpu->width = (int)d->pcie_width;
-  gpu->vendor = d->vendor;
-  gpu->device = d->device;
-  gpu->subsystem_vendor = d->subsystem_vendor;
-  gpu->subsystem_device = d->subsystem_device;
-  gpu->c2c_links = (int)d->c2c_links;
-  gpu->c2c_megabytes = (int)d->c2c_megabytes;
-  gpu->nvlinks = device->links;
-  for (uint32_t i = 0; i < d->nneighbours && i < TT_DEVICE_NEIGHBOURS; i++) {
-    const struct tt_device_neighbour *n = &d->neighbours[i];
-    if (n->kind >= TT_COUNT(classes)) continue; /* of a newer backend */
-    device->links[gpu->nnvlinks++] = (struct tt_detect_nvlink){
-        .target = n->pci[0] ? n->pci : NULL, .tclass = classes[n->kind], .count = (int)n->links};
-  }
+  const struct tt_peer_info *me = &comm->env->peers[comm->rank];
+  const int numa = tt_detect_numa_here(NULL);
+  device->gpu = (struct tt_detect_gpu){.rank = comm->rank, .dev = me->device, .gdr = true, .numa = numa};
+  if (comm->context == NULL) return ncclSuccess;
+  TT_TRY(tt_device_detect(comm->device, comm->device_index, comm->rank, device));
+  device->gpu.numa = numa;
   return ncclSuccess;
 }
 
-static ncclResult_t describe_device(const struct ncclComm *comm, const struct tt_device_properties *properties,
-                                    struct device *device)
-{
-  const struct tt_peer_info *me = &comm->env->peers[comm->rank];
-  device->gpu =
-      (struct tt_detect_gpu){.rank = comm->rank, .dev = me->device, .gdr = true, .numa = tt_detect_numa_here(NULL)};
-  if (comm->context == NULL) return ncclSuccess;
-  device->gpu.sm = properties->pci[0] ? properties->capability : 0;
-  device->gpu.pci = properties->pci;
-  device->gpu.gdr = false;
-  return ask_backend(comm, device);
-}
-
-static ncclResult_t detect(struct ncclComm *comm, const struct tt_device_properties *properties, struct tt_xml **xml)
+static ncclResult_t detect(struct ncclComm *comm, struct tt_xml **xml)
 {
   struct tt_detect_net *nets;
-  struct device device = {0};
+  struct tt_device_gpu device = {0};
   struct tt_detect_request request = {
       .file = tt_param_string(TT_PARAM_NCCL_TOPO_FILE),
       .host_hash = comm->env->peers[comm->env->peers[comm->rank].node].host_hash,
       .gpus = &device.gpu,
       .ngpus = 1,
   };
-  TT_TRY(describe_device(comm, properties, &device));
+  TT_TRY(describe_device(comm, &device));
   TT_TRY(describe_nets(comm, &nets, &request.nnets));
   request.nets = nets;
   ncclResult_t result = tt_topology_detect(&request, xml, &comm->machine->detected);
@@ -156,7 +117,7 @@ out:
   return result;
 }
 
-ncclResult_t tt_machine_see(struct ncclComm *comm, const struct tt_device_properties *properties, struct tt_xml **out)
+ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **out)
 {
   ncclResult_t result;
   struct tt_xml *mine = NULL;
@@ -165,7 +126,7 @@ ncclResult_t tt_machine_see(struct ncclComm *comm, const struct tt_device_proper
   int *ranks = NULL, nlocal = 0, me = 0;
   size_t *offsets = NULL, bytes = 0;
   *out = NULL;
-  TT_TRY_GOTO(detect(comm, properties, &mine), result, out);
+  TT_TRY_GOTO(detect(comm, &mine), result, out);
   TT_TRY_GOTO(tt_topology_pack(mine, &text, &bytes), result, out);
   TT_TRY_GOTO(local_ranks(comm, &ranks, &nlocal, &me), result, out);
   TT_TRY_GOTO(TT_CALLOC(&offsets, (size_t)nlocal + 1), result, out);
@@ -182,4 +143,29 @@ out:
   free(text);
   tt_xml_free(mine);
   return result;
+}
+
+ncclResult_t tt_machine_ask_peers(const struct ncclComm *comm, struct tt_machine_peers *out)
+{
+  ncclResult_t result;
+  const struct tt_peer_info *peers = comm->env->peers;
+  const char **others = NULL;
+  *out = (struct tt_machine_peers){0};
+  if (comm->context == NULL || !(comm->device->features & TT_DEVICE_DESCRIBED)) return ncclSuccess;
+  TT_TRY_GOTO(local_ranks(comm, &out->ranks, &out->count, &out->me), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&others, (size_t)out->count), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&out->status, (size_t)out->count * (size_t)out->count), result, out);
+  for (int i = 0; i < out->count; i++) others[i] = peers[out->ranks[i]].pci;
+  tt_device_peer_row(comm->device, peers[comm->rank].pci, others, out->count, out->status + out->me * out->count);
+  result =
+      tt_bootstrap_group_all_gather(comm->bootstrap, out->ranks, out->me, out->count, out->status, (size_t)out->count);
+out:
+  free(others);
+  return result;
+}
+
+void tt_machine_free_peers(struct tt_machine_peers *peers)
+{
+  free(peers->ranks);
+  free(peers->status);
 }

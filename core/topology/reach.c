@@ -36,11 +36,9 @@ int tt_topology_relay(const struct tt_topology *t, int from, int to)
 static uint8_t driver_status(const struct tt_topology *t, int from, int to)
 {
   const struct tt_node *a = gpu_at(t, from), *b = gpu_at(t, to);
-  const int nranks = t->rules.peer_ranks;
-  if (!t->rules.peer_status || t->rules.ignore_disabled_peers == 2) return 0;
+  if (t->rules.ignore_disabled_peers == 2) return 0;
   if (a->gpu.device == b->gpu.device || a->host != b->host) return 0;
-  if (a->gpu.rank >= nranks || b->gpu.rank >= nranks) return 0;
-  return t->rules.peer_status[(int64_t)a->gpu.rank * nranks + b->gpu.rank];
+  return tt_topology_rules_peer(&t->rules, a->gpu.rank, b->gpu.rank);
 }
 
 /* GPUs of sm 80 read across NVLink faster than they write. */

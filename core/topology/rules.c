@@ -153,3 +153,25 @@ bool tt_topology_rules_describe(int i, const char **name, const char **meaning)
   *meaning = param->help;
   return true;
 }
+
+/* The row of a rank; -1: it has none. */
+static int row_of(const struct tt_topology_rules *rules, int rank)
+{
+  int low = 0, high = rules->peer_ranks;
+  if (rules->peers_of == NULL) return rank < rules->peer_ranks ? rank : -1;
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if (rules->peers_of[middle] < rank)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < rules->peer_ranks && rules->peers_of[low] == rank ? low : -1;
+}
+
+uint8_t tt_topology_rules_peer(const struct tt_topology_rules *rules, int from, int to)
+{
+  if (rules->peer_status == NULL) return 0;
+  const int a = row_of(rules, from), b = row_of(rules, to);
+  return a < 0 || b < 0 ? 0 : rules->peer_status[(int64_t)a * rules->peer_ranks + b];
+}

@@ -25,6 +25,7 @@ struct tt_topology_rules {
    * TT_PEER_NO_* or 0. NULL: nothing. tt_topology_create copies it. */
   const uint8_t *peer_status;
   int peer_ranks;
+  const int *peers_of; /* ranks that its rows and columns are of, ascending; NULL: 0, 1, ... Copied, too. */
   int ignore_disabled_peers; /* 0: a driver that refuses peers with NVLink is an error; 1: it is obeyed; 2: it is not
                                 looked at */
 };
@@ -37,6 +38,8 @@ struct tt_topology_rules tt_topology_rules_default(void);
 ncclResult_t tt_topology_rules_set(struct tt_topology_rules *rules, const char *name, const char *value, bool *known);
 /* Sets all that the environment and the configuration files say; the same error, which also tells where it was set. */
 ncclResult_t tt_topology_rules_from_parameters(struct tt_topology_rules *rules);
+/* What the driver says of the use that rank `from` makes of the memory of `to`: TT_PEER_NO_*, 0. */
+uint8_t tt_topology_rules_peer(const struct tt_topology_rules *rules, int from, int to);
 /* Name and meaning of variable number i; false past the end. */
 bool tt_topology_rules_describe(int i, const char **name, const char **meaning);
 

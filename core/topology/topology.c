@@ -37,12 +37,18 @@ static ncclResult_t find_paths(struct tt_topology *t)
 static ncclResult_t copy_status(const struct tt_topology_rules *from, struct tt_topology_rules *to)
 {
   uint8_t *copy;
+  int *ranks;
   to->peer_status = NULL;
+  to->peers_of = NULL;
   if (!from->peer_status || from->peer_ranks <= 0) return ncclSuccess;
   const size_t bytes = (size_t)from->peer_ranks * (size_t)from->peer_ranks;
   TT_TRY(TT_CALLOC(&copy, bytes));
   memcpy(copy, from->peer_status, bytes);
   to->peer_status = copy;
+  if (!from->peers_of) return ncclSuccess;
+  TT_TRY(TT_CALLOC(&ranks, (size_t)from->peer_ranks));
+  memcpy(ranks, from->peers_of, (size_t)from->peer_ranks * sizeof(*ranks));
+  to->peers_of = ranks;
   return ncclSuccess;
 }
 
@@ -85,5 +91,6 @@ void tt_topology_free(struct tt_topology *t)
   free(t->paths);
   free(t->steps);
   free((void *)t->rules.peer_status);
+  free((void *)t->rules.peers_of);
   free(t);
 }

@@ -188,6 +188,24 @@ START_TEST(not_refused)
 }
 END_TEST
 
+/* A table of some ranks only, which names them. */
+START_TEST(table_of_some_ranks)
+{
+  static const int ranks[] = {2, 5, 6};
+  struct tt_topology_rules r = {.peer_status = status, .peer_ranks = 3, .peers_of = ranks};
+  for (int i = 0; i < 9; i++) status[i] = (uint8_t)i;
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 2, 5), 1);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 6, 2), 6);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 6, 6), 8);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 0, 2), 0);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 5, 7), 0);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 3, 4), 0);
+  r.peers_of = NULL;
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 2, 1), 7);
+  ck_assert_int_eq(tt_topology_rules_peer(&r, 3, 1), 0);
+}
+END_TEST
+
 /* On any machine, whatever the driver says: who is refused has no access, and a path all the same; and what is not
  * looked at changes nothing. */
 START_TEST(refused_at_random)
@@ -444,6 +462,7 @@ Suite *suite_reach(void)
   tcase_add_test(tc, refused_relays);
   tcase_add_test(tc, refused_without_nvlink);
   tcase_add_test(tc, not_refused);
+  tcase_add_test(tc, table_of_some_ranks);
   tcase_add_loop_test(tc, refused_at_random, 0, 20);
   tcase_add_test(tc, relay_between);
   tcase_add_test(tc, reading);

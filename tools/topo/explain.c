@@ -58,8 +58,8 @@ static void print_reach(enum tt_path_type type, enum tt_path_type level, int rul
 /* What the driver said when it was asked, whatever came of it. */
 static bool is_refused(const struct tt_topology *t, int a, int b)
 {
-  if (!t->rules.peer_status || a < 0 || b < 0) return false;
-  return t->rules.peer_status[gpu_at(t, a)->gpu.rank * t->rules.peer_ranks + gpu_at(t, b)->gpu.rank] != 0;
+  if (a < 0 || b < 0) return false;
+  return tt_topology_rules_peer(&t->rules, gpu_at(t, a)->gpu.rank, gpu_at(t, b)->gpu.rank) != 0;
 }
 
 /* `own`: the best path of the machine; `a` and `b`: the GPUs in the first's view, -1 if it has not both. */
