@@ -913,6 +913,7 @@ class Topo(Case):
         self.assertRegex(shown, r"\n  searched under \d+ different limits, \d+ places looked at")
         self.assertRegex(shown, r"\ntree: .*\n  chains(;.*)?\n  tree 0: (0 1|1 0)\n")
         self.assertIn("\nnvls: none: multicast needs sm 90\n", shown)
+        self.assertIn("\nnvls: none: NCCL_NVLS_ENABLE is 0\n", self.topo("graph", "FILE", NCCL_NVLS_ENABLE=0))
         self.assertIn("\ncollnetchain: none: NCCL_COLLNET_ENABLE is not 1\n", shown)
         self.assertIn("\ncollnetdirect: none: no NET reduces\n", self.topo("graph", "FILE", "-N", 2, NCCL_COLLNET_ENABLE=1))
         shown = self.topo("graph", "FILE", "-N", 3)
@@ -1109,7 +1110,8 @@ class Topo(Case):
                                                 timeout=60).returncode, 3)
 
     def test_help_names_the_variables(self):
-        self.assertIn("NCCL_NET_GDR_LEVEL", self.topo("--help"))
+        for name in ("NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC", "NCCL_COLLNET_ENABLE"):
+            self.assertIn(name, self.topo("--help"))
 
 
 class Here(Case):

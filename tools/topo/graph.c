@@ -86,6 +86,7 @@ static void print_graph(const struct tt_topology *t, const struct tt_graph *g, b
 static const char *why_none(const struct tt_topology *t, enum tt_graph_kind kind)
 {
   if (kind == TT_GRAPH_NVLS) {
+    if (tt_param_int(TT_PARAM_NCCL_NVLS_ENABLE) == 0) return ": NCCL_NVLS_ENABLE is 0";
     for (int d = 0; d < t->count[TT_NODE_DEV]; d++)
       if (t->nodes[tt_topology_node(t, TT_NODE_DEV, d)].gpu.sm < 90) return ": multicast needs sm 90";
     return t->count[TT_NODE_NVS] == 0 ? ": there is no NVSwitch" : "";

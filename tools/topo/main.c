@@ -33,6 +33,7 @@ static ncclResult_t find(const struct topo_options *o, const struct tt_topology 
   struct tt_graph_rules rules = tt_graph_rules_default();
   TT_TRY(tt_graph_rules_from_parameters(&rules));
   rules.collnet = tt_param_int(TT_PARAM_NCCL_COLLNET_ENABLE) != 0;
+  rules.nvls = tt_param_int(TT_PARAM_NCCL_NVLS_ENABLE) != 0;
   return tt_graph_find(o->load, t, &rules, graphs, loaded, records);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "base/text.h"
 #include "graph/graph.h"
 #include "graph/join_rules.h"
@@ -37,6 +38,10 @@ static const struct option flags[] = {{"rank", required_argument, NULL, 'r'},
                                       {"html", required_argument, NULL, 'W'},
                                       {"help", no_argument, NULL, 'h'},
                                       {0}};
+
+/* What a search obeys, beside what a join obeys, too. */
+static const enum tt_param_id searching[] = {TT_PARAM_NCCL_CROSS_NIC, TT_PARAM_NCCL_MNNVL_SCATTER_NETS_ENABLE,
+                                             TT_PARAM_NCCL_MNNVL_RAIL_PER_HOST};
 
 static void help(FILE *out)
 {
@@ -74,9 +79,12 @@ static void help(FILE *out)
       "These variables are obeyed:\n",
       out);
   const char *name, *meaning;
-  for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-30s%s\n", name, meaning);
-  fputs("and by join:\n", out);
-  for (int i = 0; tt_join_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-30s%s\n", name, meaning);
+  for (int i = 0; tt_topology_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-32s%s\n", name, meaning);
+  fputs("and by graph, join and draw:\n", out);
+  for (size_t i = 0; i < TT_COUNT(searching); i++)
+    fprintf(out, "  %-32s%s\n", tt_param_describe(searching[i])->name, tt_param_describe(searching[i])->help);
+  fputs("and by join (the last two also by graph and draw):\n", out);
+  for (int i = 0; tt_join_rules_describe(i, &name, &meaning); i++) fprintf(out, "  %-32s%s\n", name, meaning);
   fputs("\nExit status: 0 good, 1 the file or a variable was refused, 2 wrong usage, 3 the output failed\n", out);
 }
 
