@@ -111,6 +111,34 @@ static void check_line(const struct tt_topology *t, const struct topo_layout *l,
   }
 }
 
+static bool cross(const struct topo_line *a, const struct topo_line *b)
+{
+  for (int i = 1; i < a->npoints; i++)
+    for (int k = 1; k < b->npoints; k++) {
+      const struct topo_point p = a->points[i - 1], q = a->points[i], r = b->points[k - 1], s = b->points[k];
+      if ((p.x == q.x) == (r.x == s.x)) continue;
+      const struct topo_point v1 = p.x == q.x ? p : r, v2 = p.x == q.x ? q : s; /* the one up and down */
+      const struct topo_point h1 = p.x == q.x ? r : p, h2 = p.x == q.x ? s : q;
+      if (v1.x > TT_MIN(h1.x, h2.x) && v1.x < TT_MAX(h1.x, h2.x) && h1.y > TT_MIN(v1.y, v2.y) &&
+          h1.y < TT_MAX(v1.y, v2.y))
+        return true;
+    }
+  return false;
+}
+
+/* NVLinks of one device do not cross each other. */
+static void check_crossings(const struct tt_topology *t, const struct topo_layout *l, const char *what)
+{
+  for (int i = 0; i < l->nlines; i++)
+    for (int k = 0; k < i; k++) {
+      const struct tt_link *a = &t->links[l->lines[i].link], *b = &t->links[l->lines[k].link];
+      if (a->type != TT_LINK_NVL || b->type != TT_LINK_NVL || l->lines[i].behind || l->lines[k].behind) continue;
+      if (a->from != b->from && a->from != b->to && a->to != b->from && a->to != b->to) continue;
+      ck_assert_msg(!cross(&l->lines[i], &l->lines[k]), "%s: two lines of a device cross at track %d", what,
+                    l->lines[i].points[1].y);
+    }
+}
+
 /* Each way between GPUs and NETs along its links stays inside the picture. */
 static void check_routes(const struct tt_topology *t, const struct topo_layout *l, const char *what)
 {
@@ -150,6 +178,7 @@ static void check_layout(const struct tt_topology *t, const char *what)
   for (int i = 0; i < l->nboxes; i++) check_box(t, l, i, what);
   for (int i = 0; i < l->nlabels; i++) check_label(t, l, i, what);
   for (int i = 0; i < l->nlines; i++) check_line(t, l, &l->lines[i], what);
+  check_crossings(t, l, what);
   check_routes(t, l, what);
   ck_assert_int_eq(topo_layout_create(t, &again), ncclSuccess);
   ck_assert_int_eq(l->nboxes, again->nboxes);
