@@ -16,7 +16,7 @@ struct reading {
   int lines[TT_GRAPH_KINDS]; /* of the graphs that were read; 0: none */
 };
 
-/* A graph from -> to another through NETs names devices so: the host above, the number below. */
+/* How a file names GPUs and NETs: the host above, the number below. */
 static uint64_t name_of(const struct tt_node *node)
 {
   uint64_t dev = (uint64_t)(node->type == TT_NODE_NET ? node->net.dev : node->gpu.dev);
@@ -100,7 +100,7 @@ static ncclResult_t need_pattern(const struct tt_xml *xml, int element, const st
                  tt_xml_where(xml, element, where, sizeof(where)), value, tt_graph_name(kind), least, most);
 }
 
-/* By its rank if that is given, else by its device. */
+/* By its rank if that is given and on this machine, else by its device: a file that one machine wrote serves others. */
 static ncclResult_t find_gpu(const struct reading *r, int element, int32_t *rank)
 {
   const struct tt_topology *t = r->t;
@@ -110,6 +110,7 @@ static ncclResult_t find_gpu(const struct reading *r, int element, int32_t *rank
   tt_xml_where(r->xml, element, where, sizeof(where));
   TT_TRY(read_dev(r->xml, element, &dev));
   TT_TRY(tt_xml_int(r->xml, element, "rank", 0, INT32_MAX, -1, &named));
+  if (tt_topology_gpu_of_rank(t, named) < 0) named = -1;
   for (int g = 0; g < t->count[TT_NODE_GPU]; g++) {
     const struct tt_node *gpu = &t->nodes[tt_topology_node(t, TT_NODE_GPU, g)];
     if (named >= 0 ? gpu->gpu.rank != named : name_of(gpu) != dev) continue;
@@ -118,15 +119,12 @@ static ncclResult_t find_gpu(const struct reading *r, int element, int32_t *rank
                      "%s: rank %d is on device 0x%llx here; correct one of both, or remove rank so that dev counts",
                      where, named, (unsigned long long)name_of(gpu));
     if (found >= 0)
-      return TT_FAIL(ncclInvalidUsage, "%s: ranks %d and %d are on this device; add the attribute rank", where, found,
-                     gpu->gpu.rank);
+      return TT_FAIL(ncclInvalidUsage, "%s: ranks %d and %d are on this device; let the attribute rank name one", where,
+                     found, gpu->gpu.rank);
     found = gpu->gpu.rank;
   }
   *rank = found;
   if (found >= 0) return ncclSuccess;
-  if (named >= 0)
-    return TT_FAIL(ncclInvalidUsage, "%s: rank %d is not on this machine; remove rank so that dev counts", where,
-                   named);
   return TT_FAIL(ncclInvalidUsage, "%s: no rank is on device 0x%llx of this machine; name the device of one", where,
                  (unsigned long long)dev);
 }

@@ -187,6 +187,13 @@ START_TEST(made_by_hand)
                 alone, graphs);
   ck_assert_int_eq(graphs[TT_GRAPH_RING]->nets[1], TT_GRAPH_NO_NET);
   free_all(graphs);
+  /* Written by another machine: its ranks are not here, but its devices are. */
+  expect_parsed(BEGIN GRAPH("0", "4", "0", "1") "<channel><gpu dev=\"1\" rank=\"9\"/><gpu dev=\"0\" rank=\"8\"/>"
+                                                "<gpu dev=\"2\" rank=\"10\"/><gpu dev=\"3\"/></channel>" END,
+                alone, graphs);
+  static const int32_t by_device[] = {1, 0, 2, 3};
+  ck_assert_mem_eq(graphs[TT_GRAPH_RING]->ranks, by_device, sizeof(by_device));
+  free_all(graphs);
   /* The head of NVLS may have others behind it. */
   expect_parsed(
       BEGIN GRAPH("3", "5", "0", "1") "<channel><gpu dev=\"2\"/><gpu dev=\"1\"/><gpu dev=\"1\"/></channel>" END, alone,
@@ -279,7 +286,8 @@ START_TEST(ranks_that_share_a_device)
       parse(BEGIN GRAPH("0", "4", "0", "1") "<channel><gpu dev=\"0\" rank=\"1\"/><gpu dev=\"0\"/></channel>" END, t,
             graphs),
       ncclInvalidUsage);
-  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "ranks 0 and 1 are on this device; add the attribute rank"));
+  ck_assert_ptr_nonnull(
+      strstr(tt_log_thread_error(), "ranks 0 and 1 are on this device; let the attribute rank name one"));
   tt_topology_free(t);
 }
 END_TEST
@@ -318,7 +326,7 @@ static const struct {
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"\"/>", "dev must be a hexadecimal number"},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"33333333333333333\"/>", "dev must be a hexadecimal number"},
     {"<gpu dev=\"0x3\"/>", "<gpu rank=\"3\"/>", "file:3: <gpu> has no attribute dev; add it"},
-    {"<gpu dev=\"0x3\"/>", "<gpu dev=\"3\" rank=\"9\"/>", "rank 9 is not on this machine; remove rank"},
+    {"<gpu dev=\"0x3\"/>", "<gpu dev=\"4\" rank=\"9\"/>", "no rank is on device 0x4 of this machine"},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"3\" rank=\"-1\"/>", "rank is \"-1\""},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"2\" rank=\"3\"/>", "rank 3 is on device 0x3 here; correct one of both"},
     {"<gpu dev=\"0x3\"/>", "<gpu dev=\"0\"/>", "file:3: <gpu dev=\"0\">: the channel visits rank 0 twice"},
