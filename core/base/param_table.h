@@ -30,7 +30,7 @@ TT_PARAM(NCCL_NET_SHARED_COMMS,        BOOL, 1, 0, 1, true, "1: connections with
 TT_PARAM(TUTTI_NET_POOL_SLOTS,         INT, 64, 1, 65536, false, "slots of a pool for each network device and direction, of which as many are allocated as are used at the same time")
 TT_PARAM(NCCL_COLLNET_ENABLE,          BOOL, 0, 0, 1, true, "1: a collnet plugin may reduce in the network; overrides the collnetEnable member of a communicator's config")
 TT_PARAM(NCCL_COLLNET_NODE_THRESHOLD,  INT, 2, 0, 1000000, true, "hosts from which on a collnet plugin is used, unless NCCL_ALGO names a CollNet algorithm")
-TT_PARAM(NCCL_SHM_DISABLE,             BOOL, 0, 0, 1, true, "1: never share memory between ranks of a host")
+TT_PARAM(NCCL_SHM_DISABLE,             BOOL, 0, 0, 1, true, "1: ranks of a host do not connect by shared memory; one that sends through another to a NIC shares memory with that all the same (NCCL_PXN_DISABLE)")
 TT_PARAM(NCCL_P2P_DISABLE,             BOOL, 0, 0, 1, true, "1: devices never use each other's memory directly")
 TT_PARAM(NCCL_P2P_LEVEL,               STRING, 0, 0, 0, true, "farthest path on which GPUs use each other's memory directly: a type from LOC to SYS, or 0 to 5; unset: by the machine")
 TT_PARAM(NCCL_P2P_READ_ENABLE,         INT, -2, -2, 1, true, "0, 1: whether the topology says of GPUs that they read each other's memory, rather than write it; -2: by the machine. The CUDA device writes")

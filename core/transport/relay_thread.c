@@ -18,7 +18,7 @@
  * the thread go on by itself. */
 #define SETTLE_MS 50
 /* How often a relay without a communicator looks whether its users live. */
-#define LOOK_NS 1000000000u
+#define LOOK_NS 500000000u
 /* So long a process that exits waits for its relays. */
 #define EXIT_MS 5000
 

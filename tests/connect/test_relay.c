@@ -446,6 +446,44 @@ START_TEST(relay_first_with_a_pool)
 }
 END_TEST
 
+/* The user dies without a word after its relay has ended. */
+static void after_the_relay(struct rank *rank)
+{
+  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
+  if (rank->rank != 1) RANK_CHECK(rank, pass_on(rank, 5));
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  rank->abort = rank->rank == 2;
+  if (rank->rank == 2) return;
+  RANK_CHECK(rank, await_turn(rank->rank == 0));
+  if (rank->rank == 0) _exit(7);
+  rank_close(rank);
+  atomic_store(&shared->turn, 1);
+  exit(0); /* says so if it gives up */
+}
+
+START_TEST(dead_user)
+{
+  char file[] = "/tmp/tutti-relay-XXXXXX", text[1 << 14] = "";
+  int fd = mkstemp(file), statuses[3];
+  ck_assert_int_ge(fd, 0);
+  use_counting();
+  set_env("NCCL_DEBUG", "WARN");
+  set_env("NCCL_DEBUG_FILE", file);
+  tt_log_reset();
+  shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(shared, MAP_FAILED);
+  world_run_processes(3, after_the_relay, statuses);
+  ck_assert_int_eq(statuses[0], 7);
+  ck_assert_int_eq(statuses[1], 0);
+  ssize_t bytes = pread(fd, text, sizeof(text) - 1, 0);
+  close(fd);
+  unlink(file);
+  munmap(shared, sizeof(*shared));
+  ck_assert_int_ge(bytes, 0);
+  ck_assert_msg(!strstr(text, "still send through it"), "%s", text);
+}
+END_TEST
+
 void add_relay(Suite *suite)
 {
   TCase *tc = tcase_create("relay");
@@ -457,6 +495,7 @@ void add_relay(Suite *suite)
   tcase_add_test(tc, dying_relay_with_a_pool);
   tcase_add_test(tc, aborted_relay_with_a_pool);
   tcase_add_test(tc, relay_first_with_a_pool);
+  tcase_add_test(tc, dead_user);
   tcase_add_test(tc, failing_network);
   tcase_add_test(tc, refusing_relay);
   tcase_add_test(tc, dead_relay);
