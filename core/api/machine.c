@@ -103,21 +103,13 @@ out:
   return result;
 }
 
-static struct tt_tree place(const struct tt_joined *joined, int channel, int rank)
-{
-  struct tt_join_tree from = tt_join_tree_place(joined, channel, rank);
-  return (struct tt_tree){.up = from.up, .down = {from.down[0], from.down[1], from.down[2]}};
-}
-
-/* A channel's two trees are joined as two channels, of which the second may have been one too many. */
+/* This rank's places in both trees of each channel. */
 static ncclResult_t plant(struct tt_machine *machine, int nways)
 {
-  const struct tt_joined *joined = machine->joined;
   TT_TRY(TT_CALLOC(&machine->trees, 2 * (size_t)nways));
-  for (int c = 0; c < nways; c++) {
-    int second = nways + c < joined->nchannels ? nways + c : c;
-    machine->trees[c] = place(joined, c, machine->rank);
-    machine->trees[nways + c] = place(joined, second, machine->rank);
+  for (int i = 0; i < 2 * nways; i++) {
+    struct tt_join_tree place = tt_join_twin_place(machine->joined, i % nways, i / nways, machine->rank);
+    machine->trees[i] = (struct tt_tree){.up = place.up, .down = {place.down[0], place.down[1], place.down[2]}};
   }
   return ncclSuccess;
 }

@@ -12,8 +12,9 @@
 
 const char *sysfs_path(const struct sysfs *s, const char *path)
 {
-  static char text[4096];
-  snprintf(text, sizeof(text), "%s/%s", s->root, path);
+  static char text[sizeof(s->root) + 4096];
+  const int wrote = snprintf(text, sizeof(text), "%s/%s", s->root, path);
+  ck_assert_int_lt(wrote, (int)sizeof(text));
   return text;
 }
 

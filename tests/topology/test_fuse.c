@@ -207,9 +207,9 @@ START_TEST(hidden_bridge)
   fuse(fused, xml = parse(text));
   tt_xml_free(xml);
   got = pack(fused);
-  const char *first = strstr(got, "0000:02:00.0");
-  ck_assert_ptr_nonnull(first);
-  ck_assert_ptr_null(strstr(first + 1, "0000:02:00.0"));
+  int times = 0;
+  for (const char *at = got; (at = strstr(at, "0000:02:00.0")) != NULL; at++) times++;
+  ck_assert_int_eq(times, 1);
   free(got);
   tt_xml_free(fused);
 }
