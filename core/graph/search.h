@@ -14,7 +14,7 @@ struct tt_graph_rules {
   int cross_nic; /* whether a ring may leave a machine by another NIC than it came: 0 never, 1 always, 2 if better */
   bool scatter_nets;  /* with several hosts: GPUs take turns in the order of NETs, so that hosts do, too */
   bool rail_per_host; /* NICs in the same slot of different hosts are on one rail */
-  bool collnet;       /* a plugin reduces in the network: look for its graphs */
+  bool collnet;       /* a plugin reduces in the network: look for its graphs, where a network is */
   bool nvls;          /* multicast works: look for NVLS heads */
 };
 

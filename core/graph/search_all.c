@@ -55,7 +55,8 @@ ncclResult_t tt_graph_search_all(const struct tt_topology *t, const struct tt_gr
                                        .max_channels = heads ? TT_MIN(count, ngpus) : count,
                                        .rules = *rules};
     struct tt_graph_record *record = records ? &records[kind] : NULL;
-    const bool wanted = kind == TT_GRAPH_NVLS ? rules->nvls : kind < TT_GRAPH_COLLNET_CHAIN || rules->collnet;
+    const bool wanted =
+        kind == TT_GRAPH_NVLS ? rules->nvls : kind < TT_GRAPH_COLLNET_CHAIN || (rules->collnet && t->inter);
     if (record) *record = (struct tt_graph_record){0};
     if (wanted)
       TT_TRY_GOTO(tt_graph_search(t, &request, &graphs[kind], record), result, failed);

@@ -5,5 +5,6 @@
 #include <check.h>
 
 Suite *suite_file(void);
+Suite *suite_search(void);
 
 #endif

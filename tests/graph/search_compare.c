@@ -74,8 +74,8 @@ static void show(const char *whose, const struct tt_graph *g, const struct tt_gr
          g->cross_nic, g->nchannels, (double)g->bandwidth_intra, (double)g->bandwidth_inter,
          tt_topology_name_path(g->type_intra), tt_topology_name_path(g->type_inter), g->same_channels);
   if (record)
-    printf("  attempts %d spared %d cut %d visits %d%s", record->attempts, record->spared, record->cut_short, record->visits,
-           record->out_of_visits ? " out" : "");
+    printf("  attempts %d spared %d cut %d visits %d%s", record->attempts, record->spared, record->cut_short,
+           record->visits, record->out_of_visits ? " out" : "");
   printf("\n");
   for (int c = 0; c < g->nchannels && verbose > 1; c++) {
     printf("      %2d: %llx |", c, (unsigned long long)g->nets[2 * c]);
