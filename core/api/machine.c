@@ -6,10 +6,10 @@
 #include "base/check.h"
 #include "base/param.h"
 #include "graph/file.h"
+#include "graph/find.h"
 #include "graph/join_exchange.h"
 #include "graph/join_log.h"
 #include "graph/log.h"
-#include "graph/search.h"
 #include "topology/log.h"
 
 static void end_machine(struct ncclComm *comm)
@@ -27,21 +27,6 @@ static void end_programs(struct ncclComm *comm)
 {
   tt_programs_destroy(comm->programs);
   comm->programs = NULL;
-}
-
-/* Graphs of the user's file take the places of those that were found. */
-static ncclResult_t load(struct tt_machine *machine, const struct tt_graph_rules *rules)
-{
-  const char *path = tt_param_string(TT_PARAM_NCCL_GRAPH_FILE);
-  struct tt_graph *loaded[TT_GRAPH_KINDS];
-  if (path == NULL) return ncclSuccess;
-  TT_TRY(tt_graph_read(path, machine->topology, rules->cross_nic, loaded));
-  for (int k = 0; k < TT_GRAPH_KINDS; k++) {
-    if (loaded[k] == NULL) continue;
-    tt_graph_free(machine->graphs[k]);
-    machine->graphs[k] = loaded[k];
-  }
-  return ncclSuccess;
 }
 
 /* A file that cannot be written is no reason to run nothing. */
@@ -68,8 +53,8 @@ static ncclResult_t search(struct ncclComm *comm, const struct tt_xml *xml, cons
   TT_TRY(tt_topology_create(xml, &rules, comm->rank, comm->nranks, &machine->topology));
   machine->gpu = tt_topology_gpu_of_rank(machine->topology, comm->rank);
   tt_topology_log(machine->topology);
-  TT_TRY(tt_graph_search_all(machine->topology, &graph_rules, machine->graphs, NULL));
-  TT_TRY(load(machine, &graph_rules));
+  TT_TRY(tt_graph_find(tt_param_string(TT_PARAM_NCCL_GRAPH_FILE), machine->topology, &graph_rules, machine->graphs,
+                       NULL, NULL));
   for (int k = 0; k < TT_GRAPH_KINDS; k++)
     if (machine->graphs[k] != NULL) tt_graph_log(machine->topology, machine->graphs[k]);
   dump(comm);

@@ -53,6 +53,9 @@ def main():
             status, said = attempt(folder, program, device, **wrong)
             assert status == 1, said
             assert any(l.startswith("FAIL") and line in l for l in said.splitlines()), (line, said)
+        bare = [TOPO[0].replace("\033[4m", "").replace("\033[0m", "").replace("\tGPU1", "")] + TOPO[1:]
+        status, said = attempt(folder, program, device, topo=bare)  # a header without colours, as of a single GPU
+        assert status == 0, said
         status, said = attempt(folder, program, "host")
         assert status == 77 and "SKIP topology: TUTTI_DEVICE asks for the host" in said, said
     print("gpu_topology tells machines that agree from those that do not")

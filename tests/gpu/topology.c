@@ -226,13 +226,14 @@ static bool is_same(const struct tt_path *path, const char *word)
   return strcmp(word, tt_topology_name_path((enum tt_path_type)path->type)) == 0;
 }
 
-/* A row is a name and a word for each GPU, in the order of nvidia-smi's numbers. */
+/* A row is a name and a word for each GPU, in the order of nvidia-smi's numbers. The header begins with a blank. */
 static void compare_row(const struct tt_topology *t, char *line)
 {
   char *words[64], *save;
   int nwords = 0, row = -1;
+  if (strncmp(line, "GPU", 3) != 0) return;
   for (char *w = strtok_r(line, " \t", &save); w && nwords < 64; w = strtok_r(NULL, " \t", &save)) words[nwords++] = w;
-  if (nwords < 2 || sscanf(words[0], "GPU%d", &row) != 1 || strncmp(words[1], "GPU", 3) == 0) return;
+  if (nwords < 2 || sscanf(words[0], "GPU%d", &row) != 1) return;
   for (int a = 0; a < ngpus; a++) {
     for (int b = 0; smi_index[a] == row && b < ngpus; b++) {
       int from = tt_topology_gpu_of_rank(t, a), to = tt_topology_gpu_of_rank(t, b);
