@@ -17,6 +17,8 @@
 /* Communicators usually end on all ranks at the same time: so long a relay waits for its users to close before it lets
  * the thread go on by itself. */
 #define SETTLE_MS 50
+/* One that was aborted ends at once, unless it is in a call of the plugin, or waits for a stopped process. */
+#define QUIT_MS 500
 /* How often a relay without a communicator looks whether its users live. */
 #define LOOK_NS 500000000u
 /* So long a process that exits waits for its relays. */
@@ -183,7 +185,7 @@ static void at_exit(void)
   pthread_mutex_lock(&lock);
   reap(tt_deadline_in_ms(EXIT_MS));
   for (struct tt_relay *relay = lingering; relay; relay = relay->next)
-    if (relay->process == getpid())
+    if (relay->process == getpid() && !relay->quit)
       TT_WARN(
           "rank %d ends although other ranks still send through it: destroy the communicator on all ranks before one "
           "of their processes exits",
@@ -212,7 +214,7 @@ void tt_relay_end(struct tt_relay *relay, bool aborted)
   relay->quit = aborted;
   bool running = relay->running;
   if (running) tt_doorbell_ring(relay->bell);
-  bool ended = !running || aborted || wait_ended(relay, tt_deadline_in_ms(SETTLE_MS));
+  bool ended = !running || wait_ended(relay, tt_deadline_in_ms(aborted ? QUIT_MS : SETTLE_MS));
   pthread_mutex_unlock(&relay->lock);
   if (!ended) {
     tt_resources_share(relay->resources);

@@ -39,6 +39,7 @@ EXPORT void counting_read(struct counting *out, int clear)
                                .most_listens = counts.listens,
                                .most_sends = counts.sends,
                                .most_recvs = counts.recvs,
+                               .held = counts.held,
                                .registered = counts.registered,
                                .most_registered = counts.registered};
   }
@@ -140,10 +141,24 @@ static ncclResult_t dereg_mr(void *comm, void *mhandle)
   return result;
 }
 
+static int hold;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
+
+EXPORT void counting_hold(int held)
+{
+  pthread_mutex_lock(&lock);
+  hold = held;
+  pthread_cond_broadcast(&let_go);
+  pthread_mutex_unlock(&lock);
+}
+
 static int may_send(void)
 {
   const char *most = getenv("COUNTING_SENDS");
   pthread_mutex_lock(&lock);
+  counts.held++;
+  while (hold) pthread_cond_wait(&let_go, &lock);
+  counts.held--;
   int may = !most || counts.isends < atoi(most);
   pthread_mutex_unlock(&lock);
   return may;

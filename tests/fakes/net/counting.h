@@ -16,8 +16,11 @@ struct counting {
   int largest;                              /* buffers of one irecv */
   int listened[COUNTING_DEVICES];           /* comms ever, by device */
   int connected[COUNTING_DEVICES];
+  int held; /* calls that wait in isend now */
 };
 /* Reads the counts; `clear` begins anew, but for what is open now. */
 typedef void counting_read_fn(struct counting *counts, int clear);
+/* "counting_hold": isend does not return while `hold` is 1. */
+typedef void counting_hold_fn(int hold);
 
 #endif
