@@ -1,10 +1,11 @@
 /* Compares the channels that Tutti finds on published machines with those that NCCL finds there.
  *
- *     graph_search_compare [-v] DIRECTORY   all NAME.expected.txt that have a NAME.xml; exit status 77: there is none
+ *     graph_search_compare [-v] [-q] DIRECTORY   all NAME.expected.txt that have a NAME.xml; exit status 77: none
  *
  * Of each graph, the bandwidth of all channels must be as high, between GPUs and to NETs, and no path of a farther
  * type. Prints a line a machine: how many graphs are equal, better and worse, how many channels are the same in the
- * same order, and the time of a search of all kinds. -v shows the graphs that differ, -vv their channels. */
+ * same order, and the time of a search of all kinds. -v shows the graphs that differ, -vv their channels.
+ * -q: each machine only as one of two, with no variable set. */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct tally {
 };
 
 static int verbose;
+static bool quick;
 static double times[4096];
 static int ntimes;
 
@@ -105,7 +107,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {NULL};
   struct tt_graph_record records[TT_GRAPH_KINDS];
   struct tt_graph_rules rules;
-  if (!s->graphs[TT_GRAPH_RING]) return;
+  if (!s->graphs[TT_GRAPH_RING] || (quick && (s->nodes != 2 || *s->name))) return;
   struct tt_topology *t = make(file, s, &rules);
   if (!t) exit(2);
   double begin = now();
@@ -167,13 +169,19 @@ static int by_time(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-  if (argc > 1 && argv[1][0] == '-') verbose = (int)strlen(argv[1]) - 1;
+  int options = 1;
+  for (; options < argc && argv[options][0] == '-'; options++) {
+    if (argv[options][1] == 'q')
+      quick = true;
+    else
+      verbose = (int)strlen(argv[options]) - 1;
+  }
   const char *directory = getenv("TUTTI_TOPOLOGIES");
   if (!directory) directory = argv[argc - 1];
   char pattern[4096];
   glob_t found;
   snprintf(pattern, sizeof(pattern), "%s/*.expected.txt", directory);
-  if (argc < 2 + (verbose > 0) || glob(pattern, 0, NULL, &found) != 0) {
+  if (argc < options + 1 || glob(pattern, 0, NULL, &found) != 0) {
     printf("SKIP: no machines in %s\n", directory);
     return 77;
   }
