@@ -16,7 +16,7 @@
 #include "join_expected.h"
 
 struct tally {
-  int graphs, equal, better, worse, channels, same;
+  int graphs, equal, better, worse, identical, channels, same;
   double milliseconds; /* of the slowest section */
 };
 
@@ -128,6 +128,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
     bool identical = same == theirs->nchannels && graphs[k]->nchannels == same && result == 0 &&
                      graphs[k]->pattern == theirs->pattern && graphs[k]->cross_nic == theirs->cross_nic &&
                      graphs[k]->same_channels == theirs->same_channels;
+    tally->identical += identical;
     if (identical || !verbose) continue;
     printf("  nodes=%d %s=%s %s\n", s->nodes, s->name, s->value,
            result < 0   ? "WORSE"
@@ -154,10 +155,10 @@ static bool compare_machine(const char *expected)
   printf("%-42.*s %2d graphs  %2d equal  %2d better  %2d worse  %4d of %4d channels the same  %6.2f ms  %s\n",
          (int)(stem - (name - expected)), name, tally.graphs, tally.equal, tally.better, tally.worse, tally.same,
          tally.channels, tally.milliseconds,
-         tally.worse > 0                ? "WORSE"
-         : tally.graphs == 0            ? "refused by both"
-         : tally.same == tally.channels ? "identical"
-                                        : "as good");
+         tally.worse > 0                   ? "WORSE"
+         : tally.graphs == 0               ? "refused by both"
+         : tally.identical == tally.graphs ? "identical"
+                                           : "as good");
   return tally.worse == 0;
 }
 

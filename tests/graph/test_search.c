@@ -111,6 +111,7 @@ START_TEST(switches)
          "0 x 0/0");
   expect(machine_hgx(90, 18), NULL, 1, "12 x 30/30 NVL/PIX: 0 1 2 3 4 5 6 7", NULL, "8 x 40/60 NVL/PIX: 0");
   expect(machine_hgx(100, 18), NULL, 1, "16 x 45/45 NVL/PIX: 0 1 2 3 4 5 6 7", NULL, "8 x 80/90 NVL/PIX: 0");
+  expect(machine_hgx(100, 11), NULL, 1, "11 x 40/40 NVL/PIX: 0 1 2 3 4 5 6 7", NULL, NULL); /* many: not doubled */
   expect(machine_hgx(80, 12), NULL, 2, "8 x 24/24 NVL/PXN: 0 7 6 5 4 3 2 1", "8 x 24/24 NVL/PHB: 0 1 2 3 4 5 6 7",
          "0 x 0/0");
   expect(machine_hgx(90, 18), NULL, 2, "8 x 24/24 NVL/PXN: 0 7 6 5 4 3 2 1", "8 x 48/24 NVL/PIX: 0 1 2 3 4 5 6 7",
@@ -141,6 +142,7 @@ START_TEST(trays)
 {
   struct tt_graph_rules rules = tt_graph_rules_default();
   struct tt_graph *graphs[TT_GRAPH_KINDS];
+  expect(machine_trays(2), NULL, 1, "16 x 45/45 NVL/PIX: 0 1 2 3", "16 x 50/50 NVL/PIX: 0 1 2 3", NULL);
   expect(machine_trays(4), NULL, 1, "16 x 45/45 NVL/PIX: 0 1 2 3 4 5 6 7", NULL, "8 x 80/90 NVL/PIX: 0");
   char *text = machine_trays(4);
   struct tt_topology *t = seen_by(text, 0, 2);
@@ -153,16 +155,71 @@ START_TEST(trays)
 }
 END_TEST
 
+/* Two NICs for the GPU of each host: channels use one of each before the second of any, if they are to. */
+START_TEST(scattered_nets)
+{
+  static const int wanted[2][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}};
+  struct tt_graph *graphs[TT_GRAPH_KINDS];
+  struct tt_graph_rules rules = tt_graph_rules_default();
+  struct machine m;
+  machine_begin(&m);
+  for (int h = 0; h < 2; h++) {
+    machine_cpu(&m, h, 0, "amd");
+    machine_bridge(&m, 5, 16);
+    machine_gpu(&m, h, 90, "s*18");
+    machine_net(&m, 2 * h, 50, true);
+    machine_net(&m, 2 * h + 1, 50, true);
+  }
+  char *text = machine_end(&m);
+  struct tt_topology *t = seen_by(text, 0, 2);
+  for (int scatter = 0; scatter < 2; scatter++) {
+    rules.scatter_nets = scatter;
+    rules.cross_nic = 1;
+    search(t, &rules, graphs);
+    ck_assert_int_eq(graphs[TT_GRAPH_RING]->nchannels, 4);
+    for (int c = 0; c < 4; c++) ck_assert_int_eq(graphs[TT_GRAPH_RING]->nets[2 * c] & 0xff, wanted[scatter][c]);
+    free_all(graphs);
+  }
+  tt_topology_free(t);
+  free(text);
+}
+END_TEST
+
+/* NVLink to a POWER CPU, which has 60 GB/s, carries both what comes and what goes. */
+START_TEST(power)
+{
+  struct machine m;
+  machine_begin(&m);
+  machine_cpu(&m, 0, 0, "power");
+  machine_gpu(&m, 0, 70, "s*3");
+  machine_gpu(&m, 1, 70, "s*3");
+  char *text = machine_end(&m);
+  for (char *at = text; (at = strstr(at, "tclass=\"0x068000\"")); at++) at[strlen("tclass=\"0x06800")] = '1';
+  expect(text, NULL, 1, "2 x 15/15 NVL/PIX: 0 1", NULL, "0 x 0/0");
+}
+END_TEST
+
 /* NETs on one rail are as good as one; of different planes none goes with another. */
 START_TEST(rails_and_planes)
 {
   struct tt_graph_rules rules = tt_graph_rules_default();
+  rules.cross_nic = 0;
   expect(with_attribute(machine_hgx(90, 18), "rail=\"3\""), &rules, 2, "8 x 24/24 NVL/PIX: 0 7 6 5 4 3 2 1", NULL,
          NULL);
   rules.cross_nic = 1;
   expect(machine_hgx(90, 18), &rules, 2, "8 x 24/24 NVL/PIX: 0 7 6 5 4 3 2 1", NULL, NULL);
   expect(with_attribute(machine_hgx(90, 18), "plane=\"%d\""), &rules, 2, "8 x 24/24 NVL/PXN: 0 7 6 5 4 3 2 1", NULL,
          NULL);
+}
+END_TEST
+
+/* Two NETs on one port share it: there is room for a channel less. */
+START_TEST(shared_port)
+{
+  char *text = machine_hgx(90, 18), *guid = strstr(text, "guid=\"0x65\"");
+  ck_assert_ptr_nonnull(guid);
+  memcpy(guid, "guid=\"0x64\"", strlen("guid=\"0x64\""));
+  expect(text, NULL, 2, "7 x 24/24 NVL/PXN: 0 7 6 5 4 3 2 1", NULL, NULL);
 }
 END_TEST
 
@@ -181,6 +238,14 @@ START_TEST(collnet)
   search(t, &rules, graphs);
   ck_assert_str_eq(words(graphs[TT_GRAPH_COLLNET_CHAIN]), "8 x 48/24 NVL/PIX: 0 1 2 3 4 5 6 7");
   ck_assert_str_eq(words(graphs[TT_GRAPH_COLLNET_DIRECT]), "8 x 48/24 NVL/PIX: 0");
+  free_all(graphs);
+  tt_topology_free(t);
+  free(text);
+  text = machine_hgx(90, 18); /* NETs that do not */
+  t = seen_by(text, 0, 2);
+  search(t, &rules, graphs);
+  ck_assert_int_eq(graphs[TT_GRAPH_COLLNET_CHAIN]->nchannels, 0);
+  ck_assert_int_eq(graphs[TT_GRAPH_COLLNET_DIRECT]->nchannels, 0);
   free_all(graphs);
   tt_topology_free(t);
   free(text);
@@ -228,6 +293,53 @@ START_TEST(random_machines)
 }
 END_TEST
 
+static uint64_t mix(uint64_t digest, const void *data, size_t size)
+{
+  for (size_t i = 0; i < size; i++) digest = (digest ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
+  return digest;
+}
+
+static uint64_t mix_graphs(uint64_t digest, const struct tt_topology *t, const struct tt_graph_rules *rules)
+{
+  struct tt_graph *graphs[TT_GRAPH_KINDS];
+  search(t, rules, graphs);
+  for (int k = 0; k < TT_GRAPH_KINDS; k++) {
+    const struct tt_graph *g = graphs[k];
+    const int32_t numbers[] = {g->pattern,
+                               g->cross_nic,
+                               g->nchannels,
+                               g->same_channels,
+                               (int32_t)(g->bandwidth_intra * 1000.0f + 0.5f),
+                               (int32_t)(g->bandwidth_inter * 1000.0f + 0.5f),
+                               (int32_t)g->type_intra,
+                               (int32_t)g->type_inter};
+    digest = mix(digest, numbers, sizeof(numbers));
+    digest = mix(digest, g->ranks, (size_t)g->nchannels * (size_t)g->nranks * sizeof(*g->ranks));
+    digest = mix(digest, g->nets, (size_t)g->nchannels * 2 * sizeof(*g->nets));
+  }
+  free_all(graphs);
+  return digest;
+}
+
+/* Ranks need not be of one build: what is found is the same with every compiler and option. Who means to change what is
+ * found looks at graph_search_compare first, and then puts the number right. */
+START_TEST(same_everywhere)
+{
+  uint64_t digest = UINT64_C(14695981039346656037);
+  for (int i = 0; i < 160; i++) {
+    struct tt_graph_rules rules = tt_graph_rules_default();
+    rules.cross_nic = 2 - i / 2 % 4 % 3;
+    rules.collnet = i % 3 == 0;
+    char *text = with_attribute(machine_random((unsigned)i + 100), i % 3 == 0 ? "coll=\"1\"" : "");
+    struct tt_topology *t = seen_by(text, 0, 1 + i % 2);
+    digest = mix_graphs(digest, t, &rules);
+    tt_topology_free(t);
+    free(text);
+  }
+  ck_assert_msg(digest == UINT64_C(0xe4cc8376576037), "digest 0x%llx", (unsigned long long)digest);
+}
+END_TEST
+
 /* All kinds in a thread whose stack holds little beside what the C library needs. */
 static void *search_in_thread(void *arg)
 {
@@ -271,7 +383,11 @@ Suite *suite_search(void)
   tcase_add_test(known, one_gpu);
   tcase_add_test(known, trays);
   tcase_add_test(known, rails_and_planes);
+  tcase_add_test(known, scattered_nets);
+  tcase_add_test(known, power);
+  tcase_add_test(known, shared_port);
   tcase_add_test(known, collnet);
+  tcase_add_test(known, same_everywhere);
   tcase_add_test(known, small_stack);
   tcase_set_timeout(known, 120);
   tcase_add_loop_test(random, random_machines, 0, 60);
