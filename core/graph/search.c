@@ -78,7 +78,7 @@ static ncclResult_t attempt(struct tt_progress *p)
   if (visits) *visits = most - TT_MAX(s->visits, 0);
   p->record.attempts++;
   p->record.cut_short += s->visits == 0;
-  p->record.visits += most - TT_MAX(s->visits, 0);
+  p->record.visits = s->made;
   return ncclSuccess;
 }
 

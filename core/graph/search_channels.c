@@ -153,6 +153,7 @@ static bool visit(struct tt_search *s)
 {
   if (s->visits <= 0) return false;
   s->visits--;
+  s->made++;
   return true;
 }
 

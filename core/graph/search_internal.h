@@ -73,6 +73,7 @@ struct tt_search {
   struct tt_channels now, best;
   uint64_t *visited; /* of each GPU: bit c is set while channel c goes over it */
   int visits;        /* left to this attempt; TT_PERFECT: nothing better can come */
+  int made;          /* visits of all attempts */
   ncclResult_t result;
 
   int *left;               /* of each link: thousandths of GB/s that are not taken */
