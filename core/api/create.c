@@ -287,6 +287,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   if (create->resources != NULL)
     TT_INFO(TT_INIT | TT_SHM, "comm %p rank %d %s its parent's memory", (void *)comm, comm->rank,
             share ? "shares" : "does not share, as another rank cannot,");
+  TT_TRY(tt_comm_at_end(comm, tt_machine_end));
   return make_env(comm, create, share, properties);
 }
 

@@ -12,9 +12,10 @@
 #include "graph/log.h"
 #include "topology/log.h"
 
-static void end_machine(struct ncclComm *comm)
+void tt_machine_end(struct ncclComm *comm)
 {
   struct tt_machine *machine = comm->machine;
+  if (machine == NULL) return;
   comm->machine = NULL;
   for (int k = 0; k < TT_GRAPH_KINDS; k++) tt_graph_free(machine->graphs[k]);
   tt_topology_free(machine->topology);
@@ -129,7 +130,6 @@ static ncclResult_t find(struct ncclComm *comm)
   TT_TRY(TT_CALLOC(&comm->machine, 1));
   comm->machine->rank = comm->rank;
   comm->machine->peers = comm->env->peers;
-  TT_TRY(tt_comm_at_end(comm, end_machine));
   ncclResult_t result = tt_machine_see(comm, &xml);
   if (result == ncclSuccess) result = tt_machine_ask_peers(comm, &peers);
   if (result == ncclSuccess) result = search(comm, xml, &peers);

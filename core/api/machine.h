@@ -24,5 +24,7 @@ struct tt_machine {
  * nnodes, local_ranks, rounds and programs; *most_local is the number of ranks on the fullest machine. One rank has no
  * machine, but the rest. Tells the transports their routes. */
 ncclResult_t tt_machine_find(struct ncclComm *comm, int *most_local);
+/* For tt_comm_at_end: after the connections, whose thread asks for routes until its end. */
+void tt_machine_end(struct ncclComm *comm);
 
 #endif

@@ -24,45 +24,69 @@ static int net_of_ring(const struct tt_machine *machine, int channel)
   return -1;
 }
 
-/* The NET of the rank that has the peer's place on this machine: then the peer's NIC is on the same rail. */
-static int net_of_rail(const struct tt_machine *machine, int peer, int channel)
+/* A NET, and the GPU whose rank sends to it. */
+struct way {
+  int net, gpu; /* net -1: there is none */
+};
+
+/* A rank's own way to a NET: through another GPU if its path goes there. */
+static struct way way_to(const struct tt_machine *machine, int net)
+{
+  return (struct way){net, net < 0 ? machine->gpu : tt_topology_owner_of_buffer(machine->topology, machine->gpu, net)};
+}
+
+/* The GPU of the rank that has the peer's place on this machine; -1: none. */
+static int gpu_in_place_of(const struct tt_machine *machine, int peer)
 {
   const struct tt_joined *joined = machine->joined;
   int node = joined->node[machine->rank], place = joined->local[peer];
   if (place >= joined->first[node + 1] - joined->first[node]) return -1;
-  int gpu = tt_topology_gpu_of_rank(machine->topology, joined->members[joined->first[node] + place]);
-  return gpu < 0 ? -1 : tt_topology_net_of_gpu(machine->topology, gpu, channel);
+  return tt_topology_gpu_of_rank(machine->topology, joined->members[joined->first[node] + place]);
 }
 
-static bool is_pxn(const struct tt_machine *machine, int net)
+/* The way by the NIC of the rank that has the peer's place, which is on the peer's rail: if NVLink leads to that rank's
+ * GPU, which then sends; or if rails may not be changed, whatever the way. */
+static struct way way_by_rail(const struct tt_machine *machine, int peer, int channel)
 {
-  return tt_topology_path_between(machine->topology, TT_NODE_GPU, machine->gpu, TT_NODE_NET, net)->type == TT_PATH_PXN;
+  const struct tt_topology *t = machine->topology;
+  const int gpu = gpu_in_place_of(machine, peer);
+  if (gpu < 0 || gpu == machine->gpu) return (struct way){-1, machine->gpu};
+  const struct way own = way_to(machine, tt_topology_net_of_gpu(t, gpu, channel));
+  if (own.net < 0 || own.gpu == gpu || tt_param_int(TT_PARAM_NCCL_CROSS_NIC) == 0) return own;
+  const bool near = tt_topology_path_between(t, TT_NODE_GPU, gpu, TT_NODE_NET, own.net)->type <= TT_PATH_PXB;
+  const bool linked = tt_topology_path_between(t, TT_NODE_GPU, machine->gpu, TT_NODE_GPU, gpu)->type <= TT_PATH_NVL;
+  if (t->rules.pxn && near && linked) return (struct way){own.net, gpu};
+  return (struct way){-1, machine->gpu};
 }
 
 /* Level 0: the rank's own NIC, and never through another rank. 1: its own, by the path that the topology has. 2: the
- * NIC on the peer's rail, if another rank brings the data there. */
-static int net_of_peer(const struct tt_machine *machine, int peer, int channel, bool send, int64_t level)
+ * NIC on the peer's rail, if there is a way. */
+static struct way way_to_peer(const struct tt_machine *machine, int peer, int channel, bool send)
 {
-  int own = tt_topology_net_of_gpu(machine->topology, machine->gpu, channel);
-  if (!send || level < 2) return own;
-  int rail = net_of_rail(machine, peer, channel);
-  return rail >= 0 && is_pxn(machine, rail) ? rail : own;
+  const int64_t level = tt_param_int(TT_PARAM_NCCL_P2P_PXN_LEVEL);
+  const int net = tt_topology_net_of_gpu(machine->topology, machine->gpu, channel);
+  if (!send || level == 0) return (struct way){net, machine->gpu};
+  if (level >= 2) {
+    struct way rail = way_by_rail(machine, peer, channel);
+    if (rail.net >= 0) return rail;
+  }
+  return way_to(machine, net);
 }
 
 bool tt_machine_route(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route)
 {
   const struct tt_machine *machine = routes;
   const struct tt_topology *t = machine->topology;
-  const bool to_peer = tt_connect_index_point_to_point(index);
-  const int64_t level = tt_param_int(TT_PARAM_NCCL_P2P_PXN_LEVEL);
-  int net = to_peer ? net_of_peer(machine, peer, channel, send, level) : net_of_ring(machine, channel);
-  if (net < 0) net = tt_topology_net_of_gpu(t, machine->gpu, channel);
-  if (net < 0) return false;
-  route->device = tt_detect_net_device(&machine->detected, t->nodes[tt_topology_node(t, TT_NODE_NET, net)].net.dev);
-  route->rank = machine->rank;
-  if (!send || (to_peer && level == 0) || !is_pxn(machine, net)) return true;
-  int owner = tt_topology_owner_of_buffer(t, machine->gpu, net);
-  route->rank = t->nodes[tt_topology_node(t, TT_NODE_GPU, owner)].gpu.rank;
+  struct way way;
+  if (tt_connect_index_point_to_point(index)) {
+    way = way_to_peer(machine, peer, channel, send);
+  } else {
+    way = way_to(machine, net_of_ring(machine, channel));
+    if (way.net < 0) way = way_to(machine, tt_topology_net_of_gpu(t, machine->gpu, channel));
+  }
+  if (way.net < 0) return false;
+  route->device = tt_detect_net_device(&machine->detected, t->nodes[tt_topology_node(t, TT_NODE_NET, way.net)].net.dev);
+  route->rank = send ? t->nodes[tt_topology_node(t, TT_NODE_GPU, way.gpu)].gpu.rank : machine->rank;
   return true;
 }
 
