@@ -1,6 +1,7 @@
 /* What a rank tells of itself for detection, and what the ranks of a host see together. */
 #include "api/machine_internal.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 /* No rank tells more of its machine than this. */
 #define MOST_TEXT ((size_t)16 << 20)
 
+/* The devices that the plugin began with. */
 static ncclResult_t describe_nets(const struct ncclComm *comm, struct tt_detect_net **out, int *count)
 {
   int ndev = 0;
@@ -28,22 +30,9 @@ static ncclResult_t describe_nets(const struct ncclComm *comm, struct tt_detect_
       free(nets);
       return result;
     }
-    nets[d] = (struct tt_detect_net){
-        .name = p.name,
-        .pci_path = p.pciPath,
-        .dev = d,
-        .port = p.port,
-        .speed = p.speed,
-        .maxconn = p.maxComms,
-        .rail = p.railId == NCCL_NET_ID_UNDEF ? -1 : p.railId,
-        .plane = p.planeId == NCCL_NET_ID_UNDEF ? -1 : p.planeId,
-        .guid = p.guid,
-        .latency = p.latency,
-        .gdr = (p.ptrSupport & (NCCL_PTR_CUDA | NCCL_PTR_DMABUF)) != 0,
-    };
+    if (!tt_machine_is_fused(comm->net, &p, d)) nets[(*count)++] = tt_machine_describe_net(&p, d);
   }
   *out = nets;
-  *count = ndev;
   return ncclSuccess;
 }
 
@@ -59,7 +48,49 @@ static ncclResult_t describe_device(const struct ncclComm *comm, struct tt_devic
   return ncclSuccess;
 }
 
-static ncclResult_t detect(struct ncclComm *comm, struct tt_xml **xml)
+/* What a rank tells the others of its host: the network devices that it has fused, and its machine without these, as
+ * text behind them. */
+struct telling {
+  int32_t nfused;
+  uint32_t bytes; /* of the text */
+};
+
+static ncclResult_t tell(const struct tt_xml *machine, const struct tt_machine_fused *fused, int nfused, char **told,
+                         size_t *bytes)
+{
+  char *text;
+  size_t length, head = sizeof(struct telling), list = (size_t)nfused * sizeof(*fused);
+  TT_TRY(tt_topology_pack(machine, &text, &length));
+  const struct telling telling = {.nfused = nfused, .bytes = (uint32_t)length};
+  *bytes = head + list + length;
+  ncclResult_t result = TT_CALLOC(told, *bytes);
+  if (result == ncclSuccess) {
+    memcpy(*told, &telling, head);
+    if (nfused > 0) memcpy(*told + head, fused, list);
+    memcpy(*told + head + list, text, length);
+  }
+  free(text);
+  return result;
+}
+
+/* The text in what a rank told, and a copy of its list. */
+static ncclResult_t hear(const unsigned char *told, size_t bytes, int rank, struct tt_machine_fused **fused,
+                         int *nfused, const char **text, size_t *length)
+{
+  struct telling telling = {.nfused = -1};
+  if (bytes >= sizeof(telling)) memcpy(&telling, told, sizeof(telling));
+  const size_t list = telling.nfused < 0 ? bytes : (size_t)telling.nfused * sizeof(**fused);
+  if (sizeof(telling) + list + telling.bytes != bytes)
+    return TT_FAIL(ncclInternalError, "rank %d told of its machine in %zu bytes that are no such message", rank, bytes);
+  TT_TRY(TT_CALLOC(fused, (size_t)telling.nfused + 1));
+  *nfused = telling.nfused;
+  if (list > 0) memcpy(*fused, told + sizeof(telling), list);
+  *text = (const char *)told + sizeof(telling) + list;
+  *length = telling.bytes;
+  return ncclSuccess;
+}
+
+static ncclResult_t detect(struct ncclComm *comm, struct tt_xml **xml, struct tt_machine_fused **fused, int *nfused)
 {
   struct tt_detect_net *nets;
   struct tt_device_gpu device = {0};
@@ -73,6 +104,8 @@ static ncclResult_t detect(struct ncclComm *comm, struct tt_xml **xml)
   TT_TRY(describe_nets(comm, &nets, &request.nnets));
   request.nets = nets;
   ncclResult_t result = tt_topology_detect(&request, xml, &comm->machine->detected);
+  if (result == ncclSuccess && !comm->machine->detected.nets_stand_in)
+    result = tt_machine_fuse_nets(comm, *xml, nets, request.nnets, fused, nfused);
   free(nets);
   return result;
 }
@@ -93,19 +126,42 @@ static ncclResult_t local_ranks(const struct ncclComm *comm, int **out, int *cou
   return ncclSuccess;
 }
 
-/* One machine of the texts of `nlocal` ranks. */
-static ncclResult_t fuse(const int *ranks, int nlocal, const unsigned char *texts, const size_t *offsets,
-                         struct tt_xml **machine)
+/* What `nlocal` ranks told, put together: their machine, and each one's fused devices. */
+struct heard {
+  const int *ranks;
+  int nlocal, me;
+  struct tt_machine_fused **fused;
+  int *nfused;
+};
+
+static ncclResult_t make_heard(struct heard *heard)
+{
+  TT_TRY(TT_CALLOC(&heard->fused, (size_t)heard->nlocal));
+  return TT_CALLOC(&heard->nfused, (size_t)heard->nlocal);
+}
+
+static void free_heard(struct heard *heard)
+{
+  for (int i = 0; i < heard->nlocal && heard->fused != NULL; i++) free(heard->fused[i]);
+  free(heard->fused);
+  free(heard->nfused);
+}
+
+static ncclResult_t fuse(struct heard *heard, const unsigned char *told, const size_t *offsets, struct tt_xml **machine)
 {
   ncclResult_t result;
   struct tt_xml *all = NULL, *one = NULL;
   *machine = NULL;
   TT_TRY_GOTO(tt_xml_create("topology of this host", &all), result, out);
-  for (int i = 0; i < nlocal; i++) {
+  for (int i = 0; i < heard->nlocal; i++) {
     char source[64];
-    snprintf(source, sizeof(source), "topology of rank %d", ranks[i]);
-    TT_TRY_GOTO(tt_topology_unpack((const char *)texts + offsets[i], offsets[i + 1] - offsets[i], source, &one), result,
-                out);
+    const char *text;
+    size_t bytes;
+    snprintf(source, sizeof(source), "topology of rank %d", heard->ranks[i]);
+    TT_TRY_GOTO(hear(told + offsets[i], offsets[i + 1] - offsets[i], heard->ranks[i], &heard->fused[i],
+                     &heard->nfused[i], &text, &bytes),
+                result, out);
+    TT_TRY_GOTO(tt_topology_unpack(text, bytes, source, &one), result, out);
     TT_TRY_GOTO(tt_topology_fuse(all, one), result, out);
     tt_xml_free(one);
     one = NULL;
@@ -117,30 +173,44 @@ out:
   return result;
 }
 
+/* The dump is the machine as it is, so that it can be read again where devices are fused otherwise. */
+static void dump(const struct ncclComm *comm, const struct tt_xml *machine)
+{
+  const char *path = tt_param_string(TT_PARAM_NCCL_TOPO_DUMP_FILE);
+  if (path != NULL && comm->rank == tt_param_int(TT_PARAM_NCCL_TOPO_DUMP_FILE_RANK)) tt_topology_dump(machine, path);
+}
+
 ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **out)
 {
   ncclResult_t result;
   struct tt_xml *mine = NULL;
-  char *text = NULL;
-  unsigned char *texts = NULL;
-  int *ranks = NULL, nlocal = 0, me = 0;
+  struct tt_machine_fused *fused = NULL;
+  struct heard heard = {0};
+  char *telling = NULL;
+  unsigned char *told = NULL;
+  int *ranks = NULL, nfused = 0;
   size_t *offsets = NULL, bytes = 0;
   *out = NULL;
-  TT_TRY_GOTO(detect(comm, &mine), result, out);
-  TT_TRY_GOTO(tt_topology_pack(mine, &text, &bytes), result, out);
-  TT_TRY_GOTO(local_ranks(comm, &ranks, &nlocal, &me), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&offsets, (size_t)nlocal + 1), result, out);
-  TT_TRY_GOTO(tt_bootstrap_gather_sized(comm->bootstrap, ranks, me, nlocal, text, bytes, MOST_TEXT, &texts, offsets),
+  TT_TRY_GOTO(detect(comm, &mine, &fused, &nfused), result, out);
+  TT_TRY_GOTO(tell(mine, fused, nfused, &telling, &bytes), result, out);
+  TT_TRY_GOTO(local_ranks(comm, &ranks, &heard.nlocal, &heard.me), result, out);
+  heard.ranks = ranks;
+  TT_TRY_GOTO(make_heard(&heard), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&offsets, (size_t)heard.nlocal + 1), result, out);
+  TT_TRY_GOTO(tt_bootstrap_gather_sized(comm->bootstrap, ranks, heard.me, heard.nlocal, telling, bytes, MOST_TEXT,
+                                        &told, offsets),
               result, out);
-  TT_TRY_GOTO(fuse(ranks, nlocal, texts, offsets, out), result, out);
-  if (comm->rank == tt_param_int(TT_PARAM_NCCL_TOPO_DUMP_FILE_RANK) &&
-      tt_param_string(TT_PARAM_NCCL_TOPO_DUMP_FILE) != NULL)
-    tt_topology_dump(*out, tt_param_string(TT_PARAM_NCCL_TOPO_DUMP_FILE));
+  TT_TRY_GOTO(fuse(&heard, told, offsets, out), result, out);
+  dump(comm, *out);
+  result = tt_machine_apply_fused((const struct tt_machine_fused *const *)heard.fused, heard.nfused, heard.nlocal,
+                                  heard.me, out);
 out:
+  free_heard(&heard);
   free(offsets);
   free(ranks);
-  free(texts);
-  free(text);
+  free(told);
+  free(telling);
+  free(fused);
   tt_xml_free(mine);
   return result;
 }

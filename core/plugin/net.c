@@ -53,6 +53,11 @@ ncclResult_t tt_net_get_properties(struct tt_net *net, int dev, ncclNetPropertie
   return ncclSuccess;
 }
 
+int tt_net_most_fused(const struct tt_net *net)
+{
+  return net->plugin->can & TT_NET_CAN_VDEVICE ? net->plugin->shim->max_fused : 0;
+}
+
 ncclResult_t tt_net_make_vdevice(struct tt_net *net, int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
   if (!(net->plugin->can & TT_NET_CAN_VDEVICE)) {

@@ -93,6 +93,8 @@ ncclResult_t tt_net_devices(struct tt_net *net, int *ndev);
  * at least 1, maxP2pBytes within 1 .. NCCL_MAX_NET_SIZE_BYTES (else ncclInternalError naming the plugin), and
  * NCCL_PTR_DMABUF is cleared where regMrDmaBuf is missing. */
 ncclResult_t tt_net_get_properties(struct tt_net *net, int dev, ncclNetProperties_v12_t *props);
+/* Devices that the plugin can fuse to one; 0: it fuses none. */
+int tt_net_most_fused(const struct tt_net *net);
 /* Fuses 2 or more devices. ncclInvalidUsage if the plugin cannot (TT_NET_CAN_VDEVICE), or takes at most 4. */
 ncclResult_t tt_net_make_vdevice(struct tt_net *net, int *dev, const ncclNetVDeviceProps_v12_t *props);
 /* Nothing happens where TT_NET_CAN_ATTR is missing, and the plugin's answer is ignored. */

@@ -11,6 +11,7 @@
  *     send:COUNT:PEER         floats; so is recv:COUNT:PEER
  *     shift:COUNT             sends to the next rank and receives from the one before
  *     again                   destroys the communicator and makes another, whose id rank 0 sends over the old
+ *     beside                  makes another of the same ranks, which what follows uses, while the first is there
  *     ready                   says "running"
  *     sleep:MILLISECONDS
  *     ignore:USR1             ignore that signal
@@ -37,7 +38,7 @@ static int rank, nranks;
 static const char *id_file;
 static ncclUniqueId id;
 static bool have_id;
-static ncclComm_t comm;
+static ncclComm_t comm, first;
 static cudaStream_t stream; /* of all operations: NULL, or a host stream */
 /* NULL: a call's end is the operation's end. */
 static bool (*wait_for_device)(void *on, int timeout_ms);
@@ -252,7 +253,12 @@ static void run(const char *step)
     check(step, ncclCommInitRank(&comm, nranks, id, rank));
   } else if (strcmp(step, "destroy") == 0) {
     check(step, ncclCommDestroy(comm));
+    if (first != NULL) check(step, ncclCommDestroy(first));
+    comm = first = NULL;
+  } else if (strcmp(step, "beside") == 0) {
+    first = comm;
     comm = NULL;
+    check(step, ncclCommSplit(first, 0, rank, &comm, NULL));
   } else if (strcmp(step, "again") == 0) {
     again(step);
   } else if (strcmp(step, "ready") == 0) {
