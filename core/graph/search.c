@@ -239,7 +239,7 @@ ncclResult_t tt_graph_search(const struct tt_topology *t, const struct tt_graph_
   TT_TRY_GOTO(TT_CALLOC(&p, 1), result, out);
   p->s = &s;
   p->visits = VISITS_IN_ALL;
-  tt_search_set_limits(p);
+  TT_TRY_GOTO(tt_search_set_limits(p), result, out);
   if (is_possible(&s)) {
     TT_TRY_GOTO(first_pass(p), result, out);
     TT_TRY_GOTO(second_pass(p), result, out);

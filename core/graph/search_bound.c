@@ -99,7 +99,8 @@ ncclResult_t tt_search_bound(const struct tt_search *s, int *most)
   ncclResult_t result = ncclSuccess;
   struct flow f = {NULL, NULL, NULL};
   *most = a->max_channels;
-  if (s->ngpus > 1 && a->pattern <= TT_PATTERN_RING) {
+  const bool shared = s->ngpus > t->count[TT_NODE_DEV]; /* ranks on one device need no links between them */
+  if (s->ngpus > 1 && !shared && a->pattern <= TT_PATTERN_RING) {
     *most = TT_MIN(*most, most_by_gpus(s, true));
     *most = TT_MIN(*most, most_by_gpus(s, false));
   }

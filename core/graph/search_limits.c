@@ -38,11 +38,10 @@ void tt_search_find_types(struct tt_search *s)
 }
 
 /* Whether the GPUs form exactly two groups that NVLink connects. */
-static bool is_split(const struct tt_search *s)
+static ncclResult_t find_split(const struct tt_search *s, bool *is_split)
 {
   int *group, *members, groups = 0;
-  group = calloc(2 * (size_t)s->ngpus, sizeof(*group));
-  if (!group) return false;
+  TT_TRY(TT_CALLOC(&group, 2 * (size_t)s->ngpus));
   members = group + s->ngpus;
   for (int g = 0; g < s->ngpus; g++) group[g] = g;
   for (int g = 0; g < s->ngpus; g++)
@@ -51,11 +50,12 @@ static bool is_split(const struct tt_search *s)
         group[p] = group[g];
   for (int g = 0; g < s->ngpus; g++) groups += ++members[group[g]] == 2;
   free(group);
-  return groups == 2;
+  *is_split = groups == 2;
+  return ncclSuccess;
 }
 
 /* The limits of the first attempt. */
-void tt_search_set_limits(struct tt_progress *p)
+ncclResult_t tt_search_set_limits(struct tt_progress *p)
 {
   struct tt_search *s = p->s;
   const struct tt_topology *t = s->topology;
@@ -75,7 +75,9 @@ void tt_search_set_limits(struct tt_progress *p)
     a->min_channels = a->max_channels; /* all GPUs are heads, so that none has more to do */
   if (s->ngpus == 1 && r->pattern != TT_PATTERN_RING) a->pattern = TT_PATTERN_TREE;
   /* The slow link between the groups: trees do better there, with a channel in each direction. */
-  if (r->pattern == TT_PATTERN_RING && r->min_channels == 1 && r->max_channels > 1 && is_split(s)) a->min_channels = 2;
+  bool is_split;
+  TT_TRY(find_split(s, &is_split));
+  if (r->pattern == TT_PATTERN_RING && r->min_channels == 1 && r->max_channels > 1 && is_split) a->min_channels = 2;
   s->best.attempt = *a;
   p->speeds = tt_search_speeds(s->sm, t->inter, &p->nspeeds);
   float total = t->total_bandwidth;
@@ -85,6 +87,7 @@ void tt_search_set_limits(struct tt_progress *p)
          (p->speeds[p->speed] > t->max_bandwidth || p->speeds[p->speed] * (float)a->min_channels > total))
     p->speed++;
   a->intra = a->inter = p->speeds[p->speed];
+  return ncclSuccess;
 }
 
 /* Limits in the order in which they are loosened. Each goes one step and says so; or, where it cannot, back to where it

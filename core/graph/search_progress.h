@@ -31,7 +31,7 @@ struct tt_progress {
 /* Which paths there are. */
 void tt_search_find_types(struct tt_search *s);
 /* Sets the limits of the first attempt. */
-void tt_search_set_limits(struct tt_progress *p);
+ncclResult_t tt_search_set_limits(struct tt_progress *p);
 /* Loosens one limit by a step, in an order of their own; false: none can be any more. The first of them is for
  * itself. */
 bool tt_search_loosen_same_channels(struct tt_progress *p);

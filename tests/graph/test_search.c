@@ -137,6 +137,23 @@ START_TEST(one_gpu)
 }
 END_TEST
 
+/* Ranks that share a device need no link between them. */
+START_TEST(shared_device)
+{
+  struct machine m;
+  char *changed, *end;
+  machine_begin(&m);
+  machine_cpu(&m, 0, 0, "amd");
+  machine_gpu(&m, 0, 80, "");
+  char *text = machine_end(&m);
+  end = strstr(text, "</gpu>") + strlen("</gpu>");
+  ck_assert_int_ge(
+      asprintf(&changed, "%.*s<gpu dev=\"0\" sm=\"80\" rank=\"1\" gdr=\"1\"/>%s", (int)(end - text), text, end), 0);
+  free(text);
+  expect(changed, NULL, 1, "32 x 40/40 LOC/PIX: 0 1", NULL, "0 x 0/0");
+}
+END_TEST
+
 /* Several hosts on one switch: channels take turns between the hosts' NICs. */
 START_TEST(trays)
 {
@@ -381,6 +398,7 @@ Suite *suite_search(void)
   tcase_add_test(known, switches);
   tcase_add_test(known, buses);
   tcase_add_test(known, one_gpu);
+  tcase_add_test(known, shared_device);
   tcase_add_test(known, trays);
   tcase_add_test(known, rails_and_planes);
   tcase_add_test(known, scattered_nets);
