@@ -21,6 +21,8 @@ struct tally {
 };
 
 static int verbose;
+static bool every_section;
+static char machine[128];
 static bool quick;
 static double times[4096];
 static int ntimes;
@@ -102,6 +104,17 @@ static int compare_graph(const struct tt_graph *ours, const struct tt_graph *the
   return intra > 0 || inter > 0 || types > 0;
 }
 
+/* What was found of one kind, and what became of the comparison. */
+static void show_result(const struct tt_graph *g, int result)
+{
+  if (!every_section || (g->nchannels == 0 && result == 0)) return;
+  printf("  %s %dx %g/%g %s/%s %s", tt_graph_name(g->kind), g->nchannels, (double)g->bandwidth_intra,
+         (double)g->bandwidth_inter, tt_topology_name_path(g->type_intra), tt_topology_name_path(g->type_inter),
+         result == 0  ? "equal"
+         : result > 0 ? "better"
+                      : "WORSE");
+}
+
 static void compare_section(const char *file, const struct join_section *s, struct tally *tally)
 {
   struct tt_graph *graphs[TT_GRAPH_KINDS] = {NULL};
@@ -115,6 +128,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
   double took = now() - begin;
   times[ntimes++ % 4096] = took;
   if (took > tally->milliseconds) tally->milliseconds = took;
+  if (every_section) printf("%s nodes=%d %s%s%s:", machine, s->nodes, s->name, *s->name ? "=" : "", s->value);
   for (int k = 0; k < TT_GRAPH_KINDS; k++) {
     const struct tt_graph *theirs = s->graphs[k];
     if (!theirs) continue;
@@ -129,6 +143,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
                      graphs[k]->pattern == theirs->pattern && graphs[k]->cross_nic == theirs->cross_nic &&
                      graphs[k]->same_channels == theirs->same_channels;
     tally->identical += identical;
+    show_result(graphs[k], result);
     if (identical || !verbose) continue;
     printf("  nodes=%d %s=%s %s\n", s->nodes, s->name, s->value,
            result < 0   ? "WORSE"
@@ -137,6 +152,7 @@ static void compare_section(const char *file, const struct join_section *s, stru
     show("theirs", theirs, NULL);
     show("ours  ", graphs[k], &records[k]);
   }
+  if (every_section) printf("  %.2f ms\n", took);
   for (int k = 0; k < TT_GRAPH_KINDS; k++) tt_graph_free(graphs[k]);
   tt_topology_free(t);
 }
@@ -150,6 +166,7 @@ static bool compare_machine(const char *expected)
   struct join_section *sections = join_sections_read(expected, &count);
   if (!sections) return false;
   snprintf(file, sizeof(file), "%.*s.xml", stem, expected);
+  snprintf(machine, sizeof(machine), "%.*s", (int)(stem - (name - expected)), name);
   for (int i = 0; i < count; i++) compare_section(file, &sections[i], &tally);
   join_sections_free(sections, count);
   printf("%-42.*s %2d graphs  %2d equal  %2d better  %2d worse  %4d of %4d channels the same  %6.2f ms  %s\n",
@@ -174,6 +191,8 @@ int main(int argc, char **argv)
   for (; options < argc && argv[options][0] == '-'; options++) {
     if (argv[options][1] == 'q')
       quick = true;
+    else if (argv[options][1] == 's')
+      every_section = true;
     else
       verbose = (int)strlen(argv[options]) - 1;
   }
