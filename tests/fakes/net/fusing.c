@@ -21,13 +21,20 @@ static char names[MOST][256];
 static ncclNetVDeviceProps_v12_t parts[MOST];
 static int plain, all; /* devices: before any was made, and now */
 
+static void append(char *name, const char *more)
+{
+  size_t used = strlen(name);
+  while (*more && used + 1 < sizeof(names[0])) name[used++] = *more++;
+  name[used] = 0;
+}
+
 static int add(const ncclNetVDeviceProps_v12_t *of)
 {
   parts[all] = *of;
   names[all][0] = 0;
   for (int i = 0; i < of->ndevs; i++) {
-    if (i > 0) strcat(names[all], "+");
-    strncat(names[all], names[of->devs[i]], 16);
+    if (i > 0) append(names[all], "+");
+    append(names[all], names[of->devs[i]]);
   }
   return all++;
 }
