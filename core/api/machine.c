@@ -1,6 +1,7 @@
 /* A communicator's machine and ways. */
 #include "api/machine_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
@@ -115,12 +116,26 @@ static ncclResult_t apply(struct ncclComm *comm)
     comm->rounds[0][r] = tt_join_round(joined, r, comm->rank);
     comm->rounds[1][r] = tt_join_round(joined, comm->rank, r);
   }
+  if (comm->net != NULL) TT_TRY(tt_net_devices(comm->net, &machine->ndevices));
   if (joined->max_sm > 0) TT_TRY(plant(machine, nways));
   ways.trees = machine->trees;
   comm->env->routes = machine;
   comm->env->route = tt_machine_route;
   comm->env->apart = tt_machine_apart;
   return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
+}
+
+/* What is wrong with the user's file shows when all that ranks see is one machine, which has no lines any more. */
+static ncclResult_t blame_file(ncclResult_t result)
+{
+  const char *file = tt_param_string(TT_PARAM_NCCL_TOPO_FILE);
+  char why[512];
+  if (result != ncclInvalidUsage || file == NULL || strstr(tt_log_thread_error(), file) != NULL) return result;
+  snprintf(why, sizeof(why), "%s", tt_log_thread_error());
+  return TT_FAIL(result,
+                 "%s; the ranks of a host must have the same NCCL_TOPO_FILE, and `tutti-topo show %s` names the "
+                 "line of what is wrong in this rank's",
+                 why, file);
 }
 
 static ncclResult_t find(struct ncclComm *comm)
@@ -135,7 +150,7 @@ static ncclResult_t find(struct ncclComm *comm)
   if (result == ncclSuccess) result = search(comm, xml, &peers);
   tt_machine_free_peers(&peers);
   tt_xml_free(xml);
-  TT_TRY(result);
+  TT_TRY(blame_file(result));
   TT_TRY(join(comm));
   return apply(comm);
 }

@@ -16,6 +16,7 @@ struct tt_machine {
   struct tt_graph *graphs[TT_GRAPH_KINDS];
   struct tt_joined *joined;
   struct tt_detect_outcome detected;
+  int ndevices;          /* of the net plugin, those that were fused included */
   int gpu;               /* of this rank in the topology */
   struct tt_tree *trees; /* of tt_programs_ways; NULL: no rank has a GPU */
 };

@@ -73,6 +73,14 @@ static struct way way_to_peer(const struct tt_machine *machine, int peer, int ch
   return way_to(machine, net);
 }
 
+/* A NET that the plugin has not stands in, in the file of another rank of this host, though not in this rank's. */
+static int device_of(const struct tt_machine *machine, int net)
+{
+  const struct tt_topology *t = machine->topology;
+  int device = tt_detect_net_device(&machine->detected, t->nodes[tt_topology_node(t, TT_NODE_NET, net)].net.dev);
+  return machine->ndevices > 0 ? device % machine->ndevices : device;
+}
+
 bool tt_machine_route(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route)
 {
   const struct tt_machine *machine = routes;
@@ -85,7 +93,7 @@ bool tt_machine_route(const void *routes, int peer, int channel, int index, bool
     if (way.net < 0) way = way_to(machine, tt_topology_net_of_gpu(t, machine->gpu, channel));
   }
   if (way.net < 0) return false;
-  route->device = tt_detect_net_device(&machine->detected, t->nodes[tt_topology_node(t, TT_NODE_NET, way.net)].net.dev);
+  route->device = device_of(machine, way.net);
   route->rank = send ? t->nodes[tt_topology_node(t, TT_NODE_GPU, way.gpu)].gpu.rank : machine->rank;
   return true;
 }

@@ -40,6 +40,18 @@ static ncclResult_t add_net(struct tt_xml *xml, int channel, const struct tt_top
   return set_dev(xml, element, (uint64_t)net);
 }
 
+/* Whether two ranks share the device of one. */
+static bool is_shared(const struct tt_topology *t, const struct tt_node *gpu)
+{
+  int same = 0;
+  for (int g = 0; g < t->count[TT_NODE_GPU]; g++) {
+    const struct tt_node *other = &t->nodes[tt_topology_node(t, TT_NODE_GPU, g)];
+    same += other->host == gpu->host && other->gpu.dev == gpu->gpu.dev;
+  }
+  return same > 1;
+}
+
+/* The rank only where the device does not say it: a file without ranks is good for all machines of its kind. */
 static ncclResult_t add_gpu(struct tt_xml *xml, int channel, const struct tt_topology *t, int32_t rank)
 {
   int element, g = tt_topology_gpu_of_rank(t, rank);
@@ -47,7 +59,7 @@ static ncclResult_t add_gpu(struct tt_xml *xml, int channel, const struct tt_top
   const struct tt_node *gpu = &t->nodes[tt_topology_node(t, TT_NODE_GPU, g)];
   TT_TRY(tt_xml_add(xml, channel, "gpu", &element));
   TT_TRY(set_dev(xml, element, (uint64_t)gpu->host << 56 | (uint64_t)gpu->gpu.dev));
-  return set_int(xml, element, "rank", rank);
+  return is_shared(t, gpu) ? set_int(xml, element, "rank", rank) : ncclSuccess;
 }
 
 static ncclResult_t add_channel(struct tt_xml *xml, int above, const struct tt_topology *t,

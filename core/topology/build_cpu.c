@@ -11,14 +11,20 @@ static bool begins(const char *text, const char *word)
 }
 
 /* CPUs of hosts that share NVLink come in one file; host_hash tells them apart. */
-static int host_of(struct tt_draft *draft, int element)
+static ncclResult_t host_of(struct tt_draft *draft, int element, int *out)
 {
   const char *text = tt_xml_get(draft->xml, element, "host_hash");
   uint64_t hash = text ? strtoull(text, NULL, 16) : 0;
   int host = 0;
   while (host < draft->nhosts && draft->hosts[host] != hash) host++;
+  if (host == TT_TOPOLOGY_MOST_HOSTS) {
+    char where[512];
+    return TT_FAIL(ncclInvalidUsage, "%s is of another host than %d before it; a file has no more, leave some out",
+                   tt_xml_where(draft->xml, element, where, sizeof(where)), TT_TOPOLOGY_MOST_HOSTS);
+  }
   if (host == draft->nhosts) draft->hosts[draft->nhosts++] = hash;
-  return host;
+  *out = host;
+  return ncclSuccess;
 }
 
 /* "ffff,00000000": bits of processors, 32 a group, the highest group first. Processors that a cpu_set_t has no room for
@@ -114,7 +120,8 @@ static ncclResult_t add_host_device(struct tt_draft *draft, int element, int cpu
 static ncclResult_t add_cpu(struct tt_draft *draft, int element)
 {
   const struct tt_xml *xml = draft->xml;
-  int numa, cpu, host = host_of(draft, element);
+  int numa, cpu, host;
+  TT_TRY(host_of(draft, element, &host));
   TT_TRY(tt_xml_need_int(xml, element, "numaid", -1, 1 << 20, &numa));
   TT_TRY(tt_draft_add(draft, TT_NODE_CPU, host, numa < 0 ? ~(uint64_t)0 : (uint64_t)numa, element, &cpu));
   draft->node_of[element] = cpu;

@@ -7,7 +7,8 @@
 
 enum {
   TT_TOPOLOGY_MOST_NODES = 2048, /* paths take room by the square of it */
-  TT_TOPOLOGY_MOST_LINKS = 576   /* of a node, as in NCCL */
+  TT_TOPOLOGY_MOST_LINKS = 576,  /* of a node, as in NCCL */
+  TT_TOPOLOGY_MOST_HOSTS = 127   /* names of NETs have a signed byte for them */
 };
 
 struct tt_draft_link {

@@ -71,9 +71,10 @@ ncclResult_t tt_topology_settle(const struct tt_xml *xml, struct tt_xml **settle
     if (!one_way) continue;
     const char *from = tt_xml_get(xml, owner(xml, e), "busid"), *to = tt_xml_get(xml, e, "target");
     const char *count = tt_xml_get(xml, e, "count");
-    TT_WARN("%s %.32s has %.8s links to %.32s, which has none back: they are not used. Look at the drivers of both%s",
-            tt_xml_is(xml, e, "nvlink") ? "GPU" : "the PCI switch", from, count ? count : "", to,
-            tt_xml_is(xml, e, "nvlink") ? ", and at nvidia-smi nvlink --status" : "");
+    TT_WARN("%s %.32s has %.8s links to %.32s, which has none back: they are not used. Look at the drivers of both, "
+            "and at the file in NCCL_TOPO_FILE if there is one%s",
+            tt_xml_is(xml, e, "nvlink") ? "GPU" : "the PCI switch", from ? from : "without a busid", count ? count : "",
+            to ? to : "an unnamed device", tt_xml_is(xml, e, "nvlink") ? ", and at nvidia-smi nvlink --status" : "");
   }
   result = tt_tree_copy(xml, kept, NULL, settled);
   free(kept);

@@ -31,7 +31,7 @@ static void log_link(const struct tt_topology *t, const struct tt_link *link, in
 {
   struct tt_long_line line = {.at = 0};
   tt_long_line_add(&line, "%*s+ %s[%.1f] - ", 14 * depth, "", tt_topology_name_link(link->type),
-                  (double)link->bandwidth);
+                   (double)link->bandwidth);
   add_node(&line, t, link->to);
   TT_INFO(TT_GRAPH, "%s", line.text);
 }
@@ -69,7 +69,7 @@ static void log_paths(const struct tt_topology *t, int from)
       int to = tt_topology_node(t, ends[e], i);
       const struct tt_path *path = tt_topology_path(t, from, to);
       tt_long_line_add(&line, "%s (%d/%.1f/%s) ", tt_topology_log_label(t, to, label, sizeof(label)), path->hops,
-                      (double)path->bandwidth, tt_topology_name_path((enum tt_path_type)path->type));
+                       (double)path->bandwidth, tt_topology_name_path((enum tt_path_type)path->type));
     }
   }
   TT_INFO(TT_GRAPH, "%s", line.text);

@@ -25,7 +25,7 @@ struct tt_topology_rules {
    * TT_PEER_NO_* or 0. NULL: nothing. tt_topology_create copies it. */
   const uint8_t *peer_status;
   int peer_ranks;
-  const int *peers_of; /* ranks that its rows and columns are of, ascending; NULL: 0, 1, ... Copied, too. */
+  const int *peers_of;       /* ranks that its rows and columns are of, ascending; NULL: 0, 1, ... Copied, too. */
   int ignore_disabled_peers; /* 0: a driver that refuses peers with NVLink is an error; 1: it is obeyed; 2: it is not
                                 looked at */
 };

@@ -16,6 +16,7 @@
 enum {
   TT_XML_MOST_ELEMENTS = 65536, /* as many as NCCL allows a graph file */
   TT_XML_MOST_DEPTH = 64,       /* elements within elements */
+  TT_XML_MOST_ATTRIBUTES = 256, /* of an element; NCCL keeps 16 */
   TT_XML_MOST_BYTES = 16 << 20  /* of a file */
 };
 

@@ -44,7 +44,11 @@ static ncclResult_t check_root(const struct reading *r, int element)
 
 static ncclResult_t begin(struct reading *r, const char *name, const char **attributes)
 {
-  int element;
+  int element, nattributes = 0;
+  while (attributes[2 * nattributes]) nattributes++;
+  if (nattributes > TT_XML_MOST_ATTRIBUTES)
+    return TT_FAIL(ncclInvalidUsage, "%s:%d: <%.64s> has %d attributes; leave out all but %d", r->xml->source,
+                   line_of(r), name, nattributes, TT_XML_MOST_ATTRIBUTES);
   if (r->depth == TT_XML_MOST_DEPTH)
     return TT_FAIL(ncclInvalidUsage, "%s:%d: <%.64s> lies within more than %d others; no such file is that deep",
                    r->xml->source, line_of(r), name, TT_XML_MOST_DEPTH);

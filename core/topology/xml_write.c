@@ -2,8 +2,13 @@
 #include "topology/xml.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "base/check.h"
+#include "base/timer.h"
 
 /* NCCL resolves no entities, so they are used only where XML leaves no choice. */
 static void write_value(const char *value, FILE *out)
@@ -67,12 +72,27 @@ ncclResult_t tt_xml_write(const struct tt_xml *xml, FILE *out)
   return ncclSuccess;
 }
 
+/* Into place only when it is whole: others may read the file at any time. What is no plain file is written as it is. */
 ncclResult_t tt_xml_write_file(const struct tt_xml *xml, const char *path)
 {
-  FILE *file = fopen(path, "we");
-  if (!file) return TT_FAIL(ncclInvalidUsage, "cannot write %s: %s", path, strerror(errno));
-  ncclResult_t result = tt_xml_write(xml, file);
-  if (fclose(file) != 0 && result == ncclSuccess)
-    result = TT_FAIL(ncclSystemError, "%s could not be written: %s", path, strerror(errno));
+  struct stat status;
+  const bool plain = stat(path, &status) != 0 || S_ISREG(status.st_mode);
+  char *beside = NULL;
+  if (plain && asprintf(&beside, "%s.%ld.%llx", path, (long)getpid(), (unsigned long long)tt_timer_ns()) < 0)
+    return TT_FAIL(ncclSystemError, "out of memory for the name of %s", path);
+  const char *name = beside ? beside : path;
+  ncclResult_t result;
+  FILE *file = fopen(name, "we");
+  if (file) {
+    result = tt_xml_write(xml, file);
+    if (fclose(file) != 0 && result == ncclSuccess) result = ncclSystemError;
+    if (result == ncclSuccess && beside && rename(beside, path) != 0) result = ncclSystemError;
+    if (result != ncclSuccess) TT_FAIL(result, "%s could not be written: %s", path, strerror(errno));
+    if (result != ncclSuccess && beside) unlink(beside);
+  } else {
+    result = TT_FAIL(ncclInvalidUsage, "cannot write %s: %s; name a file in a directory where you may write", path,
+                     strerror(errno));
+  }
+  free(beside);
   return result;
 }

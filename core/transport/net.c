@@ -244,6 +244,18 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   return ncclSuccess;
 }
 
+/* The relay has left the communicator, and was not asked yet: this rank sends for itself. */
+static ncclResult_t go_directly(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  TT_INFO(TT_NET, "Rank %d sends to rank %d itself, since rank %d has left", env->rank, connector->peer,
+          resources->relay);
+  tt_relayed_close(env, &resources->relayed);
+  memset(&resources->relayed, 0, sizeof(resources->relayed));
+  resources->relay = env->rank;
+  return resources->block ? ncclSuccess : make_block(connector, resources, env->first_step, false);
+}
+
 /* Through another rank's proxy. */
 static ncclResult_t connect_relayed(struct tt_transport_env *env, struct tt_connector *connector, bool *done)
 {
@@ -252,7 +264,8 @@ static ncclResult_t connect_relayed(struct tt_transport_env *env, struct tt_conn
   if (!resources->relayed.block)
     TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
   label(env, connector, text, sizeof(text));
-  return tt_relayed_connect(env, connector, &resources->relayed, resources->offer.handle, text, done);
+  TT_TRY(tt_relayed_connect(env, connector, &resources->relayed, resources->offer.handle, text, done));
+  return resources->relayed.gone ? go_directly(env, connector) : ncclSuccess;
 }
 
 /* Over a network connection of its own. */

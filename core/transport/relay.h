@@ -47,6 +47,7 @@ struct tt_relayed {
   struct tt_doorbell *bell; /* the relay's */
   bool closed;              /* the relay does not touch the block any more, or never did */
   bool asked, refused;      /* refused, with `why`: guarded by the relay's lock */
+  bool gone;                /* it had left the communicator before it could be asked: the sender is to do it itself */
   char why[TT_DESK_TEXT];
   tt_deadline left_deadline; /* once the relay is known to have left */
   struct tt_relayed *next;   /* of those that asked and have no answer */

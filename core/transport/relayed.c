@@ -78,6 +78,11 @@ static ncclResult_t ask(struct tt_transport_env *env, const struct tt_connector 
   relayed->closed = false;
   ncclResult_t result = tt_relay_send_request(env->relay->bootstrap, relayed->relay, &request);
   if (result == ncclSuccess) return ncclSuccess;
+  relayed->asked = false;
+  relayed->closed = true;
+  set_asking(env->relay, relayed, false);
+  relayed->gone = tt_bootstrap_left(env->relay->bootstrap, relayed->relay);
+  if (relayed->gone) return ncclSuccess;
   return TT_FAIL(result, "rank %d cannot send to rank %d through rank %d: %s", env->rank, connector->peer,
                  relayed->relay, tt_log_thread_error());
 }
@@ -134,7 +139,10 @@ ncclResult_t tt_relayed_connect(struct tt_transport_env *env, struct tt_connecto
                                 struct tt_relayed *relayed, const unsigned char *handle, const char *label, bool *done)
 {
   *done = false;
-  if (!relayed->asked) return ask(env, connector, relayed, handle);
+  if (!relayed->asked) {
+    relayed->gone = tt_bootstrap_left(env->relay->bootstrap, relayed->relay);
+    return relayed->gone ? ncclSuccess : ask(env, connector, relayed, handle);
+  }
   uint32_t state = atomic_load_explicit(&relayed->desk->state, memory_order_acquire);
   if (state & TT_DESK_FAILED)
     return tt_proxy_desk_failure(relayed->desk, env->rank, relayed->relay, connector->peer, label);

@@ -116,6 +116,47 @@ class Machines(Files):
         self.assertRegex(text, r"CPU/0-\d+ \(\d/\d/\d\)")
 
 
+class Named(Files):
+    """Ranks of one host that count as two."""
+
+    HOSTS = staticmethod(lambda rank: {"NCCL_HOSTID": f"host{rank // 4}"})
+
+    def test_a_relay_that_has_left(self):
+        """Rank 0, through which rank 3 would send, destroys its communicator first: rank 3 sends for itself."""
+        idle = "init destroy"
+        steps = [idle] * 3 + ["init sleep:1500 send:1000000:4 destroy", "init sleep:1500 recv:1000000:3 destroy"] + [idle] * 3
+        processes = self.ranks(steps, self.HOSTS, NCCL_TOPO_FILE=self.machine("hgx"), NCCL_DEBUG="INFO",
+                               NCCL_DEBUG_SUBSYS="NET")
+        for process in processes:
+            process.wait()
+        for rank, process in enumerate(processes):
+            self.assertEqual(process.status, 0, f"rank {rank}: {process.all[-3000:]}")
+        self.assertIn("Rank 3 sends to rank 4 itself, since rank 0 has left", processes[3].all)
+
+    def test_different_files_on_one_host(self):
+        """NETs of a file that only the other rank of the host has named stand in for this rank's devices, too."""
+        file = self.machine("hgx")
+        words = ("alltoall", "-b", "64K", "-e", "64K", "--iters", 1, "-w", 0)
+        processes = self.by_hand(words, 8, lambda rank: {**self.HOSTS(rank), **({"NCCL_TOPO_FILE": file} if rank % 2 else {})})
+        for process in processes:
+            process.wait()
+        for rank, process in enumerate(processes):
+            self.assertEqual(process.status, 0, f"rank {rank}: {process.all[-3000:]}")
+        self.good(processes[0])
+
+    def test_a_file_with_a_fault(self):
+        """What the file says wrong shows only in the machine of all ranks; the file is named nevertheless."""
+        file = self.machine("pcie", 2)
+        with open(file) as text:
+            machine = text.read()
+        with open(file, "w") as text:
+            text.write(machine.replace('numaid="0"', 'numaid="x"', 1))
+        process = self.run_it(PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_TOPO_FILE=file)
+        self.assertNotEqual(process.status, 0)
+        self.assertIn("numaid", process.all)
+        self.assertIn(f"`tutti-topo show {file}`", process.all)
+
+
 class Rails(Files):
     """Two hosts of four ranks each, which stand for GPUs with a NIC of their own."""
 

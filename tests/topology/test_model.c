@@ -274,6 +274,32 @@ START_TEST(refused)
 }
 END_TEST
 
+/* NETs are named by a byte for the host. */
+START_TEST(too_many_hosts)
+{
+  struct tt_topology_rules rules = tt_topology_rules_default();
+  struct tt_topology *t;
+  struct tt_xml *xml;
+  for (int hosts = 127; hosts <= 128; hosts++) {
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    fputs("<system version=\"1\">", out);
+    for (int h = 0; h < hosts; h++)
+      fprintf(out, "<cpu host_hash=\"%x\" numaid=\"0\" arch=\"arm64\">%s</cpu>", h + 1,
+              h == 0 ? PCI("1", "<gpu dev='0' rank='0' sm='90' gdr='1'/>") : "");
+    fputs("</system>", out);
+    fclose(out);
+    ck_assert_int_eq(tt_xml_parse(text, size, "m", "system", &xml), ncclSuccess);
+    ck_assert_int_eq(tt_topology_create(xml, &rules, 0, 0, &t), hosts == 127 ? ncclSuccess : ncclInvalidUsage);
+    tt_topology_free(t);
+    tt_xml_free(xml);
+    free(text);
+  }
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "another host than 127 before it"));
+}
+END_TEST
+
 /* NVLink to the CPU; and ranks that share a device, which list its links once each. */
 START_TEST(links_of_devices)
 {
@@ -301,6 +327,7 @@ Suite *suite_model(void)
   tcase_add_test(tests, links_between_switches);
   tcase_add_test(tests, what_counts);
   tcase_add_test(tests, links_of_devices);
+  tcase_add_test(tests, too_many_hosts);
   tcase_add_loop_test(tests, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
   suite_add_tcase(suite, tests);
   return suite;

@@ -1,7 +1,9 @@
 /* Files: what is read, what is refused and with which words, and that what is written is what was read. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "machine.h"
@@ -128,6 +130,11 @@ START_TEST(limits)
   for (int i = 0; i < deep; i++) n += (size_t)sprintf(text + n, "<pci/>");
   ck_assert_int_eq(tt_xml_parse(text, n, "f.xml", "system", &xml), ncclInvalidUsage);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "elements"));
+  n = (size_t)sprintf(text, "<system version=\"1\"><cpu");
+  for (int i = 0; i <= TT_XML_MOST_ATTRIBUTES; i++) n += (size_t)sprintf(text + n, " a%d=\"\"", i);
+  n += (size_t)sprintf(text + n, "/></system>");
+  ck_assert_int_eq(tt_xml_parse(text, n, "f.xml", "system", &xml), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "<cpu> has 257 attributes"));
   ck_assert_int_eq(tt_xml_parse(text, (size_t)TT_XML_MOST_BYTES + 1, "f.xml", "system", &xml), ncclInvalidUsage);
   free(text);
 }
@@ -185,6 +192,40 @@ START_TEST(built_and_kept_in_a_file)
 }
 END_TEST
 
+/* A file that cannot be written as a whole stays what it was, and nothing is left beside it. */
+START_TEST(whole_or_not_at_all)
+{
+  char folder[] = "/tmp/tutti-xml-XXXXXX", path[64], line[64] = "";
+  struct tt_xml *xml = parse("<system version=\"1\"/>");
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(path, sizeof(path), "%s/a.xml", folder);
+  ck_assert_int_eq(tt_xml_write_file(xml, path), ncclSuccess);
+  for (int i = 0; i < 400; i++) {
+    int element;
+    ck_assert_int_eq(tt_xml_add(xml, 0, "cpu", &element), ncclSuccess);
+  }
+  struct rlimit limit, before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  limit = before;
+  limit.rlim_cur = 1024;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  ncclResult_t result = tt_xml_write_file(xml, path);
+  setrlimit(RLIMIT_FSIZE, &before);
+  ck_assert_int_eq(result, ncclSystemError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), path));
+  FILE *file = fopen(path, "re");
+  ck_assert_ptr_nonnull(file);
+  ck_assert_ptr_nonnull(fgets(line, sizeof(line), file));
+  fclose(file);
+  ck_assert_str_eq(line, "<system version=\"1\"/>\n");
+  ck_assert_int_eq(tt_xml_write_file(xml, "/dev/full"), ncclSystemError);
+  tt_xml_free(xml);
+  unlink(path);
+  ck_assert_int_eq(rmdir(folder), 0); /* nothing else is in it */
+}
+END_TEST
+
 Suite *suite_xml(void)
 {
   Suite *suite = suite_create("xml");
@@ -196,6 +237,7 @@ Suite *suite_xml(void)
   tcase_add_test(tests, limits);
   tcase_add_test(tests, numbers);
   tcase_add_test(tests, built_and_kept_in_a_file);
+  tcase_add_test(tests, whole_or_not_at_all);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -110,20 +110,26 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
   return strcmp(o->command, "graph") == 0 ? graph(o, *t) : ncclSuccess;
 }
 
+/* `status`, if all output could be written. */
+static int finish(int status)
+{
+  if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+  fputs("tutti-topo: the output could not be written\n", stderr);
+  return TOPO_FAILED;
+}
+
 int main(int argc, char **argv)
 {
   struct topo_options o;
   struct tt_xml *xml = NULL;
   struct tt_topology *t = NULL;
   int status = topo_options_parse(&o, argc, argv);
-  if (status >= 0) return status;
+  if (status >= 0) return finish(status);
   ncclResult_t result = read_file(&o, &xml);
   if (result == ncclSuccess) result = work(&o, xml, &t);
   if (result != ncclSuccess) fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
   status = result == ncclSuccess ? TOPO_GOOD : result == ncclSystemError ? TOPO_FAILED : TOPO_REFUSED;
   tt_topology_free(t);
   tt_xml_free(xml);
-  if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-  fputs("tutti-topo: the output could not be written\n", stderr);
-  return TOPO_FAILED;
+  return finish(status);
 }
