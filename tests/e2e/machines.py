@@ -2,13 +2,12 @@
 were searched for those; checked against what tutti-topo finds in the same file."""
 import os
 import re
-import shutil
 import subprocess
 
 import lib
 from lib import BIN, PERF, Case
 from matrix import VIA
-from namespaces import Hosts
+from namespaces import OnHosts
 
 RING = re.compile(r"Channel (\d+)/(\d+) : ([\d ]+)$", re.M)
 TREES = re.compile(r"Trees((?: \[\d+\] \S+)+)")
@@ -157,19 +156,11 @@ class Named(Files):
         self.assertIn(f"`tutti-topo show {file}`", process.all)
 
 
-class Rails(Files):
+class Rails(Files, OnHosts):
     """Two hosts of four ranks each, which stand for GPUs with a NIC of their own."""
-
-    @classmethod
-    def setUpClass(cls):
-        lib.need(shutil.which("ip"), "there is no ip command (iproute2)")
-        lib.need(os.geteuid() == 0, "network namespaces need root")
-        Hosts().remove()
 
     def setUp(self):
         super().setUp()
-        self.hosts = Hosts()
-        self.addCleanup(self.hosts.remove)
         for i in range(4):
             self.hosts.cable(i, f"10.{i + 1}.0.%/24")
 

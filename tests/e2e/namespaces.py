@@ -78,7 +78,9 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
 
-class Namespaces(Case):
+class OnHosts(Case):
+    """Each test has two hosts of its own, and none where that cannot be."""
+
     @classmethod
     def setUpClass(cls):
         lib.need(shutil.which("ip"), "there is no ip command (iproute2)")
@@ -90,6 +92,8 @@ class Namespaces(Case):
         self.hosts = Hosts()
         self.addCleanup(self.hosts.remove)
 
+
+class Namespaces(OnHosts):
     def across(self, *words, address="10.1.0.1", **env):
         """Ranks 0 and 1 on one host, 2 and 3 on the other; the output of all when all was right."""
         a, b = self.hosts.names
