@@ -6,8 +6,9 @@
 #include "base/check.h"
 #include "graph/search_internal.h"
 
-/* The GPUs in the order of the bus are tried for each NET, as a reference, with visits of their own. */
-#define VISITS_OF_BUS_ORDER (1 << 10)
+/* The GPUs in the order of the bus are tried for each NET, as a reference, with visits of their own: a quarter of NCCL's,
+ * see VISITS_IN_ALL. */
+#define VISITS_OF_BUS_ORDER (1 << 8)
 
 /* A choice on the stack, with room for so many options; NULL: no memory. */
 static struct tt_choice *push(struct tt_search *s, enum tt_choice_kind kind, int room)
