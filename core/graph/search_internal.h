@@ -98,8 +98,9 @@ struct tt_search {
   struct tt_net_lists *lists[TT_PATH_TYPES]; /* by type_inter */
   int16_t **orders;                          /* [(net + 1) * ngpus + gpu], net -1 first: see search_next.c */
   int *net_bandwidth;                        /* [net * ngpus + gpu], whole GB/s */
-  int16_t *alike;                            /* [gpu * ngpus + gpu]: equal for GPUs to which the paths are alike */
-  int *keys;                                 /* scratch */
+  int8_t *types_forth, *types_both; /* [gpu * ngpus + other]: of the path there; the farther of there and back */
+  int16_t *alike;                   /* [gpu * ngpus + gpu]: equal for GPUs to which the paths are alike */
+  int *keys;                        /* scratch */
 };
 
 #define TT_PERFECT (-1)

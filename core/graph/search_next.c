@@ -53,6 +53,8 @@ void tt_search_next_end(struct tt_search *s)
   free(s->keys);
   free(s->alike);
   free(s->net_bandwidth);
+  free(s->types_forth);
+  free(s->types_both);
 }
 
 static bool is_free(const struct tt_search *s, int gpu)
@@ -85,7 +87,8 @@ static bool all_alike(const struct tt_search *s, int gpu, const int *next, int c
   return true;
 }
 
-/* For each GPU: bandwidth from each NET in whole GB/s, and the first GPU to which the path from it is alike. */
+/* For each GPU: types of paths to others, bandwidth from each NET in whole GB/s, and the first GPU to which the path
+ * from it is alike. */
 ncclResult_t tt_search_next_begin(struct tt_search *s)
 {
   const struct tt_topology *t = s->topology;
@@ -93,7 +96,15 @@ ncclResult_t tt_search_next_begin(struct tt_search *s)
   TT_TRY(TT_CALLOC(&s->keys, (size_t)s->ngpus));
   TT_TRY(TT_CALLOC(&s->alike, (size_t)s->ngpus * (size_t)s->ngpus));
   TT_TRY(TT_CALLOC(&s->net_bandwidth, (size_t)s->nnets * (size_t)s->ngpus + 1));
+  TT_TRY(TT_CALLOC(&s->types_forth, (size_t)s->ngpus * (size_t)s->ngpus));
+  TT_TRY(TT_CALLOC(&s->types_both, (size_t)s->ngpus * (size_t)s->ngpus));
   for (int g = 0; g < s->ngpus; g++) {
+    for (int p = 0; p < s->ngpus; p++) {
+      const int8_t forth = tt_topology_path(t, tt_search_gpu(s, g), tt_search_gpu(s, p))->type;
+      const int8_t back = tt_topology_path(t, tt_search_gpu(s, p), tt_search_gpu(s, g))->type;
+      s->types_forth[g * s->ngpus + p] = forth;
+      s->types_both[g * s->ngpus + p] = TT_MAX(forth, back);
+    }
     for (int n = 0; n < s->nnets; n++)
       s->net_bandwidth[n * s->ngpus + g] =
           (int)tt_topology_path(t, tt_search_net(s, n), tt_search_gpu(s, g))->bandwidth;
@@ -126,6 +137,17 @@ static int neighbours(const struct tt_search *s, int gpu, int *next)
   return count;
 }
 
+/* Leaves out GPUs to which the attempt allows no path. */
+static int keep_near(const struct tt_search *s, int gpu, int *next, int count)
+{
+  const struct tt_attempt *a = &s->now.attempt;
+  const int8_t *types = (a->pattern <= TT_PATTERN_TREE ? s->types_both : s->types_forth) + (ptrdiff_t)gpu * s->ngpus;
+  int kept = 0;
+  for (int i = 0; i < count; i++)
+    if (types[next[i]] <= a->type_intra) next[kept++] = next[i];
+  return kept;
+}
+
 ncclResult_t tt_search_next(struct tt_search *s, int gpu, int position, int exit_at, int *next, int *count)
 {
   *count = 0;
@@ -139,9 +161,11 @@ ncclResult_t tt_search_next(struct tt_search *s, int gpu, int position, int exit
   int n = 0;
   for (const int16_t *other = *order; *other >= 0; other++)
     if (is_free(s, *other)) next[n++] = *other;
-  if (net >= 0) prefer_free_slots(s, net, next, n);
   /* The GPU where it will be due is one of the last then: take the others in reverse, to leave the nearest for it. */
-  if (exit_at > position + 1 && n > 1 && all_alike(s, gpu, next, n))
+  const bool reverse = exit_at > position + 1 && n > 1 && all_alike(s, gpu, next, n);
+  n = keep_near(s, gpu, next, n);
+  if (net >= 0) prefer_free_slots(s, net, next, n);
+  if (reverse)
     for (int i = 0; i < n / 2; i++) {
       int swapped = next[i];
       next[i] = next[n - 1 - i];
