@@ -72,11 +72,12 @@ ncclResult_t tt_xml_write(const struct tt_xml *xml, FILE *out)
   return ncclSuccess;
 }
 
-/* Into place only when it is whole: others may read the file at any time. What is no plain file is written as it is. */
+/* Into place only when it is whole: others may read the file at any time. What is no plain file, a link
+ * like /dev/stdout among it, is written as it is. */
 ncclResult_t tt_xml_write_file(const struct tt_xml *xml, const char *path)
 {
   struct stat status;
-  const bool plain = stat(path, &status) != 0 || S_ISREG(status.st_mode);
+  const bool plain = lstat(path, &status) != 0 || S_ISREG(status.st_mode);
   char *beside = NULL;
   if (plain && asprintf(&beside, "%s.%ld.%llx", path, (long)getpid(), (unsigned long long)tt_timer_ns()) < 0)
     return TT_FAIL(ncclSystemError, "out of memory for the name of %s", path);

@@ -846,10 +846,19 @@ class Topo(Case):
         self.assertIn("        10 of 12.5      80%  NET 0 -NET-> NIC 0000:12:00.0\n", shown)
         self.assertIn("         5 of 22        23%  CPU 0 -SYS-> CPU 1\n", shown)
         self.assertIn("more than it carries", self.graph(rings=self.RINGS.replace('"30"', '"300"')))
-        with tempfile.NamedTemporaryFile("r") as dump:
-            self.graph("--dump", dump.name, "-N", 2)
-            again = dump.read()
-        self.assertIn('      <net dev="0"/>\n      <gpu dev="0" rank="0"/>\n      <gpu dev="0x1" rank="1"/>\n', again)
+        with tempfile.TemporaryDirectory() as folder:
+            dump = os.path.join(folder, "dump.xml")
+            self.graph("--dump", dump, "-N", 2)
+            with open(dump) as file:
+                again = file.read()
+            # A link is followed, not replaced; /dev/stdout is one.
+            os.symlink(dump, dump + ".link")
+            os.truncate(dump, 0)
+            self.graph("--dump", dump + ".link", "-N", 2)
+            self.assertTrue(os.path.islink(dump + ".link"))
+            with open(dump) as file:
+                self.assertEqual(file.read(), again)
+        self.assertIn('      <net dev="0"/>\n      <gpu dev="0"/>\n      <gpu dev="0x1"/>\n', again)
         found = re.sub(r"  searched .*\n", "", self.graph("-N", 2)).replace("tree:", "tree of the file:")
         self.assertEqual(self.graph("-N", 2, rings=again), found)
         self.assertEqual(self.graph(rings=self.RINGS.replace("0x", "").replace('dev="1"', 'dev="2"', 1), status=1),
