@@ -185,10 +185,11 @@ class Rails(Files, OnHosts):
     def test_rings_between_hosts(self):
         """Each ring enters and leaves each host once, by the NICs that were searched."""
         file = self.machine("hgx")
-        for collective, algorithm in (("all_reduce", "RING"), ("all_gather", "RING"), ("all_reduce", "TREE")):
-            with self.subTest(collective, algorithm=algorithm):
+        for collective, algorithm, more in (("all_reduce", "RING", {}), ("all_gather", "RING", {}), ("all_reduce", "TREE", {}),
+                                            ("all_reduce", "RING", {"NCCL_CROSS_NIC": 1})):
+            with self.subTest(collective, algorithm=algorithm, **more):
                 texts = self.across(collective, "-b", "64K", "-e", "64K", NCCL_TOPO_FILE=file, NCCL_ALGO=algorithm,
-                                    NCCL_MIN_NCHANNELS=4)
+                                    NCCL_MIN_NCHANNELS=4, **more)
                 rings = self.rings(texts[0])
                 for channel, ring in rings.items():
                     self.assertEqual(sorted(ring), list(range(8)))
@@ -196,6 +197,8 @@ class Rails(Files, OnHosts):
                     self.assertEqual(len(crossings), 2, f"channel {channel}: {ring}")
                 if algorithm == "RING":
                     self.used_nets(texts, rings)
+                if more:
+                    self.assertTrue(any(a != b for a, b in self.nets(texts[0])[0].values()), "both ends are the same NICs")
 
     def used_nets(self, texts, rings):
         """Who sends to the other host, and who receives from it, uses its end of the ring's NETs."""
