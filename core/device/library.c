@@ -39,6 +39,36 @@ bool tt_device_file(const char *directory, const char *name_or_path, int i, char
 
 /* ---- What is asked of a backend ---- */
 
+/* Functions that came after version 1 may lie behind the end of a library's table. */
+static const char *missing_later(const struct tt_device *device)
+{
+#define LATER(feature, name)                                                                                           \
+  {                                                                                                                    \
+    feature, offsetof(struct tt_device, name), sizeof(device->name), #name                                             \
+  }
+  static const struct {
+    uint32_t feature;
+    size_t offset, size;
+    const char *name;
+  } functions[] = {
+      LATER(TT_DEVICE_DESCRIBED, peer_status),   LATER(TT_DEVICE_DESCRIBED, describe),
+      LATER(TT_DEVICE_HOST_MEMORY, map_host),    LATER(TT_DEVICE_HOST_MEMORY, unmap_host),
+      LATER(TT_DEVICE_JOIN, check_stream),       LATER(TT_DEVICE_JOIN, follow),
+      LATER(TT_DEVICE_GRAPHS, capturing),        LATER(TT_DEVICE_GRAPHS, at_graph_end),
+      LATER(TT_DEVICE_USER_MEMORY, user_alloc),  LATER(TT_DEVICE_USER_MEMORY, user_free),
+      LATER(TT_DEVICE_USER_MEMORY, find_buffer), LATER(TT_DEVICE_USER_MEMORY, export_buffer),
+  };
+#undef LATER
+  for (size_t i = 0; i < TT_COUNT(functions); i++) {
+    void (*function)(void) = NULL;
+    if (!(device->features & functions[i].feature)) continue;
+    if (device->size >= functions[i].offset + functions[i].size)
+      memcpy(&function, (const char *)device + functions[i].offset, sizeof(function));
+    if (!function) return functions[i].name;
+  }
+  return NULL;
+}
+
 static const char *missing_function(const struct tt_device *device)
 {
   const struct {
@@ -67,12 +97,7 @@ static const char *missing_function(const struct tt_device *device)
   if (!(device->features & TT_DEVICE_STREAMS) && !device->progress) return "progress";
   if (!(device->features & TT_DEVICE_STREAMS) && !device->finish) return "finish";
   if (!device->conn_open != !device->conn_close) return device->conn_open ? "conn_close" : "conn_open";
-  if (device->features & TT_DEVICE_DESCRIBED) {
-    if (device->size < offsetof(struct tt_device, peer_status) + sizeof(device->peer_status) || !device->peer_status)
-      return "peer_status";
-    if (!device->describe) return "describe";
-  }
-  return NULL;
+  return missing_later(device);
 }
 
 const char *tt_device_refuse(const struct tt_device *device, char *reason, size_t size)

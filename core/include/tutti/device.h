@@ -1,15 +1,16 @@
 /*
  * tutti/device.h: what a device backend executes, and the calls through which the core reaches it.
  *
- * Version 2. It is stable: later versions only append. They may add members at the end of structs that begin with their
+ * Version 3. It is stable: later versions only append. They may add members at the end of structs that begin with their
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
- * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED and what belongs to it):
+ * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
+ * TT_DEVICE_GRAPHS and TT_DEVICE_USER_MEMORY, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
  *   - a feature bit that one side does not know changes nothing in what it does know;
- *   - programs are of the version of tutti/program.h that came with the older of the two: 1 with versions 1 and 2.
+ *   - programs are of the version of tutti/program.h that came with the older of the two: 1 with versions 1 to 3.
  *
  * docs/devices.md says how to write a backend.
  *
@@ -27,7 +28,7 @@
 extern "C" {
 #endif
 
-#define TT_DEVICE_VERSION 2
+#define TT_DEVICE_VERSION 3
 
 /* Words that two sides share. C++ has no _Atomic; size and alignment are the same, and its code accesses them by its
  * own means. */
@@ -210,6 +211,16 @@ enum {
   TT_DEVICE_POOLED = 8,
   /* The backend knows the machine around its devices: describe and peer_status are there. */
   TT_DEVICE_DESCRIBED = 16,
+  /* Works can use memory of the host: map_host and unmap_host are there. Connections may lie in it, also proxied ones
+   * (TT_CONN_PROXIED), whose counters and FIFO then lie in it too. */
+  TT_DEVICE_HOST_MEMORY = 32,
+  /* Streams can be checked, and made to wait for each other: check_stream and follow are there. */
+  TT_DEVICE_JOIN = 64,
+  /* Streams may be captured into graphs: capturing and at_graph_end are there. */
+  TT_DEVICE_GRAPHS = 128,
+  /* Users' memory can be allocated, recognised and exported: user_alloc, user_free, find_buffer and export_buffer are
+   * there. */
+  TT_DEVICE_USER_MEMORY = 256,
 };
 
 struct tt_device_properties {
@@ -303,6 +314,17 @@ struct tt_device_export {
   unsigned char handle[64];
 };
 
+/* An allocation of a user's. */
+struct tt_device_buffer {
+  size_t size;
+  void *base;       /* where the allocation begins, as the context's device sees it */
+  size_t bytes;     /* of all of it */
+  uint64_t id;      /* of the allocation in this process; never given to another one, even at the same address */
+  int32_t device;   /* index of the device that has it; -1: the host's memory */
+  uint32_t exports; /* bit TT_EXPORT_LOCAL, FD or HANDLE: export_buffer can make that of it; 0: it can be mapped by
+                       nobody else (stream-ordered pools, managed memory, several allocations mapped side by side) */
+};
+
 struct tt_device_config {
   size_t size;
   int32_t index; /* of the device */
@@ -386,6 +408,44 @@ struct tt_device {
    * Both are bus ids, so that devices can be asked about which this process does not see; where the driver does not
    * either, the answer is TT_PEER_STATUS_UNKNOWN. Fails for what is no bus id. */
   ncclResult_t (*peer_status)(const char *from, const char *to, struct tt_device_peer *status);
+
+  /* Since version 3, with TT_DEVICE_HOST_MEMORY. Makes memory of this process, whole pages of it, usable by the
+   * context's works: private memory, or shared with other processes, which do the same for their own devices. *at is
+   * where works find it. A range may be mapped several times, also by several contexts, but not parts of a range that
+   * is. It stays mapped by the host, and unmap_host, with the same address and size, comes before the host unmaps it.
+   */
+  ncclResult_t (*map_host)(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
+  void (*unmap_host)(struct tt_device_context *context, void *ptr, size_t bytes);
+
+  /* Since version 3, with TT_DEVICE_JOIN. ncclInvalidArgument, with the reason, for what is no stream of the context's
+   * device, as far as can be found out without following a handle that may be dead. Cheap. */
+  ncclResult_t (*check_stream)(struct tt_device_context *context, void *stream);
+  /* What is enqueued on `stream` from now on waits for what is on `leader` now. If `leader` is captured, so is `stream`
+   * from then on. Waits for nothing. */
+  ncclResult_t (*follow)(struct tt_device_context *context, void *stream, void *leader);
+
+  /* Since version 3, with TT_DEVICE_GRAPHS. Whether a stream is captured, and into which graph: *graph is its number in
+   * this process, and 0 if it is not. */
+  ncclResult_t (*capturing)(struct tt_device_context *context, void *stream, uint64_t *graph);
+  /* Has `done` called with `argument` once, when the graph that `stream` is captured into and all that was instantiated
+   * from it are gone; at once if the call fails. `done` is called from any thread, perhaps one of the driver's: it must
+   * not wait, nor call the device. */
+  ncclResult_t (*at_graph_end)(struct tt_device_context *context, void *stream, void (*done)(void *argument),
+                               void *argument);
+
+  /* Since version 3, with TT_DEVICE_USER_MEMORY. Zeroed memory on device `index` that peers can map where the device
+   * allows that (ncclMemAlloc); bytes > 0. Needs no context. user_free takes only what user_alloc gave, and is told
+   * so by its caller's books. */
+  ncclResult_t (*user_alloc)(int index, size_t bytes, void **ptr);
+  ncclResult_t (*user_free)(void *ptr);
+  /* The allocation around `ptr`, whoever made it; ncclInvalidArgument if there is none. Cheap enough for each call of
+   * a user's. */
+  ncclResult_t (*find_buffer)(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+  /* As export_memory, of the allocation around `ptr`, whose exports have the kind. import_memory takes it: the import
+   * begins where the allocation does. An import by FD or HANDLE keeps the memory from being freed in truth until it is
+   * released, though the user frees it. */
+  ncclResult_t (*export_buffer)(struct tt_device_context *context, const void *ptr, int local,
+                                struct tt_device_export *out);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the
