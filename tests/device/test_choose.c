@@ -189,7 +189,8 @@ START_TEST(whole_backends_only)
   whole.version = TT_DEVICE_VERSION;
   whole.name = "whole";
   whole.protocols = 7;
-  whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED;
+  whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_HOST_MEMORY | TT_DEVICE_JOIN |
+                   TT_DEVICE_GRAPHS | TT_DEVICE_USER_MEMORY;
   ck_assert_ptr_null(tt_device_refuse(&whole, why, sizeof(why)));
 #define REFUSED(change, text)                                                                                          \
   do {                                                                                                                 \
@@ -217,7 +218,19 @@ START_TEST(whole_backends_only)
   NEEDED(conn_close);
   NEEDED(describe);
   NEEDED(peer_status);
-  REFUSED(device.size -= sizeof(device.peer_status), "peer_status"); /* a feature of which it has not all */
+  NEEDED(map_host);
+  NEEDED(unmap_host);
+  NEEDED(check_stream);
+  NEEDED(follow);
+  NEEDED(capturing);
+  NEEDED(at_graph_end);
+  NEEDED(user_alloc);
+  NEEDED(user_free);
+  NEEDED(find_buffer);
+  NEEDED(export_buffer);
+  /* Features of which it has not all. */
+  REFUSED(device.size = offsetof(struct tt_device, peer_status), "peer_status");
+  REFUSED(device.size -= sizeof(device.export_buffer), "export_buffer");
   REFUSED(device.protocols = 0, "protocols");
   REFUSED(device.protocols = 8, "protocols");
   REFUSED(device.name = "", "name");
@@ -229,7 +242,7 @@ START_TEST(whole_backends_only)
   device = whole;
   device.size = offsetof(struct tt_device, describe); /* one of version 1 */
   device.version = 1;
-  device.features &= ~(uint32_t)TT_DEVICE_DESCRIBED;
+  device.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
   ck_assert_ptr_null(tt_device_refuse(&device, why, sizeof(why)));
   device = whole;
   device.size += 64; /* a later one, which only has more */
