@@ -122,6 +122,7 @@ static ncclResult_t apply(struct ncclComm *comm)
   comm->env->routes = machine;
   comm->env->route = tt_machine_route;
   comm->env->apart = tt_machine_apart;
+  comm->env->reads = tt_machine_reads;
   return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
 }
 

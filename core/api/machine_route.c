@@ -1,7 +1,9 @@
-/* Which NIC a connection uses, through which rank, and which ranks of a host it is for. */
+/* Which NIC a connection uses, through which rank, which ranks of a host it is for, and which of two GPUs moves data.
+ */
 #include "api/machine_internal.h"
 #include "base/check.h"
 #include "base/param.h"
+#include "topology/checks.h"
 
 /* The NET where this rank's place in the channel's ring meets the network: in at its first GPU, out at all others. */
 static int net_of_ring(const struct tt_machine *machine, int channel)
@@ -106,4 +108,14 @@ bool tt_machine_apart(const void *routes, int from, int to)
   int b = tt_topology_gpu_of_rank(machine->topology, TT_MAX(from, to));
   if (a < 0 || b < 0) return a != b; /* one of them was left out of the machine of the other */
   return tt_topology_net_is_better(machine->topology, a, b);
+}
+
+bool tt_machine_reads(const void *routes, int from, int to)
+{
+  const struct tt_machine *machine = routes;
+  int a = tt_topology_gpu_of_rank(machine->topology, from), b = tt_topology_gpu_of_rank(machine->topology, to);
+  struct tt_peer_check check;
+  if (a < 0 || b < 0 || a == b) return false;
+  tt_topology_check_peers(machine->topology, a, b, &check);
+  return check.reads;
 }

@@ -1,8 +1,10 @@
-/* Ranks whose devices map each other's memory. Each end has what it polls in its own memory: the receiving end the
- * slots and `tail`, the sending end `head`; and writes what the other end polls. A connection serves one protocol.
+/* Ranks whose devices map each other's memory. Each end has what it polls in its own memory, the receiving end `tail`,
+ * the sending end `head`, and writes what the other end polls. Slots lie in the receiver's memory, so that data is
+ * written across the link; or, in the Simple protocol where the topology says so, in the sender's, and are read across
+ * it. Data that carries its own news (LL, LL128) is always written. A connection serves one protocol.
  *
- * Handshake: version, role, protocol, how this end's slab is exported, its number and bytes, where in it this end's
- * piece begins, the bytes of a slot; for exports of kind HANDLE the handle. */
+ * Handshake: version, role, protocol, whether the receiver reads, how this end's slab is exported, its number and
+ * bytes, where in it this end's piece begins, the bytes of a slot; for exports of kind HANDLE the handle. */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -15,11 +17,13 @@
 #include "transport/reach.h"
 #include "transport/wire.h"
 
-#define DEVICE_VERSION 1
+#define DEVICE_VERSION 2
 
 struct device_resources {
   int protocol;
-  struct tt_buffers buffers; /* of the receiving end's piece */
+  bool reads;                /* the receiver reads: the sender has the slots */
+  uint32_t theirs_kind;      /* TT_EXPORT_*, once connected */
+  struct tt_buffers buffers; /* of the piece of the end that has the slots */
   struct tt_slab_piece mine;
   struct tt_import *theirs;
 };
@@ -49,17 +53,38 @@ static bool same_process(const struct tt_transport_env *env, const struct tt_con
   return env->peers[connector->peer].process == env->peers[env->rank].process;
 }
 
+static bool has_slots(const struct tt_connector *connector, const struct device_resources *resources)
+{
+  return connector->send == resources->reads;
+}
+
+/* Points the connection to what an end's piece has: the counter that it polls, and the slots if they are there. */
+static void use_piece(struct tt_conn *conn, const struct device_resources *resources, unsigned char *piece, bool sender)
+{
+  _Atomic uint64_t **polled = sender ? &conn->head : &conn->tail, *kept = sender ? conn->tail : conn->head;
+  if (sender != resources->reads) {
+    *polled = (_Atomic uint64_t *)(void *)piece;
+    return;
+  }
+  tt_buffers_apply(&resources->buffers, piece, conn);
+  *(sender ? &conn->tail : &conn->head) = kept;
+}
+
 static ncclResult_t make_piece(struct tt_transport_env *env, struct tt_connector *connector,
                                struct device_resources *resources)
 {
-  size_t bytes = connector->send ? TT_SLAB_ALIGNMENT : resources->buffers.bytes;
+  size_t bytes = has_slots(connector, resources) ? resources->buffers.bytes : TT_SLAB_ALIGNMENT;
   TT_TRY(tt_slabs_alloc(env->slabs, bytes, &resources->mine));
   connector->bytes = resources->mine.bytes;
-  if (connector->send)
-    connector->conn.head = (_Atomic uint64_t *)(void *)resources->mine.ptr;
-  else
-    tt_buffers_apply(&resources->buffers, resources->mine.ptr, &connector->conn);
+  use_piece(&connector->conn, resources, resources->mine.ptr, connector->send);
   return ncclSuccess;
+}
+
+/* Both ends ask about the same two ranks, the sender first. */
+static bool receiver_reads(const struct tt_transport_env *env, const struct tt_connector *connector, int protocol)
+{
+  int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
+  return protocol == TT_PROTO_SIMPLE && env->reads && env->reads(env->routes, from, to);
 }
 
 static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)
@@ -70,6 +95,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   connector->conn.peer = connector->peer;
   connector->conn.step = env->first_step;
   resources->protocol = tt_connect_index_protocol(connector->index);
+  resources->reads = receiver_reads(env, connector, resources->protocol);
   TT_TRY(tt_buffers_layout(env, 1u << resources->protocol, &resources->buffers));
   if (resources->buffers.slot_bytes[resources->protocol] == 0)
     return TT_FAIL(ncclInternalError, "device %s has no buffers for protocol %d", env->device->name,
@@ -81,6 +107,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   tt_wire_put_int(&w, DEVICE_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
   tt_wire_put_int(&w, (unsigned)resources->protocol, 1);
+  tt_wire_put_int(&w, resources->reads, 1);
   tt_wire_put_int(&w, shown.kind, 1);
   tt_wire_put_int(&w, tt_slab_number(resources->mine.slab), 4);
   tt_wire_put_int(&w, shown.bytes, 8);
@@ -95,7 +122,7 @@ struct theirs {
   struct tt_import_source source;
   uint64_t offset, slot_bytes;
   int protocol;
-  bool sends;
+  bool sends, reads;
 };
 
 static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_connector *connector,
@@ -110,6 +137,7 @@ static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_co
   theirs->source.rank = connector->peer;
   theirs->sends = tt_wire_get_int(&r, 1) != 0;
   theirs->protocol = (int)tt_wire_get_int(&r, 1);
+  theirs->reads = tt_wire_get_int(&r, 1) != 0;
   shown->kind = (uint32_t)tt_wire_get_int(&r, 1);
   shown->fd = -1;
   theirs->source.number = (uint32_t)tt_wire_get_int(&r, 4);
@@ -124,6 +152,18 @@ static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_co
     return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for device memory", connector->peer,
                    handshake->bytes);
   return ncclSuccess;
+}
+
+/* Ranks that see different topologies may decide otherwise. */
+static ncclResult_t check_reads(const struct tt_connector *connector, const struct theirs *theirs)
+{
+  const struct device_resources *resources = connector->resources;
+  if (theirs->reads == resources->reads) return ncclSuccess;
+  return TT_FAIL(
+      ncclInvalidUsage,
+      "rank %d says that data is %s across the link of its GPU and this rank's, this rank that it is %s: set "
+      "NCCL_P2P_READ_ENABLE to 0 or 1 on all ranks",
+      connector->peer, theirs->reads ? "read" : "written", resources->reads ? "read" : "written");
 }
 
 static ncclResult_t check_sizes(const struct tt_connector *connector, const struct theirs *theirs)
@@ -145,9 +185,11 @@ static ncclResult_t connect_device(struct tt_transport_env *env, struct tt_conne
   struct theirs theirs = {0};
   *done = false;
   TT_TRY(parse(env, connector, handshake, &theirs));
+  TT_TRY(check_reads(connector, &theirs));
   TT_TRY(check_sizes(connector, &theirs));
   TT_TRY(tt_imports_get(env->imports, &theirs.source, &resources->theirs));
-  size_t bytes = connector->send ? resources->buffers.bytes : TT_SLAB_ALIGNMENT;
+  resources->theirs_kind = theirs.source.shown.kind;
+  size_t bytes = has_slots(connector, resources) ? TT_SLAB_ALIGNMENT : resources->buffers.bytes;
   unsigned char *at = tt_import_at(resources->theirs, theirs.offset, bytes);
   if (!at) {
     tt_imports_put(env->imports, resources->theirs);
@@ -155,13 +197,7 @@ static ncclResult_t connect_device(struct tt_transport_env *env, struct tt_conne
     return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which are not in its device memory",
                    connector->peer, bytes, (unsigned long long)theirs.offset);
   }
-  if (connector->send) {
-    _Atomic uint64_t *head = connector->conn.head;
-    tt_buffers_apply(&resources->buffers, at, &connector->conn);
-    connector->conn.head = head;
-  } else {
-    connector->conn.head = (_Atomic uint64_t *)(void *)at;
-  }
+  use_piece(&connector->conn, resources, at, !connector->send);
   *done = true;
   return ncclSuccess;
 }
@@ -176,11 +212,16 @@ static void close_device(struct tt_transport_env *env, struct tt_connector *conn
   connector->bytes = 0;
 }
 
+/* As NCCL names them, and the protocol. */
 static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
 {
   static const char *const protocols[TT_NUM_PROTOCOLS] = {
       [TT_PROTO_LL] = "LL", [TT_PROTO_LL128] = "LL128", [TT_PROTO_SIMPLE] = "Simple"};
-  snprintf(text, size, "P2P/%s/%s", same_process(env, connector) ? "direct" : "export",
+  const struct device_resources *resources = connector->resources;
+  const char *kind = same_process(env, connector)                 ? "direct pointer"
+                     : resources->theirs_kind == TT_EXPORT_HANDLE ? "IPC"
+                                                                  : "CUMEM";
+  snprintf(text, size, "P2P/%s%s/%s", kind, resources->reads ? "/read" : "",
            protocols[tt_connect_index_protocol(connector->index)]);
 }
 

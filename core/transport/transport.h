@@ -58,6 +58,9 @@ struct tt_transport_env {
   tt_route_find *route;
   /* Whether two ranks of a host are to use the network nevertheless; the same on both. NULL: never. Likewise. */
   bool (*apart)(const void *routes, int from, int to);
+  /* Whether rank `to` reads what `from` sends in its device's memory, rather than have it written into its own. The
+   * same on both. NULL: never. Likewise. */
+  bool (*reads)(const void *routes, int from, int to);
   const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */
@@ -160,7 +163,7 @@ struct tt_transport {
   /* Frees this end, complete or not. */
   void (*close)(struct tt_transport_env *env, struct tt_connector *connector);
   /* What follows "via" in the log: "SHM/direct/direct", "NET/Socket/0", "NET/Socket/1(3)" through rank 3,
-   * "P2P/direct/LL". */
+   * "P2P/CUMEM/read/Simple". While it is connected. */
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 

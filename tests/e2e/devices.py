@@ -30,11 +30,19 @@ class Devices(lib.Case):
         for count in (1, 2, 4):
             with self.subTest(count):
                 text = self.all_good(self.on_fake(range(count), f"init {STEPS} destroy", NCCL_DEBUG="INFO"))
-                self.assertEqual("via P2P/export/" in text, count > 1)
+                self.assertEqual("via P2P/CUMEM/" in text, count > 1)
                 self.assertNotIn("via SHM", text)
                 self.assertNotIn("NCCL WARN", text)
                 for d in range(count):
                     self.assertRegex(text, rf"rank {d} nranks {count} cudaDev {d} nvmlDev -1 busId {d + 1:x}000 ")
+
+    def test_reading_across_links(self):
+        for reads in (0, 1):
+            with self.subTest(reads):
+                text = self.all_good(self.on_fake(range(3), f"init {STEPS} destroy", NCCL_P2P_READ_ENABLE=reads,
+                                                  NCCL_DEBUG="INFO", NCCL_PROTO="Simple"))
+                vias = set(re.findall(r"via (P2P/\S+)", text))
+                self.assertEqual(vias, {"P2P/CUMEM/read/Simple" if reads else "P2P/CUMEM/Simple"})
 
     def test_counters_that_wrap(self):
         for what, env in (("shared memory", {}), ("network", {"NCCL_SHM_DISABLE": 1})):

@@ -30,7 +30,7 @@ START_TEST(data_in_one_process)
     ck_assert_ptr_null(send->peer_bell);
     char label[64];
     tt_transport_device.label(&pair.sides[0].env, &pair.connectors[0], label, sizeof(label));
-    ck_assert_str_eq(label, p == TT_PROTO_LL ? "P2P/direct/LL" : "P2P/direct/Simple");
+    ck_assert_str_eq(label, p == TT_PROTO_LL ? "P2P/direct pointer/LL" : "P2P/direct pointer/Simple");
     for (int i = 0; i < 20; i++) {
       device_send(send, p, TT_SLOTS);
       ck_assert(device_recv(recv, p, TT_SLOTS));
@@ -60,6 +60,61 @@ START_TEST(polled_words_are_local)
     ck_assert(in_slab(&whole[1], (const void *)conn->tail));
     ck_assert(in_slab(&whole[1], conn->slots[TT_PROTO_SIMPLE]));
   }
+  device_close_pair(&pair);
+  for (int r = 0; r < 2; r++) side_close(&pair.sides[r]);
+  device_expect_nothing_left();
+}
+END_TEST
+
+static bool always_reads(const void *routes, int from, int to)
+{
+  (void)routes;
+  ck_assert(from == 0 && to == 1); /* both ends ask about sender and receiver */
+  return true;
+}
+
+/* Slots to be read lie in the sender's memory; LL is written all the same. */
+START_TEST(slots_to_be_read)
+{
+  struct device_pair pair;
+  side_open_both(pair.sides);
+  for (int r = 0; r < 2; r++) pair.sides[r].env.reads = always_reads;
+  struct tt_slab_piece first[2];
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(tt_slabs_alloc(pair.sides[r].env.slabs, 1, &first[r]), ncclSuccess);
+  for (int r = 0; r < 2; r++) first[r].bytes = TT_SLAB_BYTES;
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p += TT_PROTO_SIMPLE) {
+    device_set_up_pair(&pair, p);
+    device_connect_pair(&pair);
+    for (int end = 0; end < 2; end++) {
+      const struct tt_conn *conn = &pair.connectors[end].conn;
+      ck_assert(in_slab(&first[0], (const void *)conn->head));
+      ck_assert(in_slab(&first[1], (const void *)conn->tail));
+      ck_assert(in_slab(&first[p == TT_PROTO_SIMPLE ? 0 : 1], conn->slots[p]));
+      char label[64];
+      tt_transport_device.label(&pair.sides[end].env, &pair.connectors[end], label, sizeof(label));
+      ck_assert_str_eq(label, p == TT_PROTO_LL ? "P2P/direct pointer/LL" : "P2P/direct pointer/read/Simple");
+    }
+    for (int i = 0; i < 20; i++) {
+      device_send(&pair.connectors[0].conn, p, TT_SLOTS);
+      ck_assert(device_recv(&pair.connectors[1].conn, p, TT_SLOTS));
+    }
+    device_close_pair(&pair);
+  }
+  for (int r = 0; r < 2; r++) side_close(&pair.sides[r]);
+  device_expect_nothing_left();
+}
+END_TEST
+
+START_TEST(only_one_reads)
+{
+  struct device_pair pair;
+  bool done = false;
+  side_open_both(pair.sides);
+  pair.sides[1].env.reads = always_reads;
+  device_set_up_pair(&pair, TT_PROTO_SIMPLE);
+  ck_assert_int_eq(tt_transport_device.connect(&pair.sides[0].env, &pair.connectors[0], &pair.handshakes[1], &done),
+                   ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "NCCL_P2P_READ_ENABLE"));
   device_close_pair(&pair);
   for (int r = 0; r < 2; r++) side_close(&pair.sides[r]);
   device_expect_nothing_left();
@@ -155,7 +210,7 @@ START_TEST(data_between_processes)
   ck_assert_int_eq(connect_side(&side, &connector, true), ncclSuccess);
   char label[64];
   tt_transport_device.label(&side.env, &connector, label, sizeof(label));
-  ck_assert_str_eq(label, "P2P/export/Simple");
+  ck_assert_str_eq(label, "P2P/CUMEM/Simple");
   device_send(&connector.conn, TT_PROTO_SIMPLE, 500);
   ck_assert_int_eq(side_wait(pid), 0);
   tt_transport_device.close(&side.env, &connector);
@@ -298,6 +353,8 @@ void add_device(Suite *suite)
   tcase_add_checked_fixture(tc, device_use_fake, device_use_none);
   tcase_add_test(tc, data_in_one_process);
   tcase_add_test(tc, polled_words_are_local);
+  tcase_add_test(tc, slots_to_be_read);
+  tcase_add_test(tc, only_one_reads);
   tcase_add_test(tc, slabs_are_shared);
   tcase_add_test(tc, owner_leaves_first);
   tcase_add_test(tc, data_between_processes);

@@ -11,7 +11,18 @@
 #include "transport/memory_wire.h"
 
 /* Where each field of a handshake begins. */
-enum { VERSION = 0, ROLE = 2, PROTOCOL = 3, KIND = 4, NUMBER = 5, BYTES = 9, OFFSET = 17, SLOT_BYTES = 25, END = 33 };
+enum {
+  VERSION = 0,
+  ROLE = 2,
+  PROTOCOL = 3,
+  READS = 4,
+  KIND = 5,
+  NUMBER = 6,
+  BYTES = 10,
+  OFFSET = 18,
+  SLOT_BYTES = 26,
+  END = 34
+};
 
 static void expect_refused(struct device_pair *pair, const struct tt_handshake *bad, const char *why)
 {
@@ -38,6 +49,7 @@ START_TEST(handshakes_refused)
   REFUSED(bad.data[VERSION]++, "version");
   REFUSED(bad.data[ROLE] = 1, "malformed"); /* both send */
   REFUSED(bad.data[PROTOCOL] = TT_PROTO_LL, "must be equal");
+  REFUSED(bad.data[READS] = 1, "NCCL_P2P_READ_ENABLE");
   REFUSED(bad.data[SLOT_BYTES + 1] ^= 0x40, "must be equal");
   REFUSED(bad.data[KIND] = TT_EXPORT_FD, "malformed"); /* of this process, and not asked by a socket */
   REFUSED(bad.data[KIND] = TT_EXPORT_HANDLE, "malformed");
