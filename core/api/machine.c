@@ -123,6 +123,7 @@ static ncclResult_t apply(struct ncclComm *comm)
   comm->env->route = tt_machine_route;
   comm->env->apart = tt_machine_apart;
   comm->env->reads = tt_machine_reads;
+  comm->env->between = tt_machine_between;
   return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
 }
 

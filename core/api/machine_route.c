@@ -119,3 +119,13 @@ bool tt_machine_reads(const void *routes, int from, int to)
   tt_topology_check_peers(machine->topology, a, b, &check);
   return check.reads;
 }
+
+int tt_machine_between(const void *routes, int from, int to)
+{
+  const struct tt_machine *machine = routes;
+  int a = tt_topology_gpu_of_rank(machine->topology, from), b = tt_topology_gpu_of_rank(machine->topology, to);
+  if (machine->peers[from].node != machine->peers[to].node || a < 0 || b < 0 || a == b) return -1;
+  int relay = tt_topology_relay(machine->topology, a, b);
+  if (relay < 0) return -1;
+  return machine->topology->nodes[tt_topology_node(machine->topology, TT_NODE_GPU, relay)].gpu.rank;
+}

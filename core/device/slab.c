@@ -21,15 +21,21 @@ struct tt_slab {
 };
 
 struct tt_slabs {
+  struct tt_slabs *next; /* of all ranks of this process; under `lenders` */
   struct tt_context *context;
   char name[64];
   pthread_mutex_t mutex; /* of the following */
   struct tt_slab **slabs;
   uint32_t count;
+  struct tt_slab *lent[TT_SLAB_MOST_LENT];
+  uint32_t nlent;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tt_slab *all;
+/* Held while one of them makes a slab for another rank, so that it is not freed meanwhile; taken before `mutex`. */
+static pthread_mutex_t lenders = PTHREAD_MUTEX_INITIALIZER;
+static struct tt_slabs *all_slabs;
 
 ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struct tt_slabs **out)
 {
@@ -39,6 +45,10 @@ ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struc
   slabs->context = tt_context_retain(context);
   strncpy(slabs->name, name, sizeof(slabs->name) - 1);
   pthread_mutex_init(&slabs->mutex, NULL);
+  pthread_mutex_lock(&lenders);
+  slabs->next = all_slabs;
+  all_slabs = slabs;
+  pthread_mutex_unlock(&lenders);
   *out = slabs;
   return ncclSuccess;
 }
@@ -46,22 +56,25 @@ ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struc
 void tt_slabs_destroy(struct tt_slabs *slabs)
 {
   if (!slabs) return;
+  pthread_mutex_lock(&lenders);
+  struct tt_slabs **link = &all_slabs;
+  while (*link != slabs) link = &(*link)->next;
+  *link = slabs->next;
+  pthread_mutex_unlock(&lenders);
   for (uint32_t i = 0; i < slabs->count; i++) tt_slab_release(slabs->slabs[i]);
+  for (uint32_t i = 0; i < slabs->nlent; i++) tt_slab_release(slabs->lent[i]);
   tt_context_release(slabs->context);
   pthread_mutex_destroy(&slabs->mutex);
   free(slabs->slabs);
   free(slabs);
 }
 
-static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_slab **out)
+/* A slab with one reference, known to the process. */
+static ncclResult_t make_slab(struct tt_slabs *slabs, size_t bytes, uint32_t number, struct tt_slab **out)
 {
-  struct tt_slab **grown = realloc(slabs->slabs, (slabs->count + 1) * sizeof(struct tt_slab *)), *slab;
-  *out = NULL;
-  if (!grown) return TT_FAIL(ncclSystemError, "no memory for %u pieces of device memory", slabs->count + 1);
-  slabs->slabs = grown;
-  TT_TRY(TT_CALLOC(&slab, 1));
-  if (bytes < TT_SLAB_LARGE_PIECE) bytes = TT_MAX(4 * bytes, TT_SLAB_BYTES);
   struct tt_context *context = slabs->context;
+  struct tt_slab *slab;
+  TT_TRY(TT_CALLOC(&slab, 1));
   ncclResult_t result = context->device->alloc(context->handle, bytes, &slab->memory);
   if (result != ncclSuccess) {
     free(slab);
@@ -72,7 +85,7 @@ static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_sla
   }
   slab->context = tt_context_retain(context);
   memcpy(slab->name, slabs->name, sizeof(slab->name));
-  slab->number = slabs->count + 1;
+  slab->number = number;
   slab->references = 1;
   slab->exports[0].fd = slab->exports[1].fd = -1;
   pthread_mutex_init(&slab->exporting, NULL);
@@ -80,7 +93,19 @@ static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_sla
   slab->next = all;
   all = slab;
   pthread_mutex_unlock(&lock);
-  slabs->slabs[slabs->count++] = *out = slab;
+  *out = slab;
+  return ncclSuccess;
+}
+
+static ncclResult_t new_slab(struct tt_slabs *slabs, size_t bytes, struct tt_slab **out)
+{
+  struct tt_slab **grown = realloc(slabs->slabs, (slabs->count + 1) * sizeof(struct tt_slab *));
+  *out = NULL;
+  if (!grown) return TT_FAIL(ncclSystemError, "no memory for %u pieces of device memory", slabs->count + 1);
+  slabs->slabs = grown;
+  if (bytes < TT_SLAB_LARGE_PIECE) bytes = TT_MAX(4 * bytes, TT_SLAB_BYTES);
+  TT_TRY(make_slab(slabs, bytes, slabs->count + 1, out));
+  slabs->slabs[slabs->count++] = *out;
   return ncclSuccess;
 }
 
@@ -127,13 +152,33 @@ ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_e
   return result;
 }
 
+/* NULL: it cannot be had, and why was said. */
+static struct tt_slab *lend(struct tt_slabs *slabs, uint32_t number)
+{
+  struct tt_slab *slab = NULL;
+  pthread_mutex_lock(&slabs->mutex);
+  for (uint32_t i = 0; i < slabs->nlent && !slab; i++)
+    if (slabs->lent[i]->number == number) slab = slabs->lent[i];
+  if (!slab && slabs->nlent < TT_SLAB_MOST_LENT && make_slab(slabs, TT_SLAB_LENT_BYTES, number, &slab) == ncclSuccess)
+    slabs->lent[slabs->nlent++] = slab;
+  pthread_mutex_unlock(&slabs->mutex);
+  return slab;
+}
+
 int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes)
 {
   int fd = -1;
+  struct tt_slab *slab = NULL;
+  struct tt_device_export shown;
   *bytes = 0;
-  pthread_mutex_lock(&slabs->mutex);
-  struct tt_slab *slab = number >= 1 && number <= slabs->count ? slabs->slabs[number - 1] : NULL;
-  pthread_mutex_unlock(&slabs->mutex);
+  if (number <= UINT32_MAX && (number & TT_SLAB_LENT)) {
+    slab = lend(slabs, (uint32_t)number);
+    if (slab && tt_slab_export(slab, false, &shown) != ncclSuccess) return -1;
+  } else {
+    pthread_mutex_lock(&slabs->mutex);
+    if (number >= 1 && number <= slabs->count) slab = slabs->slabs[number - 1];
+    pthread_mutex_unlock(&slabs->mutex);
+  }
   if (!slab) return -1;
   pthread_mutex_lock(&slab->exporting);
   if (slab->exports[0].kind == TT_EXPORT_FD) {
@@ -144,13 +189,25 @@ int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes
   return fd;
 }
 
-struct tt_slab *tt_slab_find(const char *name, uint32_t number)
+static struct tt_slab *find(const char *name, uint32_t number)
 {
   pthread_mutex_lock(&lock);
   struct tt_slab *slab = all;
   while (slab && (slab->number != number || strcmp(slab->name, name) != 0)) slab = slab->next;
   if (slab) slab->references++;
   pthread_mutex_unlock(&lock);
+  return slab;
+}
+
+struct tt_slab *tt_slab_find(const char *name, uint32_t number)
+{
+  struct tt_slab *slab = find(name, number);
+  if (slab || !(number & TT_SLAB_LENT)) return slab;
+  pthread_mutex_lock(&lenders);
+  struct tt_slabs *slabs = all_slabs;
+  while (slabs && strcmp(slabs->name, name) != 0) slabs = slabs->next;
+  if (slabs && lend(slabs, number)) slab = find(name, number);
+  pthread_mutex_unlock(&lenders);
   return slab;
 }
 

@@ -19,6 +19,12 @@
 #define TT_SLAB_BYTES ((size_t)8 << 20)
 #define TT_SLAB_LARGE_PIECE ((size_t)32 << 20)
 
+/* Slabs that a rank lends: others ask for them by a number of their own choice, so that the same number is the same
+ * slab for whoever asks. Whose device lies between those of two others lends them memory that both reach. */
+#define TT_SLAB_LENT (UINT32_C(1) << 31)
+#define TT_SLAB_LENT_BYTES ((size_t)32 << 20)
+#define TT_SLAB_MOST_LENT 64 /* by one rank */
+
 struct tt_slab;
 struct tt_slabs; /* of one rank */
 
@@ -42,10 +48,12 @@ uint32_t tt_slab_number(const struct tt_slab *slab);
  * slab's. */
 ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_export *out);
 /* A copy of the descriptor by which slab `number` was exported to other processes; -1 if it was not. The caller closes
- * it. Calls no function of the device. */
+ * it. A slab with TT_SLAB_LENT is made, and exported, when it is first asked for; for others no function of the device
+ * is called. */
 int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes);
 
-/* One more reference to a slab of a rank of this process; NULL if there is none such. */
+/* One more reference to a slab of a rank of this process; NULL if there is none such. One with TT_SLAB_LENT is made
+ * when it is first asked for. */
 struct tt_slab *tt_slab_find(const char *name, uint32_t number);
 void tt_slab_release(struct tt_slab *slab); /* NULL is allowed */
 

@@ -1,4 +1,5 @@
-/* Which transport connects two ranks: the first that can, device memory before shared memory before the network. */
+/* Which transport connects two ranks: the first that can, a device between before device memory before shared memory
+ * before the network. */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -6,8 +7,11 @@
 
 static const struct tt_transport *const transports[TT_NUM_TRANSPORTS] = {[TT_TRANSPORT_PEER] = &tt_transport_peer,
                                                                          [TT_TRANSPORT_NET] = &tt_transport_net,
-                                                                         [TT_TRANSPORT_DEVICE] = &tt_transport_device};
-static const enum tt_transport_id order[] = {TT_TRANSPORT_DEVICE, TT_TRANSPORT_PEER, TT_TRANSPORT_NET};
+                                                                         [TT_TRANSPORT_DEVICE] = &tt_transport_device,
+                                                                         [TT_TRANSPORT_INDIRECT] =
+                                                                             &tt_transport_indirect};
+static const enum tt_transport_id order[] = {TT_TRANSPORT_INDIRECT, TT_TRANSPORT_DEVICE, TT_TRANSPORT_PEER,
+                                             TT_TRANSPORT_NET};
 
 const struct tt_transport *tt_transport_get(enum tt_transport_id id)
 {

@@ -148,6 +148,7 @@ static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_co
   if (handle) memcpy(shown->handle, handle, sizeof(shown->handle));
   /* A rank of this process must not be asked by a socket that nobody serves, nor another one by its pointers. */
   bool right_kind = (shown->kind == TT_EXPORT_LOCAL) == same_process(env, connector);
+  if (theirs->source.number & TT_SLAB_LENT) right_kind = false; /* indirect.c's */
   if (r.bad || r.at != r.size || theirs->sends == connector->send || !right_kind)
     return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for device memory", connector->peer,
                    handshake->bytes);

@@ -9,6 +9,7 @@
 #include "base/param.h"
 #include "bootstrap/bootstrap.h"
 #include "transport/imports.h"
+#include "transport/lent.h"
 #include "transport/memory.h"
 #include "transport/net_link.h"
 #include "transport/node.h"
@@ -42,6 +43,7 @@ static ncclResult_t make_slabs(struct tt_transport_env *env, const struct tt_pee
   if (!env->context) return TT_FAIL(ncclInternalError, "device %s has memory and no context", env->device->name);
   TT_TRY(tt_slabs_create(env->context, me->uds, &env->slabs));
   TT_TRY(tt_imports_create(env->context, env->memory, env->peers, &env->imports));
+  TT_TRY(tt_lent_create(env, &env->lent));
   tt_peer_memory_set_source(env->memory, hand_out_slab, env->slabs);
   return ncclSuccess;
 }
@@ -131,6 +133,7 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
   if (!env) return;
   tt_proxy_destroy(env->proxy);
   tt_net_links_close(env);
+  tt_lent_destroy(env->lent);
   tt_imports_destroy(env->imports);
   tt_peer_memory_destroy(env->memory); /* its service hands out slabs until then */
   tt_slabs_destroy(env->slabs);

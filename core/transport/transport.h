@@ -1,5 +1,5 @@
-/* Transports: the ways in which one rank reaches another. `device` maps device memory of the other; `peer` maps its
- * host memory; `net` moves slots through a net plugin and the proxy.
+/* Transports: the ways in which one rank reaches another. `device` maps device memory of the other, `indirect` that of
+ * a third one between them; `peer` maps its host memory; `net` moves slots through a net plugin and the proxy.
  *
  * A connection is one direction between two ranks on a channel. Each end makes its half, sends the half's handshake (a
  * versioned byte string) to the other end, and completes when it has the other's. Both ends choose the transport by the
@@ -25,6 +25,7 @@ struct tt_peer_memory;   /* transport/memory.h */
 struct tt_resources;     /* transport/resources.h */
 struct tt_imports;       /* transport/imports.h */
 struct tt_reach;         /* transport/reach.h */
+struct tt_lent;          /* transport/lent.h */
 struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
 struct tt_net_links;     /* transport/net_link.h */
@@ -61,6 +62,9 @@ struct tt_transport_env {
   /* Whether rank `to` reads what `from` sends in its device's memory, rather than have it written into its own. The
    * same on both. NULL: never. Likewise. */
   bool (*reads)(const void *routes, int from, int to);
+  /* The rank whose device lies between those of two ranks of a host, which are to use its memory; -1: they use each
+   * other's. The same on both. NULL: never. Likewise. */
+  int (*between)(const void *routes, int from, int to);
   const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */
@@ -70,6 +74,7 @@ struct tt_transport_env {
   struct tt_slabs *slabs;     /* this rank's */
   struct tt_imports *imports; /* other ranks' slabs */
   struct tt_reach *reach;     /* which devices reach which */
+  struct tt_lent *lent;       /* of other ranks' devices */
 };
 
 struct tt_transport_config {
@@ -126,7 +131,13 @@ static inline int tt_connect_index_protocol(int index)
   return index / 2;
 }
 
-enum tt_transport_id { TT_TRANSPORT_PEER = 0, TT_TRANSPORT_NET = 1, TT_TRANSPORT_DEVICE = 2, TT_NUM_TRANSPORTS = 3 };
+enum tt_transport_id {
+  TT_TRANSPORT_PEER = 0,
+  TT_TRANSPORT_NET = 1,
+  TT_TRANSPORT_DEVICE = 2,
+  TT_TRANSPORT_INDIRECT = 3,
+  TT_NUM_TRANSPORTS = 4
+};
 
 #define TT_HANDSHAKE_MAX 512
 struct tt_handshake {
@@ -167,7 +178,7 @@ struct tt_transport {
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 
-extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device;
+extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect;
 
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
 ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);

@@ -239,6 +239,48 @@ START_TEST(threads)
 }
 END_TEST
 
+/* Who lends finds the same slab for the same number, whoever asks, in this process or by a descriptor; and not without
+ * end. */
+START_TEST(lent_slabs)
+{
+  struct tt_context *context;
+  struct tt_slabs *slabs;
+  struct tt_slab_piece own;
+  uint64_t bytes;
+  ck_assert_int_eq(tt_context_open(&device, 0, 0, 2, &context), ncclSuccess);
+  ck_assert_int_eq(tt_slabs_create(context, "lender", &slabs), ncclSuccess);
+  ck_assert_int_eq(tt_slabs_alloc(slabs, 100, &own), ncclSuccess);
+  ck_assert_ptr_null(tt_slab_find("nobody", TT_SLAB_LENT | 5));
+  struct tt_slab *one = tt_slab_find("lender", TT_SLAB_LENT | 5), *same = tt_slab_find("lender", TT_SLAB_LENT | 5);
+  ck_assert_ptr_nonnull(one);
+  ck_assert_ptr_eq(one, same);
+  ck_assert_uint_eq(tt_slab_number(one), TT_SLAB_LENT | 5);
+  int fd = tt_slabs_descriptor(slabs, TT_SLAB_LENT | 5, &bytes);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_uint_ge(bytes, TT_SLAB_LENT_BYTES);
+  close(fd);
+  ck_assert_int_eq(counts().memories, 2);
+  fails = true;
+  ck_assert_int_eq(tt_slabs_descriptor(slabs, TT_SLAB_LENT | 6, &bytes), -1);
+  ck_assert_ptr_null(tt_slab_find("lender", TT_SLAB_LENT | 6));
+  fails = false;
+  ck_assert_int_eq(tt_slabs_descriptor(slabs, (uint64_t)1 << 40 | TT_SLAB_LENT, &bytes), -1);
+  for (uint32_t n = 6; n < 5 + TT_SLAB_MOST_LENT; n++) {
+    fd = tt_slabs_descriptor(slabs, TT_SLAB_LENT | n, &bytes);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+  }
+  ck_assert_int_eq(tt_slabs_descriptor(slabs, TT_SLAB_LENT | 99, &bytes), -1);
+  tt_slabs_destroy(slabs);
+  ck_assert_int_eq(counts().memories, 1); /* who has it keeps it */
+  tt_slab_release(one);
+  tt_slab_release(same);
+  tt_context_release(context);
+  ck_assert_int_eq(counts().memories, 0);
+  ck_assert_int_eq(counts().contexts, 0);
+}
+END_TEST
+
 void add_slab(Suite *suite)
 {
   TCase *tc = tcase_create("slab");
@@ -251,5 +293,6 @@ void add_slab(Suite *suite)
   tcase_add_test(tc, exports);
   tcase_add_test(tc, wrong_kinds);
   tcase_add_test(tc, threads);
+  tcase_add_test(tc, lent_slabs);
   suite_add_tcase(suite, tc);
 }

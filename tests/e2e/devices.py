@@ -44,6 +44,32 @@ class Devices(lib.Case):
                 vias = set(re.findall(r"via (P2P/\S+)", text))
                 self.assertEqual(vias, {"P2P/CUMEM/read/Simple" if reads else "P2P/CUMEM/Simple"})
 
+    def three_in_a_row(self):
+        """A topology file of three devices: NVLink joins the first two and the last two."""
+        gpus = ""
+        for d, neighbours in enumerate(((1,), (0, 2), (1,))):
+            links = "".join(f'<nvlink target="0000:0{n + 1}:00.0" count="4" tclass="0x030200"/>' for n in neighbours)
+            gpus += (f'<pci busid="0000:0{d + 1}:00.0" class="0x030200" link_speed="8.0 GT/s PCIe" link_width="16">'
+                     f'<gpu dev="{d}" sm="70" rank="{d}" gdr="1">{links}</gpu></pci>')
+        file = os.path.join(self.work, "row.xml")
+        with open(file, "w") as f:
+            f.write('<system version="1"><cpu numaid="0" affinity="1" arch="x86_64" vendor="GenuineIntel" familyid="6" '
+                    f'modelid="85">{gpus}</cpu></system>')
+        return file
+
+    def test_through_a_device_between(self):
+        """Memory of the device between is lent by its rank, who takes no part in what passes through it."""
+        steps = "init shift:1000 shift:100000 all_reduce:50000 destroy"
+        for protocol in ("LL", "Simple"):
+            with self.subTest(protocol):
+                text = self.all_good(self.on_fake(range(3), steps, NCCL_TOPO_FILE=self.three_in_a_row(),
+                                                  NCCL_PROTO=protocol, NCCL_DEBUG="INFO"))
+                vias = set(re.findall(r"(\d)(?:\[\d\])? -> (\d)(?:\[\d\])?.* via (P2P/indirect/1\[0000:02:00.0\]|P2P/CUMEM)", text))
+                self.assertIn(("2", "0", "P2P/indirect/1[0000:02:00.0]"), vias, text[-6000:])
+                for source, target, via in vias:
+                    self.assertEqual("indirect" in via, {source, target} == {"0", "2"}, (source, target))
+                self.assertNotIn("NCCL WARN", text)
+
     def test_counters_that_wrap(self):
         for what, env in (("shared memory", {}), ("network", {"NCCL_SHM_DISABLE": 1})):
             for protocol in ("LL", "Simple"):

@@ -55,7 +55,8 @@ START_TEST(handshakes_refused)
   REFUSED(bad.data[KIND] = TT_EXPORT_HANDLE, "malformed");
   REFUSED(bad.data[KIND] = 77, "malformed");
   REFUSED(bad.data[NUMBER] = 2, "not there");
-  REFUSED(bad.data[NUMBER + 3] = 0xff, "not there");
+  REFUSED(bad.data[NUMBER + 3] = 0x7f, "not there");
+  REFUSED(bad.data[NUMBER + 3] = 0xff, "malformed"); /* one that would be lent */
   REFUSED(bad.data[OFFSET] += 64, "not in its device memory"); /* not aligned */
   REFUSED(bad.data[OFFSET + 3] = 0x70, "not in its device memory");
   REFUSED(memset(bad.data + OFFSET, 0xff, 8); bad.data[OFFSET] = 0x80, "not in its device memory");
