@@ -8,6 +8,7 @@
 
 /* Of other projects, or removed from NCCL long ago. */
 TT_OTHER(NCCL_ASYNC_ERROR_HANDLING, "it is PyTorch's; use TORCH_NCCL_ASYNC_ERROR_HANDLING")
+TT_OTHER(NCCL_VERSION, "container images name the NCCL that they bring so")
 TT_OTHER(NCCL_BLOCKING_WAIT, "it is PyTorch's; use TORCH_NCCL_BLOCKING_WAIT")
 TT_OTHER(NCCL_CUMEM_HANDLE_TYPE, "use NCCL_CUMEM_ENABLE")
 TT_OTHER(NCCL_CHECKS_DISABLE, NULL)
