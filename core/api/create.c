@@ -11,10 +11,10 @@
 #include "api/machine.h"
 #include "api/redop.h"
 #include "api/register.h"
+#include "api/timings.h"
 #include "api/tuner.h"
 #include "base/check.h"
 #include "base/param.h"
-#include "base/timer.h"
 #include "plan/shared.h"
 #include "device/choose.h"
 #include "kernels/host/host.h"
@@ -265,7 +265,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
 /* What only communicators of several ranks have. A rank without its device still joins, so that the others learn of it
  * instead of waiting. */
 static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *create, ncclResult_t device,
-                                const struct tt_device_properties *properties)
+                                const struct tt_device_properties *properties, struct tt_timings *timings)
 {
   const char *name = comm->device != NULL ? comm->device->name : tt_param_string(TT_PARAM_TUTTI_DEVICE);
   const ncclUniqueId *ids = create->ids != NULL ? create->ids : &create->id;
@@ -274,7 +274,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   TT_TRY(tt_comm_at_end(comm, end_net)); /* found later, but the bootstrap may use it until its end */
   TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
   TT_TRY(tt_comm_at_end(comm, end_bootstrap));
-  atomic_store(&comm->stage, TT_STAGE_AGREEING);
+  tt_timings_enter(timings, comm, TT_STAGE_AGREEING);
   TT_TRY(tt_agree_settings(comm->bootstrap, comm->rank, comm->nranks, name, &create->config, &share));
   if (device != ncclSuccess) return device;
   TT_TRY(choose_net(comm, &create->config));
@@ -283,7 +283,7 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
       return TT_FAIL(ncclInvalidUsage, "NCCL_OOB_NET_ENABLE is 1 but there is no network plugin to use");
     TT_TRY(tt_bootstrap_use_net(comm->bootstrap, comm->net, 0));
   }
-  atomic_store(&comm->stage, TT_STAGE_SHARING);
+  tt_timings_enter(timings, comm, TT_STAGE_SHARING);
   if (create->resources != NULL)
     TT_INFO(TT_INIT | TT_SHM, "comm %p rank %d %s its parent's memory", (void *)comm, comm->rank,
             share ? "shares" : "does not share, as another rank cannot,");
@@ -353,29 +353,29 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
 {
   struct tt_device_properties properties = {0};
   int max_local = 1;
-  uint64_t start = tt_timer_ns();
+  struct tt_timings timings;
+  tt_timings_start(&timings);
   tt_log_set_device(TT_MAX(create->device, 0));
   ncclResult_t device = tt_device_choose(&comm->device);
   if (device == ncclSuccess) device = open_device(comm, &properties);
+  tt_timings_device(&timings);
   log_init(create->function, comm, &properties, "START");
-  if (comm->nranks > 1) TT_TRY(join_others(comm, create, device, &properties));
+  if (comm->nranks > 1) TT_TRY(join_others(comm, create, device, &properties, &timings));
   TT_TRY(device);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   tt_log_set_device(comm->device_index);
-  atomic_store(&comm->stage, TT_STAGE_SEARCHING);
+  tt_timings_enter(&timings, comm, TT_STAGE_SEARCHING);
   TT_TRY(tt_machine_find(comm, &max_local));
   if (comm->nranks > 1) {
-    atomic_store(&comm->stage, TT_STAGE_TUNING);
+    tt_timings_enter(&timings, comm, TT_STAGE_TUNING);
     TT_TRY(make_tuning(comm, &create->config, max_local));
     TT_TRY(tt_gate_open(comm));
-    atomic_store(&comm->stage, TT_STAGE_LAST_BARRIER);
+    tt_timings_enter(&timings, comm, TT_STAGE_LAST_BARRIER);
     TT_TRY(tt_bootstrap_barrier(comm->bootstrap));
   }
-  tt_report_ready(comm);
   log_init(create->function, comm, &properties, "COMPLETE");
-  TT_INFO(TT_INIT, "Init took %.1f ms: %d ranks on %d hosts, device %s, network %s",
-          (double)(tt_timer_ns() - start) / 1e6, comm->nranks, comm->nnodes, comm->device->name,
-          comm->net != NULL ? tt_net_name(comm->net) : "none");
+  tt_timings_log(&timings, comm, create->function);
+  tt_report_ready(comm);
   return ncclSuccess;
 }
 

@@ -31,6 +31,10 @@ class Devices(lib.Case):
             with self.subTest(count):
                 text = self.all_good(self.on_fake(range(count), f"init {STEPS} destroy", NCCL_DEBUG="INFO"))
                 self.assertEqual("via P2P/CUMEM/" in text, count > 1)
+                phases = re.findall(r"Init timings - ncclCommInitRank: rank \d nranks \d total ([\d.]+) \((.*)\): 1 hosts, device fake", text)
+                self.assertEqual(len(phases), count)
+                for total, parts in phases:
+                    self.assertAlmostEqual(float(total), sum(map(float, re.findall(r"[\d.]+(?=,|$)", parts))), delta=0.001)
                 self.assertNotIn("via SHM", text)
                 self.assertNotIn("NCCL WARN", text)
                 for d in range(count):
