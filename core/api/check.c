@@ -72,12 +72,6 @@ static bool writes_output(const struct ncclComm *comm, const struct tt_task *tas
 static ncclResult_t check_reduction(const char *function, const struct ncclComm *comm, const struct tt_task *task)
 {
   if (task->datatype != ncclFloat8e4m3 && task->datatype != ncclFloat8e5m2) return ncclSuccess;
-  if (task->op == ncclAvg)
-    return TT_FAIL(
-        ncclInvalidArgument,
-        "%s: datatype %d (fp8) has no average, since its inputs scaled by 1/%d would lose what they are; sum, "
-        "and divide in a wider type",
-        function, (int)task->datatype, comm->nranks);
   if (!(comm->device->features & TT_DEVICE_FP8))
     return TT_FAIL(ncclInvalidArgument,
                    "%s: datatype %d (fp8) cannot be reduced on the %s device; convert to half or bfloat16", function,

@@ -11,7 +11,8 @@
 
 static bool is_float(int datatype)
 {
-  return datatype == ncclFloat16 || datatype == ncclBfloat16 || datatype == ncclFloat32 || datatype == ncclFloat64;
+  return datatype == ncclFloat16 || datatype == ncclBfloat16 || datatype == ncclFloat32 || datatype == ncclFloat64 ||
+         datatype == ncclFloat8e4m3 || datatype == ncclFloat8e5m2;
 }
 
 /* How the average is made is nccl.h's rule: floats scale each input, integers divide the sum. */

@@ -1,6 +1,6 @@
 /* Arithmetic on 8-byte words of elements. The rules are those of the host device (kernels/host/host.h), so that both
- * give the same bits: 16-bit types are combined in fp32 and rounded once, to nearest even; a scaled input is rounded to
- * its type before it is combined; integers wrap; in a minimum or maximum a NaN gives way to a number. */
+ * give the same bits: 16-bit and 8-bit floats are combined in fp32 and rounded once, to nearest even; a scaled input is
+ * rounded to its type before it is combined; integers wrap; in a minimum or maximum a NaN gives way to a number. */
 #ifndef TT_KERNELS_CUDA_ELEMENT_CUH
 #define TT_KERNELS_CUDA_ELEMENT_CUH
 
@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 #include <string.h>
+#include "kernels/cuda/fp8.cuh"
 #include "tutti/device.h"
 
 /* How a reduction is made, in registers. */
@@ -18,10 +19,11 @@ struct tt_reduce_rule {
   bool divide;
 };
 
-/* An element type: `value` is what it is computed in. */
+/* An element type: `value` is what it is computed in. If it is PAIRED, two neighbours are converted at once. */
 template <typename T> struct tt_element {
   typedef T type;
   typedef T value;
+  static constexpr bool PAIRED = false;
   static __device__ value widen(T x)
   {
     return x;
@@ -34,6 +36,7 @@ template <typename T> struct tt_element {
 template <> struct tt_element<__half> {
   typedef uint16_t type;
   typedef float value;
+  static constexpr bool PAIRED = false;
   static __device__ float widen(uint16_t x)
   {
     return __half2float(__ushort_as_half(x));
@@ -46,6 +49,7 @@ template <> struct tt_element<__half> {
 template <> struct tt_element<__nv_bfloat16> {
   typedef uint16_t type;
   typedef float value;
+  static constexpr bool PAIRED = false;
   static __device__ float widen(uint16_t x)
   {
     return __uint_as_float((uint32_t)x << 16);
@@ -54,6 +58,12 @@ template <> struct tt_element<__nv_bfloat16> {
   {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
   }
+};
+
+template <bool E5M2> struct tt_element<tt_fp8<E5M2>> {
+  typedef uint8_t type;
+  typedef float value;
+  static constexpr bool PAIRED = true;
 };
 
 /* Integers are added and multiplied as unsigned ones, which wrap. */
@@ -148,14 +158,25 @@ template <typename T> struct tt_word {
 
   __device__ __forceinline__ void load(uint64_t word)
   {
+    if constexpr (E::PAIRED) {
 #pragma unroll
-    for (int i = 0; i < N; i++) value[i] = E::widen(at(word, i));
+      for (int i = 0; i < N; i += 2) T::widen((uint32_t)(word >> 8 * i) & 0xffff, value + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++) value[i] = E::widen(at(word, i));
+    }
   }
   __device__ __forceinline__ void scale(const tt_reduce_rule &rule)
   {
     V factor = tt_scale_factor<V>(rule.scale);
+    if constexpr (E::PAIRED) {
 #pragma unroll
-    for (int i = 0; i < N; i++) value[i] = E::widen(E::narrow(tt_multiply<V>(value[i], factor)));
+      for (int i = 0; i < N; i++) value[i] = tt_multiply<V>(value[i], factor);
+      load(pack());
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++) value[i] = E::widen(E::narrow(tt_multiply<V>(value[i], factor)));
+    }
   }
   __device__ __forceinline__ void add(const tt_word &other)
   {
@@ -177,20 +198,31 @@ template <typename T> struct tt_word {
       for (int i = 0; i < N; i++) value[i] = tt_smaller<V>(value[i], other.value[i]);
     }
   }
-  /* The word, after a division where one is due. */
+  /* The word, after a division where one is due: of integers only. */
   __device__ __forceinline__ uint64_t store(const tt_reduce_rule &rule, bool final) const
   {
-    uint64_t word = 0;
+    if constexpr (E::PAIRED) {
+      return pack();
+    } else {
+      uint64_t word = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-      S x = E::narrow(value[i]);
-      if (final && rule.divide) x = E::narrow((V)tt_divide<V>(E::widen(x), rule.divisor));
-      word |= (uint64_t)bits_of(x) << (i * 8 * (int)sizeof(S) % 64);
+      for (int i = 0; i < N; i++) {
+        S x = E::narrow(value[i]);
+        if (final && rule.divide) x = E::narrow((V)tt_divide<V>(E::widen(x), rule.divisor));
+        word |= (uint64_t)bits_of(x) << (i * 8 * (int)sizeof(S) % 64);
+      }
+      return word;
     }
-    return word;
   }
 
 private:
+  __device__ __forceinline__ uint64_t pack() const
+  {
+    uint64_t word = 0;
+#pragma unroll
+    for (int i = 0; i < N; i += 2) word |= (uint64_t)T::narrow(value + i) << 8 * i;
+    return word;
+  }
   static __device__ __forceinline__ S at(uint64_t word, int i)
   {
     S x;
@@ -268,6 +300,8 @@ TT_DATATYPE(6, __half);
 TT_DATATYPE(7, float);
 TT_DATATYPE(8, double);
 TT_DATATYPE(9, __nv_bfloat16);
+TT_DATATYPE(10, tt_fp8<false>);
+TT_DATATYPE(11, tt_fp8<true>);
 #undef TT_DATATYPE
 
 /* What this compilation is for. */

@@ -8,13 +8,14 @@
 #include "kernels/cuda/state.h"
 
 tt_cuda_kernel tt_cuda_kernel_0, tt_cuda_kernel_1, tt_cuda_kernel_2, tt_cuda_kernel_3, tt_cuda_kernel_4,
-    tt_cuda_kernel_5, tt_cuda_kernel_6, tt_cuda_kernel_7, tt_cuda_kernel_8, tt_cuda_kernel_9;
+    tt_cuda_kernel_5, tt_cuda_kernel_6, tt_cuda_kernel_7, tt_cuda_kernel_8, tt_cuda_kernel_9, tt_cuda_kernel_10,
+    tt_cuda_kernel_11;
 
-tt_cuda_kernel *const tt_cuda_kernels[10] = {
-    [ncclInt8] = tt_cuda_kernel_0,     [ncclUint8] = tt_cuda_kernel_1,   [ncclInt32] = tt_cuda_kernel_2,
-    [ncclUint32] = tt_cuda_kernel_3,   [ncclInt64] = tt_cuda_kernel_4,   [ncclUint64] = tt_cuda_kernel_5,
-    [ncclFloat16] = tt_cuda_kernel_6,  [ncclFloat32] = tt_cuda_kernel_7, [ncclFloat64] = tt_cuda_kernel_8,
-    [ncclBfloat16] = tt_cuda_kernel_9,
+tt_cuda_kernel *const tt_cuda_kernels[12] = {
+    [ncclInt8] = tt_cuda_kernel_0,     [ncclUint8] = tt_cuda_kernel_1,       [ncclInt32] = tt_cuda_kernel_2,
+    [ncclUint32] = tt_cuda_kernel_3,   [ncclInt64] = tt_cuda_kernel_4,       [ncclUint64] = tt_cuda_kernel_5,
+    [ncclFloat16] = tt_cuda_kernel_6,  [ncclFloat32] = tt_cuda_kernel_7,     [ncclFloat64] = tt_cuda_kernel_8,
+    [ncclBfloat16] = tt_cuda_kernel_9, [ncclFloat8e4m3] = tt_cuda_kernel_10, [ncclFloat8e5m2] = tt_cuda_kernel_11,
 };
 
 /* ---- Life ---- */

@@ -23,7 +23,7 @@ struct tt_cuda_executor {
 enum { TT_CUDA_CONTEXT_CONNS = 8192 };
 
 /* kernel.cu, by ncclDataType_t. */
-extern tt_cuda_kernel *const tt_cuda_kernels[10];
+extern tt_cuda_kernel *const tt_cuda_kernels[12];
 
 /* A program's packed form, here and in device memory, made when it is first asked for. `program` stays as it is until
  * the context is closed. */

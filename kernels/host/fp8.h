@@ -6,7 +6,7 @@
 
 #include "kernels/host/half.h"
 
-static inline float tt_e4m3_to_float(uint8_t value)
+static inline TT_ANYWHERE float tt_e4m3_to_float(uint8_t value)
 {
   uint32_t sign = (uint32_t)(value & 0x80) << 24, rest = value & 0x7f;
   uint32_t normal = (rest << 20) + (120u << 23);
@@ -15,7 +15,7 @@ static inline float tt_e4m3_to_float(uint8_t value)
   return tt_bits_float(sign | (rest == 0x7f ? 0x7fc00000 : bits));
 }
 
-static inline uint8_t tt_float_to_e4m3(float value)
+static inline TT_ANYWHERE uint8_t tt_float_to_e4m3(float value)
 {
   uint32_t bits = tt_float_bits(value), sign = (bits >> 24) & 0x80, rest = bits & 0x7fffffff;
   uint32_t normal = (rest - (120u << 23) + 0x7ffff + ((rest >> 20) & 1)) >> 20;
@@ -27,7 +27,7 @@ static inline uint8_t tt_float_to_e4m3(float value)
 }
 
 /* Not by way of a half: so that the loop over it is vectorised. */
-static inline float tt_e5m2_to_float(uint8_t value)
+static inline TT_ANYWHERE float tt_e5m2_to_float(uint8_t value)
 {
   uint32_t sign = (uint32_t)(value & 0x80) << 24, rest = value & 0x7f;
   uint32_t normal = (rest << 21) + (112u << 23);
@@ -37,7 +37,7 @@ static inline float tt_e5m2_to_float(uint8_t value)
   return tt_bits_float(sign | (rest > 0x7c ? 0x7fc00000 : bits));
 }
 
-static inline uint8_t tt_float_to_e5m2(float value)
+static inline TT_ANYWHERE uint8_t tt_float_to_e5m2(float value)
 {
   uint32_t bits = tt_float_bits(value), sign = (bits >> 24) & 0x80, rest = bits & 0x7fffffff;
   uint32_t normal = (rest - (112u << 23) + 0xfffff + ((rest >> 21) & 1)) >> 21;

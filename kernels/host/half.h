@@ -7,14 +7,21 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t tt_float_bits(float value)
+/* GPUs without instructions for fp8 use these functions, too (kernels/cuda/fp8.cuh). */
+#ifdef __CUDACC__
+#define TT_ANYWHERE __host__ __device__
+#else
+#define TT_ANYWHERE
+#endif
+
+static inline TT_ANYWHERE uint32_t tt_float_bits(float value)
 {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
-static inline float tt_bits_float(uint32_t bits)
+static inline TT_ANYWHERE float tt_bits_float(uint32_t bits)
 {
   float value;
   memcpy(&value, &bits, sizeof(value));

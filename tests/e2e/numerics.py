@@ -11,7 +11,7 @@ from matrix import CHOICE, FUNCTIONS, HAVE
 PROGRAM = os.environ["E2E_NUMERICS"]
 CHOOSES = {name: have & {"all_reduce", "reduce_scatter", "reduce"} for name, have in HAVE.items()}
 CHOOSES.update(oneshot={"all_reduce"}, twoshot={"all_reduce"})
-KINDS = 5 * 5 + 2 * 4 + 5  # floats and int32, fp8, the average alone of the other integers
+KINDS = 7 * 5 + 5  # floats and int32; the average alone of the other integers
 # What chooses the algorithm and protocol of a run, and which ranks it has.
 RUNS = [{"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
         for algorithm in ("ring", "tree", "oneshot", "twoshot", "direct", "pat") for protocol in ("Simple", "LL")]

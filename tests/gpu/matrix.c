@@ -1,29 +1,23 @@
 /* Checks many operations on communicators that are made once: collectives x types x operations x sizes x in place or
  * not x put on a stream or in a graph. The algorithm and the protocol are the environment's. Prints a line for each
  * case, "PASS ..." or "FAIL ... : why"; ends with 0 if all passed, 1 if not, 3 if it could not go on. gpu_matrix [-t
- * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [--device D] A rank is a
- * thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce, rest, all, or quick (all,
- * few cases each). -L: the largest buffer, 0 for none. */
-#include <getopt.h>
+ * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device D]
+ * A rank is a thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce, rest (the other
+ * collectives), all (both, and groups), quick (the same, few cases each), types (all types, one size), grouped (groups
+ * of sends and receives), fp8 (every pair of codes, two ranks), or names of collectives, with commas. -L: the largest
+ * buffer, 0 for none. -R: buffers come from ncclMemAlloc and are registered. -H: processes pretend to be of so many
+ * hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "launch.h"
+#include "matrix.h"
 #include "operate.h"
 #include "team.h"
 
-enum { MOST_WORLDS = 8, MOST_RANKS = 64, SMALL_BYTES = 12 << 20 };
-enum amount { FULL, QUICK, TINY };
+enum { SMALL_BYTES = 12 << 20 };
 enum mode { EAGER, THRICE, GRAPH, MODES };
 static const char *const mode_names[] = {"eager", "three in a row", "graph"};
-
-struct matrix {
-  struct perf_options options;
-  int worlds[MOST_WORLDS], world_count;
-  const char *set, *label;
-  enum amount amount;
-  size_t large;
-};
 
 /* What all jobs of one line have done. */
 struct verdict {
@@ -104,10 +98,10 @@ static void run_job(struct rank *rank, const struct job *job)
 }
 
 /* Ends a line: rank 0 prints what all ranks found. */
-static void conclude(struct rank *rank, const struct perf_collective *collective, const char *what)
+static void conclude(struct rank *rank, const char *name, const char *what)
 {
   struct perf_team *team = rank->worker.team;
-  static _Thread_local struct verdict all[MOST_RANKS];
+  static _Thread_local struct verdict all[MATRIX_MOST_RANKS];
   perf_team_exchange(team, rank->worker.thread, &rank->verdict, all, sizeof(all[0]));
   memset(&rank->verdict, 0, sizeof(rank->verdict));
   uint64_t wrong = 0;
@@ -118,7 +112,7 @@ static void conclude(struct rank *rank, const struct perf_collective *collective
   }
   if (rank->number != 0) return;
   rank->failures += wrong != 0;
-  printf("%s %s %s%s%d rank%s of %d process%s: %s", wrong ? "FAIL" : "PASS", collective->name, rank->matrix->label,
+  printf("%s %s %s%s%d rank%s of %d process%s: %s", wrong ? "FAIL" : "PASS", name, rank->matrix->label,
          *rank->matrix->label ? ", " : "", rank->world, rank->world > 1 ? "s" : "", team->control->processes,
          team->control->processes > 1 ? "es" : "", what);
   if (wrong) printf(": %llu wrong; rank %d: %s", (unsigned long long)wrong, first, all[first].first);
@@ -131,11 +125,10 @@ static void arm(struct rank *rank)
   if (rank->worker.thread == 0) perf_watch_arm(rank->worker.team->watch, rank->matrix->options.timeout);
 }
 
-/* Whether the device does it: not all reduce the fp8 types, of which there are no averages. */
+/* Whether the device does it: not all reduce the fp8 types. */
 static bool is_possible(const struct rank *rank, const struct perf_type *type, const struct perf_op *op)
 {
-  if (!op || !perf_type_is_fp8(type)) return true;
-  return rank->worker.team->backend->fp8 && perf_op_exists(type, op);
+  return !op || !perf_type_is_fp8(type) || rank->worker.team->backend->fp8;
 }
 
 /* Every type with one operation. */
@@ -155,7 +148,7 @@ static void types_line(struct rank *rank, const struct perf_collective *collecti
     }
   }
   snprintf(what, sizeof(what), "all %d types%s%s, eager", count, op ? ", " : "", op ? op->name : "");
-  conclude(rank, collective, what);
+  conclude(rank, collective->name, what);
 }
 
 /* Sizes from nothing on, odd ones, and some that begin in the middle of a vector. */
@@ -167,7 +160,7 @@ static void sizes_line(struct rank *rank, const struct perf_collective *collecti
   } sizes[] = {{0, 0}, {1, 0}, {3, 1}, {16, 0}, {257, 0}, {1023, 1}, {4096, 0}, {65537, 3}, {(1 << 20) + 3, 0}};
   char what[96];
   arm(rank);
-  size_t count = sizeof(sizes) / sizeof(sizes[0]) - (rank->matrix->amount == TINY ? 2 : 0);
+  size_t count = sizeof(sizes) / sizeof(sizes[0]) - (rank->matrix->amount == MATRIX_TINY ? 2 : 0);
   for (size_t s = 0; s < count; s++) {
     struct job job = {collective, perf_type_find(type), perf_op_find(op), sizes[s].elements, sizes[s].unalign, in_place,
                       mode};
@@ -175,7 +168,7 @@ static void sizes_line(struct rank *rank, const struct perf_collective *collecti
   }
   snprintf(what, sizeof(what), "%s%s%s, sizes from 0 to %zu, %s, %s place", type, collective->reduces ? " " : "",
            collective->reduces ? op : "", sizes[count - 1].elements, mode_names[mode], in_place ? "in" : "out of");
-  conclude(rank, collective, what);
+  conclude(rank, collective->name, what);
 }
 
 static void large_line(struct rank *rank, const struct perf_collective *collective, enum mode mode, size_t bytes)
@@ -188,12 +181,56 @@ static void large_line(struct rank *rank, const struct perf_collective *collecti
   run_job(rank, &job);
   snprintf(what, sizeof(what), "float%s, %zu elements, %s, %s place", collective->reduces ? " sum" : "", elements,
            mode_names[mode], in_place ? "in" : "out of");
-  conclude(rank, collective, what);
+  conclude(rank, collective->name, what);
+}
+
+static void note(struct rank *rank, uint64_t wrong, const char *first)
+{
+  if (wrong && !rank->verdict.wrong)
+    snprintf(rank->verdict.first, sizeof(rank->verdict.first), "%.*s", (int)sizeof(rank->verdict.first) - 1, first);
+  rank->verdict.wrong += wrong;
+}
+
+static void fp8_lines(struct rank *rank)
+{
+  char what[96], first[128];
+  for (int t = 0; perf_type_at(t); t++)
+    for (int o = 0; perf_type_is_fp8(perf_type_at(t)) && perf_op_at(o); o++) {
+      uint64_t wrong = 0;
+      arm(rank);
+      if (rank->number < rank->world)
+        wrong = matrix_fp8(&rank->worker, rank->number, perf_type_at(t), perf_op_at(o), first, sizeof(first));
+      note(rank, wrong, first);
+      snprintf(what, sizeof(what), "every pair of codes of %s, %s", perf_type_at(t)->name, perf_op_at(o)->name);
+      conclude(rank, "all_reduce", what);
+    }
+}
+
+static void grouped_lines(struct rank *rank)
+{
+  char what[96], first[128];
+  bool streams = rank->worker.team->backend->streams;
+  for (int form = 0; form < MATRIX_GROUPS; form++)
+    for (int graph = 0; graph <= streams; graph++) {
+      uint64_t wrong = 0;
+      arm(rank);
+      if (rank->number < rank->world)
+        wrong = matrix_grouped(&rank->worker, rank->number, rank->world, (enum matrix_group)form, graph, first,
+                               sizeof(first));
+      note(rank, wrong, first);
+      snprintf(what, sizeof(what), "%s, %s", matrix_group_names[form], mode_names[graph ? GRAPH : EAGER]);
+      conclude(rank, "group", what);
+    }
 }
 
 static void collective_lines(struct rank *rank, const struct perf_collective *collective)
 {
-  bool quick = rank->matrix->amount != FULL;
+  if (rank->matrix->amount == MATRIX_TYPES) {
+    for (int i = 0; perf_op_at(i) && (i == 0 || collective->reduces); i++)
+      types_line(rank, collective, collective->reduces ? perf_op_at(i) : NULL);
+    return;
+  }
+  bool quick = rank->matrix->amount != MATRIX_FULL;
   bool streams = rank->worker.team->backend->streams;
   for (int i = 0; !quick && perf_op_at(i) && (i == 0 || collective->reduces); i++)
     types_line(rank, collective, collective->reduces ? perf_op_at(i) : NULL);
@@ -212,18 +249,24 @@ static void collective_lines(struct rank *rank, const struct perf_collective *co
   if (streams) large_line(rank, collective, GRAPH, large / 4 * 3);
 }
 
-static bool in_set(const char *set, const struct perf_collective *collective)
+static void set_buffers(struct rank *rank, void **handles, bool on)
 {
-  bool all_reduce = !strcmp(collective->name, "all_reduce");
-  if (!strcmp(set, "tiny")) return all_reduce || !strcmp(collective->name, "sendrecv");
-  return !strcmp(set, "all") || !strcmp(set, "quick") || !strcmp(set, all_reduce ? "all_reduce" : "rest");
+  struct perf_worker *w = &rank->worker;
+  for (int i = 0; rank->matrix->registers && i < 2; i++) {
+    const struct perf_buffer *buffer = i ? w->recv : w->send;
+    if (on)
+      perf_worker_try(w, rank->number, "ncclCommRegister",
+                      ncclCommRegister(w->comms[0], buffer->base, buffer->bytes, &handles[i]));
+    else
+      perf_worker_try(w, rank->number, "ncclCommDeregister", ncclCommDeregister(w->comms[0], handles[i]));
+  }
 }
 
 /* A communicator of the first ranks, and everything on it. */
 static void run_world(struct rank *rank, int ranks)
 {
   struct perf_worker *w = &rank->worker;
-  static _Thread_local ncclUniqueId ids[MOST_RANKS];
+  static _Thread_local ncclUniqueId ids[MATRIX_MOST_RANKS];
   ncclUniqueId id = {{0}};
   rank->world = ranks;
   arm(rank);
@@ -232,9 +275,14 @@ static void run_world(struct rank *rank, int ranks)
   bool active = rank->number < ranks;
   if (active)
     perf_worker_try(w, rank->number, "ncclCommInitRank", ncclCommInitRank(w->comms, ranks, ids[0], rank->number));
+  void *handles[2];
+  if (active) set_buffers(rank, handles, true);
   for (int i = 0; perf_collective_at(i); i++)
-    if (in_set(rank->matrix->set, perf_collective_at(i))) collective_lines(rank, perf_collective_at(i));
+    if (matrix_has(rank->matrix, perf_collective_at(i)->name)) collective_lines(rank, perf_collective_at(i));
+  if (matrix_has(rank->matrix, "grouped")) grouped_lines(rank);
+  if (!strcmp(rank->matrix->set, "fp8")) fp8_lines(rank);
   perf_team_barrier(w->team, w->thread);
+  if (active) set_buffers(rank, handles, false);
   if (active) perf_worker_try(w, rank->number, "ncclCommDestroy", ncclCommDestroy(w->comms[0]));
   perf_team_barrier(w->team, w->thread);
 }
@@ -244,9 +292,10 @@ static void *run_rank(void *arg)
   struct rank *rank = arg;
   struct perf_worker *w = &rank->worker;
   size_t bytes = rank->matrix->large > SMALL_BYTES ? rank->matrix->large : SMALL_BYTES;
+  if (bytes < matrix_group_bytes(w->team->ranks)) bytes = matrix_group_bytes(w->team->ranks);
   perf_worker_choose(w, 0);
   for (int i = 0; i < 2; i++)
-    if (!perf_buffer_make(i ? w->recv : w->send, w->team->backend, false, bytes, 64))
+    if (!perf_buffer_make(i ? w->recv : w->send, w->team->backend, rank->matrix->registers, bytes, 64))
       perf_watch_fail(w->team->watch, "rank %d: no memory: %s", rank->number, w->team->backend->error());
   if (w->team->backend->streams) perf_worker_must(w, 0, "making a stream", w->team->backend->stream_make(w->streams));
   perf_team_barrier(w->team, w->thread);
@@ -272,7 +321,9 @@ static int run(struct matrix *matrix, struct perf_control *control)
   struct perf_watch watch = {.program = "gpu_matrix", .control = control, .launched = control->processes > 1};
   struct perf_team team = {.options = o, .control = control, .watch = &watch, .ranks = control->processes * o->threads};
   struct seat *seats = calloc((size_t)o->threads, sizeof(*seats));
-  char why[512];
+  char why[512], host[16];
+  snprintf(host, sizeof(host), "host %d", control->process * matrix->hosts / control->processes);
+  if (matrix->hosts) setenv("NCCL_HOSTID", host, 1); /* before the library looks */
   perf_watch_start(&watch);
   if (!seats || !perf_team_make(&team)) perf_watch_fail(&watch, "out of memory");
   team.backend = perf_backend_select(o->device, why, sizeof(why));
@@ -305,55 +356,14 @@ static int run(struct matrix *matrix, struct perf_control *control)
   return status;
 }
 
-static bool parse_worlds(struct matrix *matrix, char *text, int ranks)
-{
-  char *rest = text, *word;
-  while ((word = strtok_r(rest, ",", &rest)) && matrix->world_count < MOST_WORLDS) {
-    int world = atoi(word);
-    if (world < 1 || world > ranks) return false;
-    matrix->worlds[matrix->world_count++] = world;
-  }
-  if (matrix->world_count == 0) matrix->worlds[matrix->world_count++] = ranks;
-  return true;
-}
-
-static bool parse(struct matrix *matrix, int argc, char **argv)
-{
-  static const struct option options[] = {{"device", 1, NULL, 'D'}, {NULL, 0, NULL, 0}};
-  static char none[] = "";
-  struct perf_options *o = &matrix->options;
-  char *worlds = none;
-  int c;
-  *matrix = (struct matrix){.set = "all", .label = "", .options = {.threads = 1, .comms = 1, .timeout = 60}};
-  o->processes = 1;
-  while ((c = getopt_long(argc, argv, "t:n:w:s:L:l:T:", options, NULL)) != -1) {
-    uint64_t large = 0;
-    if (c == 't') o->threads = atoi(optarg);
-    if (c == 'n') o->processes = atoi(optarg);
-    if (c == 'w') worlds = optarg;
-    if (c == 's') matrix->set = optarg;
-    if (c == 's') matrix->amount = !strcmp(optarg, "quick") ? QUICK : !strcmp(optarg, "tiny") ? TINY : FULL;
-    if (c == 'l') matrix->label = optarg;
-    if (c == 'T') o->timeout = atoi(optarg);
-    if (c == 'L' && !perf_size_parse(optarg, &large)) return false;
-    if (c == 'L') matrix->large = (size_t)large;
-    if (c == 'D' && !perf_device_parse(optarg, &o->device)) return false;
-    if (c == '?') return false;
-  }
-  int ranks = o->threads * o->processes;
-  o->max_bytes = matrix->large;
-  return optind == argc && o->threads > 0 && o->processes > 0 && ranks <= MOST_RANKS &&
-         parse_worlds(matrix, worlds, ranks);
-}
-
 int main(int argc, char **argv)
 {
   static struct matrix matrix;
   struct perf_control control;
-  if (!parse(&matrix, argc, argv)) {
+  if (!matrix_parse(&matrix, argc, argv)) {
     fprintf(stderr,
-            "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s all_reduce|rest|all|quick|tiny] [-L BYTES] [-l LABEL] "
-            "[-T SECONDS] [--device auto|host|cuda]\n");
+            "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s all_reduce|rest|all|quick|tiny|types|grouped|fp8|NAME,NAME] "
+            "[-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device auto|host|cuda]\n");
     return PERF_EXIT_USAGE;
   }
   perf_control_open(&control, 0, 1, NULL);

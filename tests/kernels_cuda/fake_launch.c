@@ -20,13 +20,13 @@ static struct {
 struct fake_launched launched;
 
 /* The address of a byte tells which kernel it is. */
-static char kernels[10][TT_NUM_PROTOCOLS][TT_CUDA_FORMS];
+static char kernels[12][TT_NUM_PROTOCOLS][TT_CUDA_FORMS];
 #define KERNEL(type)                                                                                                   \
   static const void *kernel_##type(int protocol, int form)                                                             \
   {                                                                                                                    \
     return &kernels[type][protocol][form];                                                                             \
   }                                                                                                                    \
-  _Static_assert(type <= ncclBfloat16, "a data type")
+  _Static_assert(type <= ncclFloat8e5m2, "a data type")
 
 KERNEL(0);
 KERNEL(1);
@@ -38,9 +38,11 @@ KERNEL(6);
 KERNEL(7);
 KERNEL(8);
 KERNEL(9);
+KERNEL(10);
+KERNEL(11);
 
-tt_cuda_kernel *const tt_cuda_kernels[10] = {kernel_0, kernel_1, kernel_2, kernel_3, kernel_4,
-                                             kernel_5, kernel_6, kernel_7, kernel_8, kernel_9};
+tt_cuda_kernel *const tt_cuda_kernels[12] = {kernel_0, kernel_1, kernel_2, kernel_3, kernel_4,  kernel_5,
+                                             kernel_6, kernel_7, kernel_8, kernel_9, kernel_10, kernel_11};
 
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream)

@@ -119,7 +119,7 @@ class Perf(Case):
                 extra = ("-r", "all") if roots > 1 else ()
                 done = run(PERF, collective, "-n", 3, "-d", "all", "-o", "all", "-b", 1000, "-e", 1000, "--iters", 1,
                            *extra)
-                self.good(done, (10 * 5 + 2 * 4) * roots)  # fp8 has no averages
+                self.good(done, 12 * 5 * roots)
 
     def test_odd_counts_and_alignment(self):
         for collective in COLLECTIVES:

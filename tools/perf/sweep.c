@@ -68,9 +68,7 @@ static bool advance(struct perf_sweep *sweep)
 /* "all" means all that there is; what was asked for by name is tried, and the library says no. */
 static bool is_there(const struct perf_sweep *sweep)
 {
-  const struct perf_options *o = sweep->options;
-  if (o->all_types && perf_type_is_fp8(sweep->type) && !sweep->fp8) return false;
-  return !(o->all_types || o->all_ops) || !sweep->op || perf_op_exists(sweep->type, sweep->op);
+  return sweep->fp8 || !sweep->options->all_types || !perf_type_is_fp8(sweep->type);
 }
 
 bool perf_sweep_next(struct perf_sweep *sweep)

@@ -59,8 +59,3 @@ bool perf_type_is_fp8(const struct perf_type *type)
 {
   return type->type == ncclFloat8e4m3 || type->type == ncclFloat8e5m2;
 }
-
-bool perf_op_exists(const struct perf_type *type, const struct perf_op *op)
-{
-  return !(perf_type_is_fp8(type) && op->op == ncclAvg);
-}

@@ -30,7 +30,5 @@ const struct perf_op *perf_op_find(const char *name);
 
 /* Not every device reduces these types. */
 bool perf_type_is_fp8(const struct perf_type *type);
-/* Whether the API has this reduction: fp8 types have no averages. */
-bool perf_op_exists(const struct perf_type *type, const struct perf_op *op);
 
 #endif

@@ -130,6 +130,7 @@ static const struct perf_backend backend = {
     .size = sizeof(struct perf_backend),
     .name = "cuda",
     .streams = true,
+    .fp8 = true,
     .count = count_devices,
     .describe = describe,
     .choose = choose,
