@@ -1,8 +1,8 @@
-/* Registration of buffers and windows: ncclCommRegister, ncclCommWindowRegister, their ends, and ncclWinGetUserPtr.
+/* Registrations of a communicator, and ncclCommRegister.
  *
- * Registrations are checked, kept and counted; the transports of this version copy through their own buffers whether a
- * buffer is registered or not, so nothing becomes faster by it. A program written for NCCL runs unchanged, and its
- * mistakes (a handle that is not one, a buffer that was never deregistered) are found. */
+ * A buffer that one rank registers is noted and no more: whether it is used without copies must be the same on all
+ * ranks, and only a window promises that they use it alike (window.c). A program written for NCCL runs unchanged, and
+ * its mistakes (a handle that is not one, a buffer that was never deregistered) are found. */
 #include "api/register.h"
 
 #include <stdatomic.h>
@@ -11,18 +11,19 @@
 #include "api/export.h"
 #include "api/handle.h"
 #include "base/check.h"
-
-enum kind { BUFFER, WINDOW };
+#include "base/param.h"
+#include "transport/user_buffers.h"
 
 /* A handle is its entry's number, which no other entry of the process has or had, so that neither an old handle nor one
  * of another communicator is taken for it. */
 struct entry {
   struct entry *next;
   uintptr_t number;
-  enum kind kind;
+  enum tt_registered kind;
   void *buffer;
   size_t bytes;
   int uses; /* the same buffer may be registered several times */
+  struct tt_user_window *mapped;
 };
 
 struct tt_registrations {
@@ -44,23 +45,30 @@ static ncclResult_t get(struct ncclComm *comm, struct tt_registrations **out)
   return result;
 }
 
-static ncclResult_t add(const char *function, struct ncclComm *comm, enum kind kind, void *buffer, size_t bytes,
-                        void **handle)
+/* The entry of a buffer that is registered already; NULL: none. Each window is an entry of its own. Locked. */
+static struct entry *find_buffer(const struct tt_registrations *all, const void *buffer, size_t bytes)
+{
+  struct entry *entry = all->first;
+  while (entry != NULL && (entry->kind != TT_REGISTERED_BUFFER || entry->buffer != buffer || entry->bytes != bytes))
+    entry = entry->next;
+  return entry;
+}
+
+ncclResult_t tt_register_add(struct ncclComm *comm, enum tt_registered kind, void *buffer, size_t bytes,
+                             struct tt_user_window *mapped, void **handle)
 {
   struct tt_registrations *all;
   ncclResult_t result = ncclSuccess;
-  TT_TRY(tt_api_check_ready(function, comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
-  struct entry *entry = all->first;
-  while (entry != NULL && (entry->kind != kind || entry->buffer != buffer || entry->bytes != bytes))
-    entry = entry->next;
+  struct entry *entry = kind == TT_REGISTERED_BUFFER ? find_buffer(all, buffer, bytes) : NULL;
   if (entry == NULL && (result = TT_CALLOC(&entry, 1)) == ncclSuccess) {
     *entry = (struct entry){.next = all->first,
                             .number = atomic_fetch_add(&last_number, 1) + 1,
                             .kind = kind,
                             .buffer = buffer,
-                            .bytes = bytes};
+                            .bytes = bytes,
+                            .mapped = mapped};
     all->first = entry;
   }
   if (result == ncclSuccess) {
@@ -72,22 +80,23 @@ static ncclResult_t add(const char *function, struct ncclComm *comm, enum kind k
 }
 
 /* Where the list points to a handle's entry, or to its end. Locked. */
-static struct entry **find(struct tt_registrations *all, enum kind kind, const void *handle)
+static struct entry **find(struct tt_registrations *all, enum tt_registered kind, const void *handle)
 {
   struct entry **place = &all->first;
   while (*place != NULL && ((*place)->kind != kind || (*place)->number != (uintptr_t)handle)) place = &(*place)->next;
   return place;
 }
 
-static ncclResult_t unknown(const char *function, enum kind kind, const void *handle)
+static ncclResult_t unknown(const char *function, enum tt_registered kind, const void *handle)
 {
   return TT_FAIL(ncclInvalidUsage, "%s: %s %p is not registered with this communicator, or not any more", function,
-                 kind == WINDOW ? "window" : "handle", handle);
+                 kind == TT_REGISTERED_WINDOW ? "window" : "handle", handle);
 }
 
-static ncclResult_t drop(const char *function, struct ncclComm *comm, enum kind kind, const void *handle)
+ncclResult_t tt_register_drop(const char *function, struct ncclComm *comm, enum tt_registered kind, const void *handle)
 {
   struct tt_registrations *all;
+  struct tt_user_window *mapped = NULL;
   TT_TRY(tt_api_check_ready(function, comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
@@ -95,22 +104,25 @@ static ncclResult_t drop(const char *function, struct ncclComm *comm, enum kind 
   struct entry *entry = *place;
   if (entry != NULL && --entry->uses == 0) {
     *place = entry->next;
+    mapped = entry->mapped;
     free(entry);
   }
   pthread_mutex_unlock(&all->lock);
+  if (mapped != NULL) tt_user_window_close(comm->env, mapped);
   return entry != NULL ? ncclSuccess : unknown(function, kind, handle);
 }
 
-static ncclResult_t get_buffer(struct ncclComm *comm, const void *window, void **buffer)
+ncclResult_t tt_register_find(const char *function, struct ncclComm *comm, enum tt_registered kind, const void *handle,
+                              void **buffer)
 {
   struct tt_registrations *all;
-  TT_TRY(tt_api_check_ready("ncclWinGetUserPtr", comm));
+  TT_TRY(tt_api_check_ready(function, comm));
   TT_TRY(get(comm, &all));
   pthread_mutex_lock(&all->lock);
-  const struct entry *entry = *find(all, WINDOW, window);
+  const struct entry *entry = *find(all, kind, handle);
   if (entry != NULL) *buffer = entry->buffer;
   pthread_mutex_unlock(&all->lock);
-  return entry != NULL ? ncclSuccess : unknown("ncclWinGetUserPtr", WINDOW, window);
+  return entry != NULL ? ncclSuccess : unknown(function, kind, handle);
 }
 
 void tt_register_free(struct ncclComm *comm)
@@ -128,7 +140,7 @@ void tt_register_free(struct ncclComm *comm)
   comm->registrations = NULL;
 }
 
-static ncclResult_t check_buffer(const char *function, const void *buffer, size_t bytes)
+ncclResult_t tt_register_check(const char *function, const void *buffer, size_t bytes)
 {
   TT_TRY(tt_api_check_pointer(function, "buff", buffer));
   if (bytes == 0) return TT_FAIL(ncclInvalidArgument, "%s: size is 0", function);
@@ -138,12 +150,20 @@ static ncclResult_t check_buffer(const char *function, const void *buffer, size_
   return ncclSuccess;
 }
 
+static ncclResult_t add_buffer(struct ncclComm *comm, void *buffer, size_t bytes, void **handle)
+{
+  *handle = NULL;
+  TT_TRY(tt_api_check_ready("ncclCommRegister", comm));
+  if (!tt_param_int(TT_PARAM_NCCL_LOCAL_REGISTER)) return ncclSuccess;
+  return tt_register_add(comm, TT_REGISTERED_BUFFER, buffer, bytes, NULL, handle);
+}
+
 TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle))
 {
   TT_TRY(tt_api_check_pointer("ncclCommRegister", "handle", handle));
-  TT_TRY(check_buffer("ncclCommRegister", buff, size));
+  TT_TRY(tt_register_check("ncclCommRegister", buff, size));
   TT_TRY(tt_handle_hold("ncclCommRegister", comm));
-  ncclResult_t result = add("ncclCommRegister", comm, BUFFER, buff, size, handle);
+  ncclResult_t result = add_buffer(comm, buff, size, handle);
   tt_handle_let_go(comm);
   return result;
 }
@@ -151,52 +171,8 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
 TT_EXPORT(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle))
 {
   TT_TRY(tt_handle_hold("ncclCommDeregister", comm));
-  ncclResult_t result = handle != NULL ? drop("ncclCommDeregister", comm, BUFFER, handle) : ncclSuccess;
-  tt_handle_let_go(comm);
-  return result;
-}
-
-static ncclResult_t add_window(struct ncclComm *comm, void *buffer, size_t bytes, ncclWindow_t *window)
-{
-  void *handle;
-  TT_TRY(add("ncclCommWindowRegister", comm, WINDOW, buffer, bytes, &handle));
-  *window = handle;
-  return ncclSuccess;
-}
-
-/* Windows without symmetric memory are registrations, as in NCCL 2.28. */
-TT_EXPORT(ncclResult_t, ncclCommWindowRegister,
-          (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags))
-{
-  TT_TRY(tt_api_check_pointer("ncclCommWindowRegister", "win", win));
-  *win = NULL;
-  TT_TRY(check_buffer("ncclCommWindowRegister", buff, size));
-  if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC)
-    return TT_FAIL(ncclInvalidArgument,
-                   "ncclCommWindowRegister: winFlags is %d; allowed are NCCL_WIN_DEFAULT (%d) and "
-                   "NCCL_WIN_COLL_SYMMETRIC (%d)",
-                   winFlags, NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC);
-  TT_TRY(tt_handle_hold("ncclCommWindowRegister", comm));
-  ncclResult_t result = add_window(comm, buff, size, win);
-  tt_handle_let_go(comm);
-  return result;
-}
-
-TT_EXPORT(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
-{
-  TT_TRY(tt_handle_hold("ncclCommWindowDeregister", comm));
-  ncclResult_t result = win != NULL ? drop("ncclCommWindowDeregister", comm, WINDOW, win) : ncclSuccess;
-  tt_handle_let_go(comm);
-  return result;
-}
-
-/* Of NCCL 2.29 and later, and in none of this version's headers. */
-TT_EXPORT(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr))
-{
-  TT_TRY(tt_api_check_pointer("ncclWinGetUserPtr", "win", win));
-  TT_TRY(tt_api_check_pointer("ncclWinGetUserPtr", "outUserPtr", outUserPtr));
-  TT_TRY(tt_handle_hold("ncclWinGetUserPtr", comm));
-  ncclResult_t result = get_buffer(comm, win, outUserPtr);
+  ncclResult_t result =
+      handle != NULL ? tt_register_drop("ncclCommDeregister", comm, TT_REGISTERED_BUFFER, handle) : ncclSuccess;
   tt_handle_let_go(comm);
   return result;
 }

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "api/check.h"
 #include "api/config.h"
 #include "api/create.h"
 #include "api/export.h"
 #include "api/group.h"
 #include "api/handle.h"
+#include "api/turn.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/param.h"
@@ -21,7 +21,6 @@
 
 #define TAG_ID (TT_TAG_USER + 0x2000u)
 #define TAG_SHRINK (TT_TAG_USER + 0x2001u)
-#define TURN_USEC 100
 
 struct child_job {
   struct tt_job job;       /* its communicator is the parent, which it holds */
@@ -142,21 +141,9 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
 
 /* ---- The job ---- */
 
-/* Calls on one parent are carried out in call order, which all ranks have in common. */
-static ncclResult_t wait_turn(struct child_job *child)
-{
-  struct ncclComm *parent = child->job.comm;
-  while (atomic_load(&parent->children_made) < child->turn) {
-    if (atomic_load(&parent->abort))
-      return TT_FAIL(ncclInternalError, "%s: the parent was aborted", child->create.function);
-    usleep(TURN_USEC);
-  }
-  return ncclSuccess;
-}
-
 static ncclResult_t introduce(struct child_job *child)
 {
-  TT_TRY(wait_turn(child));
+  TT_TRY(tt_turn_wait(child->create.function, child->job.comm, child->turn));
   if (child->excluded != NULL)
     keep_members(child);
   else
@@ -170,7 +157,7 @@ static ncclResult_t introduce(struct child_job *child)
 
 static void end_turn(struct child_job *child)
 {
-  if (!child->had_turn) atomic_fetch_add(&child->job.comm->children_made, 1);
+  if (!child->had_turn) tt_turn_end(child->job.comm);
   child->had_turn = true;
 }
 
@@ -292,7 +279,7 @@ static ncclResult_t start_child(struct child_job *child)
   ncclResult_t result = child->job.blocking ? ncclSuccess : tt_group_join(parent);
   if (result == ncclSuccess) result = tt_group_add_job(&child->job);
   if (result == ncclSuccess)
-    child->turn = atomic_fetch_add(&parent->children_called, 1);
+    child->turn = tt_turn_take(parent);
   else
     free_child(child);
   return result;

@@ -126,9 +126,7 @@ struct ncclComm {
   _Atomic int finalized, revoked;
   struct tt_redops *redops;               /* NULL: none yet */
   struct tt_registrations *registrations; /* NULL: none yet */
-  /* Calls that make children, in the order in which they were made: each waits for its turn. */
-  _Atomic uint64_t children_called;
-  _Atomic uint64_t children_made;
+  _Atomic uint64_t turns_taken, turns_done; /* api/turn.h */
   pthread_mutex_t children_lock;
   struct ncclComm *children; /* those being made, by children_next: who aborts the parent ends their making */
   struct ncclComm *children_next;

@@ -14,6 +14,7 @@
 #include "transport/net_link.h"
 #include "transport/node.h"
 #include "transport/reach.h"
+#include "transport/user_buffers.h"
 
 static void describe(const struct tt_transport_config *config, const struct tt_peer_memory *memory,
                      struct tt_peer_info *info)
@@ -32,9 +33,11 @@ static void describe(const struct tt_transport_config *config, const struct tt_p
   tt_peer_memory_describe(memory, info);
 }
 
-static int hand_out_slab(void *slabs, uint64_t object, uint64_t *bytes)
+static int hand_out(void *of, uint64_t object, uint64_t *bytes)
 {
-  return tt_slabs_descriptor(slabs, object, bytes);
+  const struct tt_transport_env *env = of;
+  int fd = tt_slabs_descriptor(env->slabs, object, bytes);
+  return fd >= 0 ? fd : tt_user_buffers_descriptor(env->users, object, bytes);
 }
 
 /* This rank's device memory for connections, which carries the name under which it is handed out. */
@@ -44,7 +47,8 @@ static ncclResult_t make_slabs(struct tt_transport_env *env, const struct tt_pee
   TT_TRY(tt_slabs_create(env->context, me->uds, &env->slabs));
   TT_TRY(tt_imports_create(env->context, env->memory, env->peers, &env->imports));
   TT_TRY(tt_lent_create(env, &env->lent));
-  tt_peer_memory_set_source(env->memory, hand_out_slab, env->slabs);
+  TT_TRY(tt_user_buffers_create(env, &env->users));
+  tt_peer_memory_set_source(env->memory, hand_out, env);
   return ncclSuccess;
 }
 
@@ -135,7 +139,8 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
   tt_net_links_close(env);
   tt_lent_destroy(env->lent);
   tt_imports_destroy(env->imports);
-  tt_peer_memory_destroy(env->memory); /* its service hands out slabs until then */
+  tt_peer_memory_destroy(env->memory); /* its service hands out device memory until then */
+  tt_user_buffers_destroy(env->users);
   tt_slabs_destroy(env->slabs);
   tt_reach_destroy(env->reach);
   free((void *)env->peers);

@@ -5,9 +5,9 @@
  *     client: proof that it knows the key
  *     server: a last proof, the object's bytes, and its descriptor
  *
- * Object 0 is the rank's shared memory, object k its slab k of device memory. The key is the server's, random, and told
- * to the ranks of the communicator only. Each proof covers the hello and both nonces, so neither side can replay what
- * it has heard. */
+ * Object 0 is the rank's shared memory, object k below 2^32 its slab k of device memory, the others are memory of users
+ * (user_import.c). The key is the server's, random, and told to the ranks of the communicator only. Each proof covers
+ * the hello and both nonces, so neither side can replay what it has heard. */
 #ifndef TT_TRANSPORT_MEMORY_WIRE_H
 #define TT_TRANSPORT_MEMORY_WIRE_H
 

@@ -30,6 +30,7 @@ struct tt_collnet_links; /* transport/collnet.h */
 struct tt_proxy_reduce;  /* proxy/reduce.h */
 struct tt_net_links;     /* transport/net_link.h */
 struct tt_relay;         /* transport/relay.h */
+struct tt_user_buffers;  /* transport/user_buffers.h */
 
 /* Which network device an end of a connection uses, and in which rank's proxy it lives: this rank's, or for sending
  * another's of this host, through which the data goes then (PXN, transport/relay.h). Each end chooses its own. A
@@ -71,10 +72,11 @@ struct tt_transport_env {
   struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */
   /* For devices with memory of their own; else NULL. */
   struct tt_context *context;
-  struct tt_slabs *slabs;     /* this rank's */
-  struct tt_imports *imports; /* other ranks' slabs */
-  struct tt_reach *reach;     /* which devices reach which */
-  struct tt_lent *lent;       /* of other ranks' devices */
+  struct tt_slabs *slabs;        /* this rank's */
+  struct tt_imports *imports;    /* other ranks' slabs */
+  struct tt_reach *reach;        /* which devices reach which */
+  struct tt_user_buffers *users; /* windows in users' memory */
+  struct tt_lent *lent;          /* of other ranks' devices */
 };
 
 struct tt_transport_config {

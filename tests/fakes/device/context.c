@@ -170,7 +170,7 @@ static const struct tt_device fake_device = {
     .count = count,
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
-    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY,
+    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_USER_MEMORY,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -186,6 +186,10 @@ static const struct tt_device fake_device = {
     .stop = stop,
     .drain = drain,
     .status = status,
+    .user_alloc = fake_user_alloc_on,
+    .user_free = fake_user_free_of,
+    .find_buffer = fake_find_buffer,
+    .export_buffer = fake_export_buffer,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */
@@ -226,5 +230,6 @@ __attribute__((visibility("default"))) void fake_count(struct fake_counts *count
                                  .memories = fake_totals.memories,
                                  .twins = fake_totals.twins,
                                  .streams = fake_totals.streams,
-                                 .launches = fake_totals.launches};
+                                 .launches = fake_totals.launches,
+                                 .users = fake_totals.users};
 }

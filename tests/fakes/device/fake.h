@@ -30,12 +30,18 @@ struct fake_graph *fake_capture_end(void *stream);
 void fake_graph_replay(struct fake_graph *graph, void *stream);
 void fake_graph_destroy(struct fake_graph *graph);
 
+/* Memory of a user's, as ncclMemAlloc has it, or, not `exported`, such that no other rank can map it, as of pools; at
+ * an address where nothing is, or anywhere (NULL). NULL if there is none. */
+void *fake_user_alloc(int device, size_t bytes, bool exported, void *at);
+bool fake_user_free(void *ptr);
+
 /* Works that find another signature than theirs do not say which, as where only a hash of it came. */
 void fake_hide_signatures(bool hide);
 
 /* What exists now in this process. */
 struct fake_counts {
   int contexts, memories, twins, streams, launches;
+  int users; /* allocations of users, which are among the memories */
 };
 void fake_count(struct fake_counts *counts);
 

@@ -33,7 +33,7 @@ struct fake_launch {
 };
 
 extern struct fake_totals {
-  _Atomic int contexts, memories, twins, streams, launches, late;
+  _Atomic int contexts, memories, twins, streams, launches, late, users;
 } fake_totals;
 
 /* context.c */
@@ -58,6 +58,16 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
                          struct tt_device_export *out);
 ncclResult_t fake_import(struct tt_device_context *context, const struct tt_device_export *in,
                          struct tt_device_memory *memory);
+
+/* Of a user's, at an address, or anywhere (NULL). Each import of it is mapped on its own. */
+ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory);
+
+/* user.c: see tt_device. */
+ncclResult_t fake_user_alloc_on(int index, size_t bytes, void **ptr);
+ncclResult_t fake_user_free_of(void *ptr);
+ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+ncclResult_t fake_export_buffer(struct tt_device_context *context, const void *ptr, int local,
+                                struct tt_device_export *out);
 
 /* stream.c */
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);

@@ -14,13 +14,15 @@ struct block {
   int fd;
   void *ptr;
   size_t bytes;
+  bool of_user; /* each import has an address of its own, so that the memory may be freed and come again meanwhile */
 };
 
-static ncclResult_t map_block(int fd, size_t bytes, struct tt_device_memory *memory)
+/* `at`: where it is to lie; NULL: anywhere. */
+static ncclResult_t map_block(int fd, size_t bytes, void *at, struct tt_device_memory *memory)
 {
   struct block *block;
   TT_TRY(TT_CALLOC(&block, 1));
-  block->ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  block->ptr = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at != NULL ? MAP_FIXED_NOREPLACE : 0), fd, 0);
   if (block->ptr == MAP_FAILED) {
     free(block);
     return TT_FAIL(ncclSystemError, "cannot map %zu bytes of a fake device", bytes);
@@ -33,19 +35,31 @@ static ncclResult_t map_block(int fd, size_t bytes, struct tt_device_memory *mem
   return ncclSuccess;
 }
 
-ncclResult_t fake_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
+static ncclResult_t make_block(int device, size_t bytes, void *at, struct tt_device_memory *memory)
 {
   size_t rounded = (bytes + GRANULE - 1) / GRANULE * GRANULE;
   int fd = memfd_create("tutti-fake-device", MFD_CLOEXEC);
   memset(memory, 0, sizeof *memory);
-  if (fake_totals.launches > 0) fake_totals.late++;
   if (fd < 0 || bytes == 0 || ftruncate(fd, (off_t)rounded) != 0) {
     if (fd >= 0) close(fd);
-    return TT_FAIL(ncclSystemError, "fake device %d has no memory for %zu bytes", context->device, bytes);
+    return TT_FAIL(ncclSystemError, "fake device %d has no memory for %zu bytes", device, bytes);
   }
-  ncclResult_t result = map_block(fd, rounded, memory);
+  ncclResult_t result = map_block(fd, rounded, at, memory);
   if (result != ncclSuccess) close(fd);
   return result;
+}
+
+ncclResult_t fake_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
+{
+  if (fake_totals.launches > 0) fake_totals.late++;
+  return make_block(context->device, bytes, NULL, memory);
+}
+
+ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory)
+{
+  TT_TRY(make_block(device, bytes, at, memory));
+  ((struct block *)memory->resource)->of_user = true;
+  return ncclSuccess;
 }
 
 void fake_release(struct tt_device_context *context, struct tt_device_memory *memory)
@@ -74,6 +88,17 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
   return ncclSuccess;
 }
 
+/* Theirs stays theirs. */
+static ncclResult_t import_file(const struct tt_device_context *context, int theirs, size_t bytes,
+                                struct tt_device_memory *memory)
+{
+  int fd = dup(theirs);
+  if (fd < 0) return TT_FAIL(ncclSystemError, "fake device %d has no descriptor left", context->device);
+  ncclResult_t result = map_block(fd, bytes, NULL, memory);
+  if (result != ncclSuccess) close(fd);
+  return result;
+}
+
 ncclResult_t fake_import(struct tt_device_context *context, const struct tt_device_export *in,
                          struct tt_device_memory *memory)
 {
@@ -81,6 +106,7 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
   if (in->kind == TT_EXPORT_LOCAL) {
     struct block *block;
     memcpy(&block, in->handle, sizeof block);
+    if (block->of_user) return import_file(context, block->fd, block->bytes, memory);
     block->refs++;
     fake_totals.memories++;
     *memory = (struct tt_device_memory){.ptr = block->ptr, .bytes = block->bytes, .resource = block};
@@ -88,9 +114,5 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
   }
   if (in->kind != TT_EXPORT_FD || in->fd < 0)
     return TT_FAIL(ncclInternalError, "fake device %d cannot import memory of kind %u", context->device, in->kind);
-  int fd = dup(in->fd); /* theirs belongs to who has the struct */
-  if (fd < 0) return TT_FAIL(ncclSystemError, "fake device %d has no descriptor left", context->device);
-  ncclResult_t result = map_block(fd, in->bytes, memory);
-  if (result != ncclSuccess) close(fd);
-  return result;
+  return import_file(context, in->fd, in->bytes, memory);
 }
