@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/agree.h"
+#include "api/buffers.h"
 #include "api/collnet.h"
 #include "api/handle.h"
 #include "api/machine.h"
@@ -23,8 +24,6 @@
 #include "program/signature.h"
 #include "report/report.h"
 
-/* A slot must hold its header, the LL signature line and some data. */
-#define SMALLEST_SLOT 512
 /* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
 #define POOL_KEEPS ((size_t)1 << 20)
 /* Calls that found a communicator which could not be made have so long to leave. */
@@ -156,24 +155,6 @@ out:
   return result;
 }
 
-/* What the user asks for, or the device's default, rounded up to whole lines of 128 bytes a slot. */
-static ncclResult_t buffer_bytes(const struct tt_device *device, int protocol, size_t *bytes)
-{
-  static const enum tt_param_id params[TT_NUM_PROTOCOLS] = {[TT_PROTO_LL] = TT_PARAM_NCCL_LL_BUFFSIZE,
-                                                            [TT_PROTO_LL128] = TT_PARAM_NCCL_LL128_BUFFSIZE,
-                                                            [TT_PROTO_SIMPLE] = TT_PARAM_NCCL_BUFFSIZE};
-  enum tt_param_id param = params[protocol];
-  *bytes = 0;
-  if (!(device->protocols & (1u << protocol))) return ncclSuccess;
-  int64_t wanted = tt_param_int(param);
-  if (wanted >= 0 && wanted < TT_SLOTS * SMALLEST_SLOT)
-    return TT_FAIL(ncclInvalidUsage, "%s is %lld bytes; the smallest buffer is %d", tt_param_describe(param)->name,
-                   (long long)wanted, TT_SLOTS * SMALLEST_SLOT);
-  size_t slot = (wanted < 0 ? device->default_buffer[protocol] : (size_t)wanted) / TT_SLOTS;
-  *bytes = TT_SLOTS * ((slot + 127) / 128 * 128);
-  return ncclSuccess;
-}
-
 /* While a rank waits for connections it has time to look whether others are gone. */
 static ncclResult_t check_health(void *health)
 {
@@ -196,7 +177,7 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_create *crea
       .resources = share ? create->resources : NULL,
       .numbers = create->numbers,
   };
-  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(tt_comm_buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
   TT_TRY(tt_comm_at_end(comm, end_env));
   TT_TRY(check_duplicates(comm));
@@ -368,6 +349,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   TT_TRY(tt_machine_find(comm, &max_local));
   if (comm->nranks > 1) {
     tt_timings_enter(&timings, comm, TT_STAGE_TUNING);
+    tt_comm_fit_buffers(comm->device, max_local, comm->env->buffer_bytes);
     TT_TRY(make_tuning(comm, &create->config, max_local));
     TT_TRY(tt_gate_open(comm));
     tt_timings_enter(&timings, comm, TT_STAGE_LAST_BARRIER);

@@ -15,6 +15,7 @@ int main(void)
   srunner_add_suite(runner, limits_suite());
   srunner_add_suite(runner, streams_suite());
   srunner_add_suite(runner, nonblocking_suite());
+  srunner_add_suite(runner, buffers_suite());
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);

@@ -15,5 +15,6 @@ Suite *redop_suite(void);
 Suite *limits_suite(void);
 Suite *streams_suite(void);
 Suite *nonblocking_suite(void);
+Suite *buffers_suite(void);
 
 #endif
