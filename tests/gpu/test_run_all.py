@@ -14,6 +14,10 @@ import unittest
 BUILD, FAULTY = sys.argv[1], sys.argv[2]
 SCRIPT = pathlib.Path(__file__).resolve().parent / "run-all"
 sys.dont_write_bytecode = True
+sys.path.insert(0, str(SCRIPT.parent))
+import cases  # noqa: E402
+import transports  # noqa: E402
+
 loader = importlib.machinery.SourceFileLoader("run_all", str(SCRIPT))
 run_all = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_all", loader))
 loader.exec_module(run_all)
@@ -23,10 +27,10 @@ ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host", TUTTI_PERF_CUDA=os.environ.g
 
 
 class Judging(unittest.TestCase):
-    group = run_all.Group("some group", [], seconds=7)
+    group = cases.Group("some group", [], seconds=7)
 
-    def judge(self, status, output, said=(), choices=None):
-        return run_all.judge(self.group, status, output, list(said), choices)
+    def judge(self, status, output, said=(), choices=None, transports=None):
+        return cases.judge(self.group, status, output, list(said), choices, transports)
 
     def test_lines_are_taken_as_they_are(self):
         self.assertEqual(self.judge(0, ["PASS a", "noise", "SKIP b"]), ["PASS a", "SKIP b"])
@@ -50,12 +54,34 @@ class Judging(unittest.TestCase):
         self.assertEqual(self.judge(0, good), ["PASS a"])
         lines = self.judge(0, good + ["========= ERROR SUMMARY: 12 errors"])
         self.assertEqual(lines, ["PASS a", "FAIL some group: ========= ERROR SUMMARY: 12 errors"])
+        race = "========= RACECHECK SUMMARY: %d hazards displayed (%d errors, 0 warnings)"
+        self.assertEqual(self.judge(0, ["PASS a", race % (0, 0)]), ["PASS a"])
+        self.assertEqual(self.judge(0, ["PASS a", race % (2, 2)])[1:], ["FAIL some group: " + race % (2, 2)])
 
     def test_other_choices_than_asked_for_fail(self):
         good = ["PASS a"]
         self.assertEqual(self.judge(0, good, choices=(5, [])), good)
         self.assertIn("FAIL some group: AllReduce used", self.judge(0, good, choices=(5, ["AllReduce used X"]))[-1])
         self.assertIn("does not say", self.judge(0, good, choices=(0, []))[-1])
+
+    def test_other_transports_than_asked_for_fail(self):
+        good = ["PASS a"]
+        self.assertEqual(self.judge(0, good, transports=(5, [])), good)
+        self.assertIn("FAIL some group: SHM was used", self.judge(0, good, transports=(5, ["SHM was used"]))[-1])
+        self.assertIn("does not say which transports", self.judge(0, good, transports=(0, []))[-1])
+
+    def test_reading_transports(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "log.1"), "w") as f:
+                f.write("vm:1:2 [0] NCCL INFO Channel 00/1 : 0[0] -> 1[0] [send] via NET/Socket/0/Shared\n"
+                        "vm:1:2 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via SHM/direct/direct\n"
+                        "vm:1:2 [0] NCCL INFO using PXN via 3, and nothing else\n")
+            ask = lambda *via: cases.wrong_transports(folder, via)
+            self.assertEqual(ask("NET/Socket", "SHM"), (2, []))
+            self.assertEqual(ask("NET/Socket"), (2, ["SHM/direct/direct was used"]))
+            self.assertEqual(ask("NET/IB", "SHM")[1], ["NET/Socket/0/Shared was used", "NET/IB was not used"])
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(cases.wrong_transports(folder, ["SHM"]), (0, []))
 
     def test_reading_the_log(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +90,7 @@ class Judging(unittest.TestCase):
                         "x Tutti INFO AllGather: 32 bytes -> algorithm RING protocol SIMPLE channels 1: why\n")
             with open(os.path.join(folder, "log.2"), "w") as f:
                 f.write("AllReduce: 64 bytes -> algorithm RING protocol LL channels 2: why\n")
-            ask = lambda *expect: run_all.wrong_choices(folder, expect)
+            ask = lambda *expect: cases.wrong_choices(folder, expect)
             self.assertEqual(ask(("AllGather", "Ring", "Simple", None)), (1, []))
             self.assertEqual(ask(("AllGather", "Ring", "Simple", 1)), (1, []))
             self.assertEqual(ask(("Reduce", "Ring", "Simple", None)), (0, []))
@@ -76,7 +102,7 @@ class Judging(unittest.TestCase):
 
     def test_a_group_that_hangs_is_ended(self):
         begun = time.monotonic()
-        status, output, said = run_all.execute(["sh", "-c", "echo PASS a; echo why >&2; sleep 60 & wait"], ENVIRONMENT, 1)
+        status, output, said = cases.execute(["sh", "-c", "echo PASS a; echo why >&2; sleep 60 & wait"], ENVIRONMENT, 1)
         self.assertLess(time.monotonic() - begun, 30)
         self.assertEqual((status, output, said), (None, ["PASS a"], ["why"]))
 
@@ -94,8 +120,32 @@ class Groups(unittest.TestCase):
                     self.assertIn(f"all_reduce, {algorithm} {protocol}, {max(gpus, 2)} threads", names)
             self.assertEqual(any("processes" in name for name in names), gpus > 1)
 
+    def test_transports(self):
+        for gpus, kinds in ((1, ("threads",)), (2, ("threads", "processes")), (4, ("threads", "processes"))):
+            groups = [group for group in run_all.all_groups(pathlib.Path(BUILD), gpus) if group.via]
+            for name, env, via, *_ in transports.SETTINGS:
+                here = [group for group in groups if f" {name}, " in group.name]
+                self.assertEqual({g.name.split()[-1] for g in here} <= set(kinds), True, name)
+                self.assertTrue(all(g.via == via and set(env) <= set(g.env) for g in here), name)
+                self.assertTrue(here or gpus == 1, name)
+            hosts = [group for group in groups if "-H" in group.command]
+            self.assertEqual(len(hosts), 2 if gpus > 1 else 0)
+            self.assertTrue(all(g.via == ["NET/Socket"] + ["P2P"] * (gpus > 2) for g in hosts))
+        crowded = [group for group in run_all.all_groups(pathlib.Path(BUILD), 2) if "4,3" in group.command]
+        self.assertEqual({g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] for g in crowded}, {"1"})
+
+    def test_shards(self):
+        groups = run_all.all_groups(pathlib.Path(BUILD), 2)
+        parts = [cases.chosen_groups(groups, "", f"{i}/3") for i in (1, 2, 3)]
+        self.assertEqual(sorted(g.name for part in parts for g in part), sorted(g.name for g in groups))
+        self.assertEqual(cases.chosen_groups(groups, "", "1/1"), groups)
+        for wrong in ("0/2", "3/2"):
+            with self.assertRaises(SystemExit):
+                cases.chosen_groups(groups, "", wrong)
+
     def test_smaller_communicators(self):
-        worlds = {word for group in run_all.all_groups(pathlib.Path(BUILD), 4) for word in group.command if "," in word}
+        worlds = {word for group in run_all.all_groups(pathlib.Path(BUILD), 4) for word in group.command
+                  if re.fullmatch("[0-9,]+,[0-9]+", word)}
         self.assertEqual(worlds, {"4,2"})
 
 
@@ -141,6 +191,20 @@ class Running(unittest.TestCase):
                                   stderr=subprocess.PIPE, timeout=300)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(len(re.findall(r"(?m)^PASS .*graph", done.stdout)), 8 if ranks[0] == "-t" else 5)
+        done = subprocess.run([os.path.join(BUILD, "bin/gpu_matrix"), "-t", "4", "-w", "4,3", "-s", "grouped"], text=True,
+                              env=dict(ENVIRONMENT, TUTTI_DEVICE=device), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len(re.findall(r"(?m)^PASS group .*graph", done.stdout)), 6)
+
+    def test_transport_that_was_really_used(self):
+        done = self.run_script("--only", "Simple two hosts")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        command = [os.path.join(BUILD, "bin/gpu_matrix"), "-n", "2", "-s", "grouped"]
+        group = cases.Group("asked for a network", command, via=["NET/Socket"], **ENVIRONMENT)
+        lines = cases.run_group(group, "host")
+        self.assertTrue(lines[0].startswith("PASS group"), lines)
+        self.assertRegex(lines[-1], "FAIL asked for a network: SHM.* was used; NET/Socket was not used")
 
     def test_no_time_left(self):
         done = self.run_script("--quick", "--only", "kill", "--budget", "1")
@@ -155,6 +219,11 @@ class Running(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertRegex(done.stdout.splitlines()[0], pattern)
             self.assertIn("PASS sendrecv", done.stdout)
+        for subset, fault, count in (("fp8", "skip", 10), ("grouped", "shift", 3)):
+            done = subprocess.run([FAULTY, "-t", "2", "-s", subset], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=120, env=dict(ENVIRONMENT, TEST_FAULT=fault))
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(len(re.findall(r"(?m)^FAIL .*: \d+ wrong; rank \d: .* instead of", done.stdout)), count)
         done = subprocess.run([FAULTY, "-n", "2", "-s", "tiny"], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=120, env=dict(ENVIRONMENT, TEST_FAULT="error"))
         self.assertEqual(done.returncode, 3)

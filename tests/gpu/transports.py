@@ -1,0 +1,40 @@
+"""The transports matrix of run-all: every way in which data goes from one GPU to another, set by the environment alone.
+
+Each setting runs every collective, send/recv and groups of them in the protocols that it has, and fails if the log says
+that something else was used, or does not say.
+"""
+# A network needs an interface that is there on every machine.
+NETWORK = {"NCCL_SOCKET_IFNAME": "lo"}
+NO_MAPPING = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1, **NETWORK}
+SHM = {"NCCL_P2P_DISABLE": 1}
+EVERY = ("LL", "LL128", "Simple")
+
+# (name, environment, transports between ranks of one host, protocols, kinds of ranks), those that are worth most first
+SETTINGS = [
+    ("SHM", SHM, ["SHM"], ("LL", "Simple"), ("processes", "threads")),
+    ("NET", NO_MAPPING, ["NET/Socket"], ("LL", "Simple"), ("processes", "threads")),
+    ("P2P", {}, ["P2P"], EVERY, ("processes",)),
+    ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P"], ("Simple",), ("processes",)),
+    ("P2P by reading", {"NCCL_P2P_READ_ENABLE": 1}, ["P2P"], ("Simple",), ("processes",)),
+    ("P2P without direct pointers", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
+    ("P2P by copy engines", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
+    ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket"], ("Simple",),
+     ("processes",)),
+]
+
+
+def transport_groups(make, ranks, kinds, quick):
+    """`make` is run-all's matrix_group without its first argument, `kinds` how ranks may be spread. With several ranks a
+    host, data stays inside of it where it can: so two hosts of two ranks use two transports."""
+    groups = []
+    for name, env, via, protocols, wanted in SETTINGS[:2] if quick else SETTINGS:
+        possible = [kind for kind in wanted if kind in kinds]
+        for kind in possible[:1] if quick else possible:
+            for protocol in protocols[-1:] if quick or kind != possible[0] else protocols:
+                groups.append(make(kind, ranks, [ranks], "Ring", protocol, "quick", 0, name, via=via, **env))
+    if "processes" in kinds and ranks % 2 == 0:
+        via = ["NET/Socket"] + ["P2P"] * (ranks > 2)
+        for protocol in ("LL", "Simple"):
+            groups.append(make("processes", ranks, [ranks], "Ring", protocol, "quick", 0, "two hosts", via=via,
+                               hosts=2, **NETWORK))
+    return groups
