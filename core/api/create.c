@@ -221,6 +221,9 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .max_ranks_per_node = max_local,
       .all_mapped = all_mapped(comm),
       .nodes_mapped = !tt_transport_device_memory(comm->env) && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
+      .multicast = comm->multicast.possible,
+      .multicast_wanted = comm->multicast.wanted,
+      .multicast_channels = comm->multicast.possible ? comm->machine->joined->nvls_channels : 0,
       .protocols = comm->device->protocols,
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =

@@ -47,6 +47,7 @@ static ncclResult_t search(struct ncclComm *comm, const struct tt_xml *xml, cons
   struct tt_machine *machine = comm->machine;
   struct tt_topology_rules rules = tt_topology_rules_default();
   struct tt_graph_rules graph_rules = tt_graph_rules_default();
+  if (tt_transport_device_memory(comm->env)) graph_rules.nvls = comm->multicast.possible;
   TT_TRY(tt_topology_rules_from_parameters(&rules));
   TT_TRY(tt_graph_rules_from_parameters(&graph_rules));
   rules.peer_status = peers->status;
@@ -77,6 +78,7 @@ static ncclResult_t join(struct ncclComm *comm)
   struct tt_join_shape *shape = NULL;
   struct tt_join_shapes shapes = {0};
   ncclResult_t result;
+  if (tt_transport_device_memory(comm->env)) rules.nvls = comm->multicast.possible;
   TT_TRY(tt_join_rules_from_parameters(&rules));
   TT_TRY(tt_join_describe(machine->topology, (const struct tt_graph *const *)machine->graphs, comm->rank, &rules, &card,
                           &shape));
@@ -140,6 +142,17 @@ static ncclResult_t blame_file(ncclResult_t result)
                  why, file);
 }
 
+/* Which ranks are one machine is known before it is searched. */
+static ncclResult_t agree_on_multicast(struct ncclComm *comm)
+{
+  int32_t *machine;
+  TT_TRY(TT_CALLOC(&machine, (size_t)comm->nranks));
+  for (int r = 0; r < comm->nranks; r++) machine[r] = comm->env->peers[r].node;
+  ncclResult_t result = tt_multicast_agree(comm, machine);
+  free(machine);
+  return result;
+}
+
 static ncclResult_t find(struct ncclComm *comm)
 {
   struct tt_xml *xml = NULL;
@@ -147,6 +160,7 @@ static ncclResult_t find(struct ncclComm *comm)
   TT_TRY(TT_CALLOC(&comm->machine, 1));
   comm->machine->rank = comm->rank;
   comm->machine->peers = comm->env->peers;
+  TT_TRY(agree_on_multicast(comm));
   ncclResult_t result = tt_machine_see(comm, &xml);
   if (result == ncclSuccess) result = tt_machine_ask_peers(comm, &peers);
   if (result == ncclSuccess) result = search(comm, xml, &peers);

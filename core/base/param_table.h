@@ -72,7 +72,7 @@ TT_PARAM(NCCL_NCHANNELS_PER_NET_PEER,  INT, -1, -1, 64, true, "channels of sends
 TT_PARAM(NCCL_P2P_MAX_PEERS,           INT, -1, -1, 2147483647, true, "peers with which a rank has sends and receives at a time; -1: all")
 TT_PARAM(NCCL_P2P_PER_CHANNEL_NET_BW,  INT, 14, 1, 10000, true, "GB/s to a NIC from which on sends and receives use one channel more")
 TT_PARAM(NCCL_P2P_SCHEDULE_GROUP_SIZE, INT, 8, 1, 1024, true, "ranks that send to those of another machine together")
-TT_PARAM(NCCL_NVLS_ENABLE,             INT, 2, 0, 2, true, "0: NVSwitches do not reduce; 1, 2: where they can")
+TT_PARAM(NCCL_NVLS_ENABLE,             INT, 2, 0, 2, true, "0: NVSwitches do not reduce; 1: they must be able to, and do where that is the fastest; 2: where NCCL_ALGO asks for it")
 TT_PARAM(NCCL_NVLS_NCHANNELS,          INT, -2, -2, 64, true, "channels of NVLS; -2: by the machine")
 TT_PARAM(NCCL_COMM_BLOCKING,           INT, -2147483648LL, -2147483648LL, 1, false, "1 or 0: overrides the blocking member of a communicator's config")
 TT_PARAM(NCCL_COMM_SPLIT_SHARE_RESOURCES,  BOOL, 0, 0, 1, false, "1 or 0: overrides the splitShare member of a communicator's config: whether children of ncclCommSplit use its shared memory")

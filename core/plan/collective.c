@@ -63,19 +63,24 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
 ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes,
                             struct tt_choice *choice)
 {
-  bool unreduced = comm->collnet != NULL && tt_collective_reduces(task->collective) &&
+  const bool reduces = tt_collective_reduces(task->collective);
+  const int op = task->op == ncclAvg ? (int)ncclSum : (int)task->op;
+  bool unreduced = comm->collnet != NULL && reduces &&
                    (task->scaled || !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op));
+  bool unread = comm->multicast.possible && reduces && !tt_multicast_reduces(&comm->multicast, task->datatype, op);
+  const uint32_t without = (unreduced ? TT_WITHOUT_COLLNET : 0) | (unread ? TT_WITHOUT_NVLS : 0);
+  if (unread)
+    TT_INFO(TT_TUNING, "%s: NVLS is out, as multicast memory does not reduce %s by %s",
+            tt_collective_name(task->collective), tt_datatype_name(task->datatype), tt_op_name(op));
   if (unreduced)
     TT_INFO(TT_TUNING, "%s: CollNet is out, as network %s does not reduce %s by %s",
             tt_collective_name(task->collective), tt_collnet_name(comm->collnet), tt_datatype_name(task->datatype),
             tt_op_name(tt_plan_op(task)));
   if (comm->agreed != NULL && task->collective <= TT_FUNC_ALL_REDUCE) {
-    const struct tt_tuner_query query = {.collective = task->collective, .without_collnet = unreduced, .bytes = bytes};
+    const struct tt_tuner_query query = {.collective = task->collective, .without = without, .bytes = bytes};
     TT_TRY(tt_agreed_choose(comm->agreed, &query, choice));
-  } else if (unreduced) {
-    TT_TRY(tt_tuning_choose_without_collnet(comm->tuning, task->collective, bytes, choice));
   } else {
-    TT_TRY(tt_tuning_choose(comm->tuning, task->collective, bytes, choice));
+    TT_TRY(tt_tuning_choose_without(comm->tuning, task->collective, bytes, without, choice));
   }
   TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,

@@ -10,6 +10,7 @@
 #include "bootstrap/bootstrap.h"
 #include "connect/connect.h"
 #include "health/health.h"
+#include "plan/multicast.h"
 #include "plan/pending.h"
 #include "plan/programs.h"
 #include "plugin/collnet.h"
@@ -96,6 +97,7 @@ struct ncclComm {
   int32_t *node;      /* of each rank, from 0 */
   int32_t *rounds[2]; /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
 
+  struct tt_multicast multicast;
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
   struct tt_scratch *scratch;      /* of the collectives, which run one after another */
   _Atomic size_t scratch_bytes;    /* of all of it */

@@ -56,6 +56,9 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     [TT_ALGO_PAT] = {[TT_PROTO_LL] = {1900, 100, 100000, LL_CHANNEL, 2048, 16},
                      [TT_PROTO_LL128] = {2200, 100, 230000, LL128_CHANNEL, 4096, 32},
                      [TT_PROTO_SIMPLE] = {4500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
+    /* NVLS and NVLSTree: guesses. Each byte is also copied into and out of the own copy. */
+    [TT_ALGO_NVLS] = {[TT_PROTO_SIMPLE] = {12000, 200, 240000, SIMPLE_CHANNEL, 65536, 32}},
+    [TT_ALGO_NVLS_TREE] = {[TT_PROTO_SIMPLE] = {15000, 200, 200000, SIMPLE_CHANNEL, 65536, 32}},
     /* Point to point: as ring. */
     [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
                                 [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},

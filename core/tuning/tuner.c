@@ -98,7 +98,7 @@ void tt_tuner_answer(const struct tt_tuning *tuning, struct tt_tuner *tuner, con
       .collective = query->collective, .bytes = (size_t)query->bytes, .pipe_ops = 1};
   int nalgorithms = tt_tuner_features(tuner) & TUTTI_TUNER_ALL_ALGORITHMS ? TUTTI_NUM_ALGORITHMS : NCCL_NUM_ALGORITHMS;
   struct tt_tuner_reply reply;
-  tt_tuning_table(tuning, query->collective, (size_t)query->bytes, query->without_collnet, before);
+  tt_tuning_table(tuning, query->collective, (size_t)query->bytes, query->without, before);
   memcpy(after, before, sizeof after);
   ncclResult_t result = tt_tuner_ask(tuner, &question, after, nalgorithms, &reply);
   if (result != ncclSuccess) {
@@ -140,7 +140,7 @@ static void explain_verdict(const struct tt_tuning *tuning, const struct tt_tune
   bool refused = answer->refused_algorithm >= 0 && answer->said != TT_SAID_ODD;
   if (refused)
     why = tt_tuning_excludes(tuning, query->collective, answer->refused_algorithm, answer->refused_protocol,
-                             query->without_collnet);
+                             query->without);
   switch (answer->said) {
   case TT_SAID_PAIR:
     append(text, size, "the tuner's choice");
@@ -198,9 +198,7 @@ static void obey_chunk(const struct tt_tuning *tuning, const struct tt_tuner_ans
 static ncclResult_t choose_own(const struct tt_tuning *tuning, const struct tt_tuner_query *query,
                                struct tt_choice *choice)
 {
-  return query->without_collnet
-             ? tt_tuning_choose_without_collnet(tuning, query->collective, (size_t)query->bytes, choice)
-             : tt_tuning_choose(tuning, query->collective, (size_t)query->bytes, choice);
+  return tt_tuning_choose_without(tuning, query->collective, (size_t)query->bytes, query->without, choice);
 }
 
 ncclResult_t tt_tuner_obey(const struct tt_tuning *tuning, const struct tt_tuner_query *query,
@@ -216,7 +214,7 @@ ncclResult_t tt_tuner_obey(const struct tt_tuning *tuning, const struct tt_tuner
   } else {
     int a = answer->algorithm, p = answer->protocol;
     if (a < 0 || a >= TT_NUM_ALGORITHMS || p < 0 || p >= TT_NUM_PROTOCOLS ||
-        tt_tuning_excludes(tuning, query->collective, a, p, query->without_collnet) != NULL)
+        tt_tuning_excludes(tuning, query->collective, a, p, query->without) != NULL)
       return TT_FAIL(ncclInternalError,
                      "rank 0 says that %s uses algorithm %s with protocol %s, which this rank cannot use: run the same "
                      "version of this library on all ranks",

@@ -12,7 +12,7 @@
 /* What is asked; a question has one answer for a communicator's whole life. Plain bytes, no padding. */
 struct tt_tuner_query {
   int32_t collective; /* TT_FUNC_BROADCAST to TT_FUNC_ALL_REDUCE */
-  uint32_t without_collnet;
+  uint32_t without;   /* TT_WITHOUT_* */
   uint64_t bytes;
 };
 

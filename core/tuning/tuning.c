@@ -43,8 +43,10 @@ static bool is_named(const struct tt_tuning *t, int collective, int algorithm)
 static const char *missing_nvls(const struct tt_tuning *t, int collective, int algorithm, int protocol)
 {
   const struct tt_tuning_input *input = &t->input;
-  if (input->kind == TT_TUNING_GPU || !input->nodes_mapped) return "there is no multicast memory";
-  if (!is_named(t, collective, algorithm)) return "multicast memory is only emulated here; NCCL_ALGO has to name it";
+  bool gpu = input->kind == TT_TUNING_GPU, named = is_named(t, collective, algorithm);
+  if (gpu ? !input->multicast : !input->nodes_mapped) return "there is no multicast memory";
+  if (!gpu && !named) return "multicast memory is only emulated here; NCCL_ALGO has to name it";
+  if (gpu && !named && !input->multicast_wanted) return "neither NCCL_ALGO names it nor is NCCL_NVLS_ENABLE 1";
   if (algorithm == TT_ALGO_NVLS && input->nnodes > 1) return "the ranks are on several nodes, which is for NVLSTree";
   if (algorithm == TT_ALGO_NVLS_TREE && input->nranks != input->nnodes * input->max_ranks_per_node)
     return "not all nodes have the same number of ranks";
@@ -105,7 +107,8 @@ static int useful_channels(const struct tt_tuning *t, int collective, int algori
 /* Each channel has an area of the shared memory. */
 static int shared_channels(const struct tt_tuning *t)
 {
-  return TT_MIN(TT_MAX(t->input.min_channels, NETWORK_CHANNELS), t->input.max_channels);
+  int wanted = t->input.multicast_channels > 0 ? t->input.multicast_channels : NETWORK_CHANNELS;
+  return TT_MIN(TT_MAX(t->input.min_channels, wanted), t->input.max_channels);
 }
 
 /* What an algorithm makes of a number of channels. */
@@ -260,11 +263,17 @@ static uint64_t cost_of(const struct tt_tuning *t, int collective, int algorithm
                                         : tt_cost_ns(&t->input, collective, algorithm, protocol, bytes);
 }
 
-/* Which algorithms are left, as bits. */
-static uint32_t left(const struct tt_tuning *t, int collective, bool without_collnet, bool *fell_back)
+static bool is_without(int algorithm, uint32_t without)
 {
-  const uint32_t collnet = 1u << TT_ALGO_COLLNET_DIRECT | 1u << TT_ALGO_COLLNET_CHAIN;
-  uint32_t possible = without_collnet ? ~collnet : UINT32_MAX;
+  return (without & TT_WITHOUT_COLLNET && is_collnet(algorithm)) || (without & TT_WITHOUT_NVLS && is_nvls(algorithm));
+}
+
+/* Which algorithms are left, as bits. */
+static uint32_t left(const struct tt_tuning *t, int collective, uint32_t without, bool *fell_back)
+{
+  uint32_t possible = UINT32_MAX;
+  for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
+    if (is_without(a, without)) possible &= ~(1u << a);
   *fell_back = !is_point_to_point(collective) && !has_algorithm(t, collective, possible);
   bool all = is_point_to_point(collective) || *fell_back;
   return possible & (all ? UINT32_MAX : t->algorithms.allowed[collective]);
@@ -277,7 +286,7 @@ static void finish(const struct tt_tuning *t, uint64_t ns, struct tt_choice *cho
       t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
 }
 
-static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, bool without_collnet,
+static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, uint32_t without,
                            struct tt_choice *choice)
 {
   memset(choice, 0, sizeof(*choice));
@@ -285,7 +294,7 @@ static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t byt
     return TT_FAIL(ncclInternalError, "collective number %d does not exist", collective);
   int program = as_program(collective), candidates = 0;
   bool fell_back;
-  uint32_t algorithms = left(t, collective, without_collnet, &fell_back);
+  uint32_t algorithms = left(t, collective, without, &fell_back);
   uint64_t best = UINT64_MAX;
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
@@ -307,20 +316,20 @@ static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t byt
 
 ncclResult_t tt_tuning_choose(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
 {
-  return choose(t, collective, bytes, false, choice);
+  return choose(t, collective, bytes, 0, choice);
 }
 
-ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *t, int collective, size_t bytes,
-                                              struct tt_choice *choice)
+ncclResult_t tt_tuning_choose_without(const struct tt_tuning *t, int collective, size_t bytes, uint32_t without,
+                                      struct tt_choice *choice)
 {
-  return choose(t, collective, bytes, true, choice);
+  return choose(t, collective, bytes, without, choice);
 }
 
-void tt_tuning_table(const struct tt_tuning *t, int collective, size_t bytes, bool without_collnet,
+void tt_tuning_table(const struct tt_tuning *t, int collective, size_t bytes, uint32_t without,
                      float table[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS])
 {
   bool fell_back;
-  uint32_t algorithms = left(t, collective, without_collnet, &fell_back);
+  uint32_t algorithms = left(t, collective, without, &fell_back);
   for (int a = 0; a < TT_NUM_ALGORITHMS; a++)
     for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
       table[a][p] = -1;
@@ -330,14 +339,15 @@ void tt_tuning_table(const struct tt_tuning *t, int collective, size_t bytes, bo
     }
 }
 
-const char *tt_tuning_excludes(const struct tt_tuning *t, int collective, int algorithm, int protocol,
-                               bool without_collnet)
+const char *tt_tuning_excludes(const struct tt_tuning *t, int collective, int algorithm, int protocol, uint32_t without)
 {
   bool fell_back;
   const char *why = missing(t, collective, algorithm, protocol);
   if (why) return why;
-  if (without_collnet && is_collnet(algorithm)) return "the network does not reduce the type by the operation";
-  if (!(left(t, collective, without_collnet, &fell_back) & 1u << algorithm)) return "NCCL_ALGO excludes it";
+  if (is_without(algorithm, without))
+    return is_collnet(algorithm) ? "the network does not reduce the type by the operation"
+                                 : "multicast memory does not reduce the type by the operation";
+  if (!(left(t, collective, without, &fell_back) & 1u << algorithm)) return "NCCL_ALGO excludes it";
   return t->protocols.allowed[collective] & 1u << protocol ? NULL : "NCCL_PROTO excludes it";
 }
 

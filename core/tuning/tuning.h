@@ -17,10 +17,13 @@ struct tt_tuning_input {
   enum tt_tuning_kind kind;
   int nranks, nnodes;
   int max_ranks_per_node;
-  bool all_mapped;     /* every pair of ranks shares memory */
-  bool nodes_mapped;   /* every pair of ranks of one node shares host memory */
-  uint32_t protocols;  /* the device's, as bits */
-  int device_channels; /* that the device likes to use at most; 0: no opinion */
+  bool all_mapped;        /* every pair of ranks shares memory */
+  bool nodes_mapped;      /* every pair of ranks of one node shares host memory */
+  bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
+  bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
+  int multicast_channels; /* that NVLS is to have; 0: no opinion */
+  uint32_t protocols;     /* the device's, as bits */
+  int device_channels;    /* that the device likes to use at most; 0: no opinion */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
   /* Networks that reduce (CollNet): how many there are, 0 if none is in use, and the channels that each has. */
@@ -49,19 +52,21 @@ struct tt_choice {
  * collective has, the other constraints stay and the fallback says so; when nothing is left, ncclInvalidUsage naming
  * the variable, its value and what the collective has. */
 ncclResult_t tt_tuning_choose(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
-/* The same where CollNet is out, since the network does not reduce the type by the operation. `choice->reason` says so
- * if NCCL_ALGO names it. */
-ncclResult_t tt_tuning_choose_without_collnet(const struct tt_tuning *tuning, int collective, size_t bytes,
-                                              struct tt_choice *choice);
+/* What an operation cannot use, as bits: CollNet or NVLS, since the network, or multicast memory, does not reduce its
+ * type by its operation. */
+enum { TT_WITHOUT_COLLNET = 1, TT_WITHOUT_NVLS = 2 };
+/* The same without some algorithms. `choice->reason` says so if NCCL_ALGO names them. */
+ncclResult_t tt_tuning_choose_without(const struct tt_tuning *tuning, int collective, size_t bytes, uint32_t without,
+                                      struct tt_choice *choice);
 
 /* ---- For what a tuner has a say in: collectives that it is asked about, broadcast to all-reduce ---- */
 
 /* Predicted microseconds of what NCCL_ALGO and NCCL_PROTO leave; -1 where a pair is no candidate. */
-void tt_tuning_table(const struct tt_tuning *tuning, int collective, size_t bytes, bool without_collnet,
+void tt_tuning_table(const struct tt_tuning *tuning, int collective, size_t bytes, uint32_t without,
                      float table[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS]);
 /* Why a pair is no candidate; NULL if it is one. */
 const char *tt_tuning_excludes(const struct tt_tuning *tuning, int collective, int algorithm, int protocol,
-                               bool without_collnet);
+                               uint32_t without);
 /* The choice of a pair that is a candidate, with the core's number of channels; its reason is left empty. */
 void tt_tuning_pair(const struct tt_tuning *tuning, int collective, size_t bytes, int algorithm, int protocol,
                     struct tt_choice *choice);

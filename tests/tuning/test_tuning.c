@@ -411,14 +411,16 @@ START_TEST(networks_that_reduce)
   ck_assert_int_eq(choice.algorithm, TT_ALGO_COLLNET_CHAIN);
   ck_assert_int_eq(choice.protocol, TT_PROTO_SIMPLE);
   ck_assert_int_eq(choice.nchannels, 2);
-  ck_assert_int_eq(tt_tuning_choose_without_collnet(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, &choice), ncclSuccess);
+  ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, TT_WITHOUT_COLLNET, &choice),
+                   ncclSuccess);
   ck_assert_int_ne(choice.algorithm, TT_ALGO_COLLNET_CHAIN);
   ck_assert_ptr_nonnull(strstr(choice.reason, "NCCL_ALGO=CollNetChain has nothing for AllReduce"));
   ck_assert_int_ne(choose(tuning, TT_FUNC_ALL_GATHER, 4096).algorithm, TT_ALGO_COLLNET_CHAIN);
   tt_tuning_destroy(tuning);
   set(NULL, NULL);
   tuning = create(&input);
-  ck_assert_int_eq(tt_tuning_choose_without_collnet(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, &choice), ncclSuccess);
+  ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_REDUCE, 1 << 26, TT_WITHOUT_COLLNET, &choice),
+                   ncclSuccess);
   ck_assert(choice.algorithm != TT_ALGO_COLLNET_CHAIN && choice.algorithm != TT_ALGO_COLLNET_DIRECT);
   choice = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 26);
   ck_assert(choice.algorithm == TT_ALGO_COLLNET_CHAIN || choice.algorithm == TT_ALGO_COLLNET_DIRECT);

@@ -5,7 +5,7 @@
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
- * TT_DEVICE_GRAPHS and TT_DEVICE_USER_MEMORY, and what belongs to them):
+ * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY and TT_DEVICE_MULTICAST, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -161,6 +161,7 @@ struct tt_work_channel {
 };
 
 struct tt_device_context;
+struct tt_device_team; /* of one rank: the backend's */
 
 struct tt_work {
   size_t size;
@@ -221,6 +222,9 @@ enum {
   /* Users' memory can be allocated, recognised and exported: user_alloc, user_free, find_buffer and export_buffer are
    * there. */
   TT_DEVICE_USER_MEMORY = 256,
+  /* Devices may share memory with a multicast address: team_check to team_leave are there, and works take
+   * tt_work.shared and multicast. */
+  TT_DEVICE_MULTICAST = 512,
 };
 
 struct tt_device_properties {
@@ -305,13 +309,30 @@ struct tt_device_memory {
 };
 
 /* Memory on its way to another rank of the same host. FD: `fd` is passed over a Unix socket, and belongs to who has
- * this struct. HANDLE: `handle` is all. LOCAL: within one process only; `handle` then holds the backend's pointers. */
-enum { TT_EXPORT_NONE = 0, TT_EXPORT_LOCAL = 1, TT_EXPORT_FD = 2, TT_EXPORT_HANDLE = 3 };
+ * this struct. HANDLE: `handle` is all. LOCAL: within one process only; `handle` then holds the backend's pointers.
+ * FABRIC: `handle` is all, and can be imported on other hosts of the same fabric too. */
+enum { TT_EXPORT_NONE = 0, TT_EXPORT_LOCAL = 1, TT_EXPORT_FD = 2, TT_EXPORT_HANDLE = 3, TT_EXPORT_FABRIC = 4 };
 struct tt_device_export {
   uint32_t kind;
   int32_t fd; /* -1: none */
   uint64_t bytes;
   unsigned char handle[64];
+};
+
+/* What a device is to teams: ranks, each with a device of its own, that hold copies of one piece of memory and reach
+ * all copies at once through a multicast address. */
+struct tt_device_multicast {
+  size_t size;
+  char why[192];       /* why the device cannot be in a team, as the rest of "rank 3: ..."; "": it can */
+  uint8_t reduces[16]; /* by ncclDataType_t: bit op (ncclSum to ncclMin) if a read of all copies combines such values */
+  uint32_t fabric;     /* 1: a team may span hosts of a fabric, by TT_EXPORT_FABRIC */
+};
+
+struct tt_device_team_config {
+  size_t size;
+  uint32_t devices; /* of the team */
+  uint32_t export;  /* TT_EXPORT_LOCAL (all ranks are of this process), FD or FABRIC: how it goes to the others */
+  uint64_t bytes;   /* of a copy */
 };
 
 /* An allocation of a user's. */
@@ -446,6 +467,22 @@ struct tt_device {
    * released, though the user frees it. */
   ncclResult_t (*export_buffer)(struct tt_device_context *context, const void *ptr, int local,
                                 struct tt_device_export *out);
+
+  /* Since version 3, with TT_DEVICE_MULTICAST. Device `index` of this process; cheap, and needs no context. */
+  ncclResult_t (*team_check)(int index, struct tt_device_multicast *out);
+  /* A team is made in this order, and all ranks do each step before one does the next: one creates it, the others
+   * import what it exported; each adds its device; each binds its copy, zeroed, and gets the address of that and the
+   * multicast address. Where a step fails on one rank no rank goes on, and all that have the team leave it. The
+   * configuration is the same on all. An fd in `out` is the caller's to close, and is not closed by an import. */
+  ncclResult_t (*team_create)(struct tt_device_context *context, const struct tt_device_team_config *config,
+                              struct tt_device_export *out, struct tt_device_team **team);
+  ncclResult_t (*team_import)(struct tt_device_context *context, const struct tt_device_team_config *config,
+                              const struct tt_device_export *in, struct tt_device_team **team);
+  ncclResult_t (*team_add)(struct tt_device_context *context, struct tt_device_team *team);
+  ncclResult_t (*team_bind)(struct tt_device_context *context, struct tt_device_team *team, void **own, void **all);
+  /* After any step, and with none of this rank's works under way. Others may go on using their copies, though not the
+   * multicast address. */
+  void (*team_leave)(struct tt_device_context *context, struct tt_device_team *team);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the
