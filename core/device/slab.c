@@ -29,6 +29,8 @@ struct tt_slabs {
   uint32_t count;
   struct tt_slab *lent[TT_SLAB_MOST_LENT];
   uint32_t nlent;
+  int offered;
+  uint64_t offered_bytes;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -43,6 +45,7 @@ ncclResult_t tt_slabs_create(struct tt_context *context, const char *name, struc
   struct tt_slabs *slabs;
   TT_TRY(TT_CALLOC(&slabs, 1));
   slabs->context = tt_context_retain(context);
+  slabs->offered = -1;
   strncpy(slabs->name, name, sizeof(slabs->name) - 1);
   pthread_mutex_init(&slabs->mutex, NULL);
   pthread_mutex_lock(&lenders);
@@ -165,12 +168,30 @@ static struct tt_slab *lend(struct tt_slabs *slabs, uint32_t number)
   return slab;
 }
 
+void tt_slabs_offer(struct tt_slabs *slabs, int fd, uint64_t bytes)
+{
+  pthread_mutex_lock(&slabs->mutex);
+  slabs->offered = fd;
+  slabs->offered_bytes = bytes;
+  pthread_mutex_unlock(&slabs->mutex);
+}
+
+static int offered(struct tt_slabs *slabs, uint64_t *bytes)
+{
+  pthread_mutex_lock(&slabs->mutex);
+  int fd = slabs->offered < 0 ? -1 : fcntl(slabs->offered, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0) *bytes = slabs->offered_bytes;
+  pthread_mutex_unlock(&slabs->mutex);
+  return fd;
+}
+
 int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes)
 {
   int fd = -1;
   struct tt_slab *slab = NULL;
   struct tt_device_export shown;
   *bytes = 0;
+  if (number == TT_SLAB_OFFERED) return offered(slabs, bytes);
   if (number <= UINT32_MAX && (number & TT_SLAB_LENT)) {
     slab = lend(slabs, (uint32_t)number);
     if (slab && tt_slab_export(slab, false, &shown) != ncclSuccess) return -1;

@@ -52,6 +52,11 @@ ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_e
  * is called. */
 int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes);
 
+/* Hands out a copy of one more descriptor, by the number TT_SLAB_OFFERED, while `fd` stays open: until the next call.
+ * -1: none any more. */
+#define TT_SLAB_OFFERED (UINT64_C(1) << 32)
+void tt_slabs_offer(struct tt_slabs *slabs, int fd, uint64_t bytes);
+
 /* One more reference to a slab of a rank of this process; NULL if there is none such. One with TT_SLAB_LENT is made
  * when it is first asked for. */
 struct tt_slab *tt_slab_find(const char *name, uint32_t number);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "plan/comm.h"
+#include "plan/team.h"
 #include "transport/memory.h"
 
 /* Chunks of a channel's area begin at multiples of this. */
@@ -17,7 +18,8 @@ struct tt_shared_memory {
   int own;       /* this rank's place among the node's */
   int count;     /* the node's ranks */
   int32_t *rank; /* ascending */
-  void **copies; /* by place */
+  void **copies; /* by place; NULL with a team */
+  struct tt_team team;
 };
 
 static size_t round_up(size_t value, size_t to)
@@ -36,7 +38,6 @@ static ncclResult_t find_members(const struct ncclComm *comm, struct tt_shared_m
   shared->area =
       round_up(TT_MAX(comm->env->buffer_bytes[TT_PROTO_SIMPLE], (size_t)comm->nranks * MOST_CHUNKS * ALIGN), ALIGN);
   TT_TRY(TT_CALLOC(&shared->rank, (size_t)comm->local_ranks));
-  TT_TRY(TT_CALLOC(&shared->copies, (size_t)comm->local_ranks));
   for (int r = 0; r < comm->nranks; r++) {
     if (comm->node[r] != comm->node[comm->rank]) continue;
     if (r == comm->rank) shared->own = shared->count;
@@ -67,15 +68,11 @@ static ncclResult_t map_all(const struct ncclComm *comm, struct tt_shared_memory
   return ncclSuccess;
 }
 
-ncclResult_t tt_shared_join(struct ncclComm *comm, int channels)
+/* Where there is no multicast address. */
+static ncclResult_t emulate(struct ncclComm *comm, struct tt_shared_memory *shared)
 {
-  struct tt_shared_memory *shared;
   struct offer *offers = NULL;
-  if (channels == 0) return ncclSuccess;
-  TT_TRY(TT_CALLOC(&shared, 1));
-  comm->shared = shared;
-  shared->channels = channels;
-  TT_TRY(find_members(comm, shared));
+  TT_TRY(TT_CALLOC(&shared->copies, (size_t)comm->local_ranks));
   TT_TRY(TT_CALLOC(&offers, (size_t)comm->nranks));
   struct offer *mine = &offers[comm->rank];
   ncclResult_t result,
@@ -86,16 +83,32 @@ ncclResult_t tt_shared_join(struct ncclComm *comm, int channels)
   TT_TRY_GOTO(map_all(comm, shared, offers), result, out);
   TT_INFO(TT_INIT | TT_NVLS,
           "%d ranks of this host share memory, %zu bytes on each, for %d channels; multicast is emulated",
-          shared->count, copy_bytes(shared), channels);
+          shared->count, copy_bytes(shared), shared->channels);
 out:
   free(offers);
   return result;
+}
+
+ncclResult_t tt_shared_join(struct ncclComm *comm, int channels)
+{
+  struct tt_shared_memory *shared;
+  if (channels == 0) return ncclSuccess;
+  TT_TRY(TT_CALLOC(&shared, 1));
+  comm->shared = shared;
+  shared->channels = channels;
+  TT_TRY(find_members(comm, shared));
+  if (!comm->multicast.possible) return emulate(comm, shared);
+  TT_TRY(tt_team_join(comm, copy_bytes(shared), &shared->team));
+  TT_INFO(TT_INIT | TT_NVLS, "%d devices share memory with a multicast address, %zu bytes on each, for %d channels",
+          shared->count, copy_bytes(shared), channels);
+  return ncclSuccess;
 }
 
 void tt_shared_leave(struct ncclComm *comm)
 {
   struct tt_shared_memory *shared = comm->shared;
   if (shared == NULL) return;
+  tt_team_leave(comm, &shared->team);
   for (int m = 0; shared->copies != NULL && m < shared->count; m++)
     if (m != shared->own)
       tt_peer_memory_unmap(comm->env->memory, shared->rank[m], shared->copies[m], copy_bytes(shared));
@@ -130,8 +143,9 @@ ncclResult_t tt_shared_place(const struct ncclComm *comm, struct tt_work *work, 
                    "rank %d: a program wants memory shared by %u ranks on channel %d; there is that "
                    "of %d on %d channels",
                    comm->rank, program->nmembers, channel, shared ? shared->count : 0, shared ? shared->channels : 0);
-  work->shared = shared->copies[shared->own];
+  work->shared = shared->copies != NULL ? shared->copies[shared->own] : shared->team.own;
   work->copies = shared->copies;
+  work->multicast = shared->team.all;
   geometry->shared_lo = (size_t)channel * shared->area / element;
   geometry->shared_stride = program->parts * geometry->chunk;
   return ncclSuccess;

@@ -1,5 +1,5 @@
-/* Memory that the ranks of a node share: each has a copy, which the others map. It is what TT_SHARED and TT_MULTICAST
- * of programs are on devices without multicast addresses. */
+/* Memory that the ranks of a node share, TT_SHARED and TT_MULTICAST of programs: each has a copy. Devices that can make
+ * a team of it (plan/team.h), with a multicast address; on the host device each maps the others' copies. */
 #ifndef TT_PLAN_SHARED_H
 #define TT_PLAN_SHARED_H
 
@@ -10,7 +10,7 @@
 struct ncclComm;
 
 /* Takes part of all ranks, during init: makes this rank's copy, for `channels` channels (equal on all ranks; 0: none is
- * needed), and maps those of the others. */
+ * needed), and reaches those of the others. */
 ncclResult_t tt_shared_join(struct ncclComm *comm, int channels);
 /* Unmaps, while the transport env still is. This rank's copy goes with its env, since a rank that was not told of an
  * abort yet may still use it. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/param.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
 
@@ -81,6 +82,21 @@ START_TEST(collectives)
 }
 END_TEST
 
+/* By memory that all devices share, which goes from process to process. */
+static void with_a_team(int rank, ncclComm_t comm)
+{
+  all_collectives(rank, comm);
+  ck_assert_int_ge(fake_multicast_works(), 6);
+}
+
+START_TEST(teams)
+{
+  setenv("NCCL_ALGO", "Ring;AllReduce:NVLS;AllGather:NVLS;ReduceScatter:NVLS", 1);
+  tt_param_reset();
+  run(with_a_team, -1);
+}
+END_TEST
+
 /* The last rank dies in the middle of operations. The others' streams end, and they know who it was. */
 static void one_is_killed(int rank, ncclComm_t comm)
 {
@@ -153,6 +169,7 @@ void add_processes(Suite *suite)
   TCase *tests = tcase_create("processes");
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, collectives);
+  tcase_add_test(tests, teams);
   tcase_add_test(tests, killed);
   tcase_add_test(tests, exit_early);
   suite_add_tcase(suite, tests);

@@ -331,7 +331,7 @@ struct tt_device_multicast {
 struct tt_device_team_config {
   size_t size;
   uint32_t devices; /* of the team */
-  uint32_t export;  /* TT_EXPORT_LOCAL (all ranks are of this process), FD or FABRIC: how it goes to the others */
+  uint32_t kind;    /* TT_EXPORT_LOCAL (all ranks are of this process), FD or FABRIC: how it goes to the others */
   uint64_t bytes;   /* of a copy */
 };
 

@@ -170,7 +170,7 @@ static const struct tt_device fake_device = {
     .count = count,
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
-    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_USER_MEMORY,
+    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_MULTICAST,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -190,6 +190,12 @@ static const struct tt_device fake_device = {
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,
     .export_buffer = fake_export_buffer,
+    .team_check = fake_team_check,
+    .team_create = fake_team_create,
+    .team_import = fake_team_import,
+    .team_add = fake_team_add,
+    .team_bind = fake_team_bind,
+    .team_leave = fake_team_leave,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */
@@ -222,6 +228,11 @@ __attribute__((visibility("default"))) bool fake_wait_idle(int timeout_ms)
 __attribute__((visibility("default"))) int fake_late_allocations(void)
 {
   return fake_totals.late;
+}
+
+__attribute__((visibility("default"))) int fake_multicast_works(void)
+{
+  return fake_totals.multicast;
 }
 
 __attribute__((visibility("default"))) void fake_count(struct fake_counts *counts)

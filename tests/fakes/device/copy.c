@@ -40,7 +40,6 @@ static ncclResult_t check_work(const struct tt_work *work, const struct tt_devic
 {
   if (work->size < sizeof *work || work->context == NULL || work->context != context)
     return TT_FAIL(ncclInternalError, "all works of a launch must be of one context");
-  if (work->shared != NULL) return TT_FAIL(ncclInternalError, "the fake device has no shared memory");
   if (reduces(work) && work->reduction.datatype > ncclBfloat16)
     return TT_FAIL(ncclInvalidArgument, "the fake device cannot reduce data type %d", work->reduction.datatype);
   return ncclSuccess;
@@ -70,6 +69,7 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
     TT_TRY(copy_ends(ends + npeers, channel->recv, npeers));
     ends += 2 * npeers;
   }
+  TT_TRY(fake_team_place(work));
   work->scratch = NULL;
   if (room.nscratch > 0) {
     work->scratch = (void **)ends;

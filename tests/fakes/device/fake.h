@@ -38,6 +38,14 @@ bool fake_user_free(void *ptr);
 /* Works that find another signature than theirs do not say which, as where only a hash of it came. */
 void fake_hide_signatures(bool hide);
 
+/* A step of making a team, which then fails on one device of this process; NONE: none does. */
+enum fake_team_step { FAKE_TEAM_NONE, FAKE_TEAM_CREATE, FAKE_TEAM_IMPORT, FAKE_TEAM_ADD, FAKE_TEAM_BIND };
+void fake_fail_team(enum fake_team_step step, int device);
+/* Works launched so far in this process that have a multicast address. */
+int fake_multicast_works(void);
+/* Devices of this process may be in no team. */
+void fake_forbid_teams(bool forbid);
+
 /* What exists now in this process. */
 struct fake_counts {
   int contexts, memories, twins, streams, launches;

@@ -33,7 +33,7 @@ struct fake_launch {
 };
 
 extern struct fake_totals {
-  _Atomic int contexts, memories, twins, streams, launches, late, users;
+  _Atomic int contexts, memories, twins, streams, launches, late, users, multicast;
 } fake_totals;
 
 /* context.c */
@@ -68,6 +68,24 @@ ncclResult_t fake_user_free_of(void *ptr);
 ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 ncclResult_t fake_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                 struct tt_device_export *out);
+
+/* team.c */
+ncclResult_t fake_team_check(int index, struct tt_device_multicast *out);
+ncclResult_t fake_team_create(struct tt_device_context *context, const struct tt_device_team_config *config,
+                              struct tt_device_export *out, struct tt_device_team **team);
+ncclResult_t fake_team_import(struct tt_device_context *context, const struct tt_device_team_config *config,
+                              const struct tt_device_export *in, struct tt_device_team **team);
+ncclResult_t fake_team_add(struct tt_device_context *context, struct tt_device_team *team);
+ncclResult_t fake_team_bind(struct tt_device_context *context, struct tt_device_team *team, void **own, void **all);
+void fake_team_leave(struct tt_device_context *context, struct tt_device_team *team);
+/* Gives a work that has a multicast address the copies behind it. */
+ncclResult_t fake_team_place(struct tt_work *work);
+
+/* fabric.c: files by names that lead to them from any process of this machine, whatever hosts those claim to be. A
+ * name stays good as long as this process has the file. */
+bool fake_has_fabric(void);
+void fake_fabric_name(int fd, unsigned char name[64]);
+int fake_fabric_open(const unsigned char name[64]);
 
 /* stream.c */
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);
