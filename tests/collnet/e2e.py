@@ -50,7 +50,7 @@ class CollNet(Case):
     def test_all_types_and_operations(self):
         for (name, algorithm), (shape, hosts) in ((a, s) for a in ALGORITHMS.items() for s in SHAPES.items()):
             with self.subTest(name, shape=shape):
-                texts = self.reduces(("-d", "all", "-o", "all", "-b", 488, "-e", 488, *QUICK), hosts, 58, NCCL_ALGO=name)
+                texts = self.reduces(("-d", "all", "-o", "all", "-b", 488, "-e", 488, *QUICK), hosts, 60, NCCL_ALGO=name)
                 for text in texts:
                     self.all_types_but_fp8(text, algorithm)
 

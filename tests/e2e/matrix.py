@@ -79,7 +79,7 @@ class Shapes(Choices):
     def test_all_types_and_operations(self):
         for collective in ("all_reduce", "reduce_scatter", "reduce"):
             with self.subTest(collective):
-                self.perf(collective, "-n", 3, "-d", "all", "-o", "all", "-b", 488, "-e", 488, *self.QUICK, rows=58)
+                self.perf(collective, "-n", 3, "-d", "all", "-o", "all", "-b", 488, "-e", 488, *self.QUICK, rows=60)
         for collective in ("all_gather", "broadcast", "gather", "scatter", "alltoall", "sendrecv"):
             with self.subTest(collective):
                 self.perf(collective, "-t", 3, "-d", "all", "-b", 488, "-e", 488, *self.QUICK, rows=12)

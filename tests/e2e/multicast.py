@@ -38,10 +38,10 @@ class Multicast(Choices):
     def test_types_and_operations(self):
         for collective in ("all_reduce", "reduce_scatter"):
             with self.subTest(collective):
-                self.perf(collective, "-n", 3, "-d", "all", "-o", "all", "-b", 9960, "-e", 9960, *QUICK, rows=58,
+                self.perf(collective, "-n", 3, "-d", "all", "-o", "all", "-b", 9960, "-e", 9960, *QUICK, rows=60,
                           NCCL_ALGO="nvls")
         self.perf("all_gather", "-t", 3, "-d", "all", "-b", 9960, "-e", 9960, *QUICK, rows=12, NCCL_ALGO="nvls")
-        self.across(("all_reduce", "-d", "all", "-o", "all", "-b", 9960, "-e", 9960, *QUICK), "aabb", rows=58,
+        self.across(("all_reduce", "-d", "all", "-o", "all", "-b", 9960, "-e", 9960, *QUICK), "aabb", rows=60,
                     NCCL_ALGO="nvlstree")
 
     def test_counts_that_do_not_divide(self):

@@ -12,7 +12,7 @@ import time
 
 LINE = re.compile(r"^(PASS|FAIL|SKIP) ")
 CHOICE = re.compile(r"(\w+): \d+ bytes -> algorithm (\S+) protocol (\S+) channels (\d+)")
-VIA = re.compile(r"Channel \d+/\d+ : \d+\[\S+\] -> \d+\[\S+\] .*?via (\S+)")
+VIA = re.compile(r"Channel \d+/\d+ : \d+\[\S+\] -> \d+\[\S+\] .*?via (.*\S)")
 TOOL_ERRORS = re.compile(r"(ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]).*")
 ALLOWANCE = 45  # seconds for one group; most take less than 10
 
@@ -23,7 +23,7 @@ class Group:
     def __init__(self, name, command, seconds=ALLOWANCE, expect=None, via=None, verdict=None, skip=None, **env):
         self.name, self.command, self.seconds, self.env = name, [str(c) for c in command], seconds, env
         self.expect = expect  # (collective, algorithm, protocol, channels): None for "any"
-        self.via = via  # beginnings of transports: each must be used, and nothing else
+        self.via = via  # patterns of transports' names: each must be used, and nothing else
         self.verdict = verdict  # of a foreign program: its lines, from its status, output and errors
         self.skip = skip  # why it cannot be run here
 
@@ -58,8 +58,8 @@ def wrong_choices(folder, expect):
 def wrong_transports(folder, via):
     """Transports in the log that should not have been used, and those missing; and how many connections it has."""
     used = [match[1] for match in map(VIA.search, log_lines(folder)) if match]
-    wrong = sorted({f"{name} was used" for name in used if not name.startswith(tuple(via))})
-    missing = [f"{name} was not used" for name in via if not any(u.startswith(name) for u in used)]
+    wrong = sorted({f"{name} was used" for name in used if not any(re.match(pattern, name) for pattern in via)})
+    missing = [f"{pattern} was not used" for pattern in via if not any(re.match(pattern, name) for name in used)]
     return len(used), wrong + (missing if used else [])
 
 

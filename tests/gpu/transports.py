@@ -9,17 +9,18 @@ NO_MAPPING = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1, **NETWORK}
 SHM = {"NCCL_P2P_DISABLE": 1}
 EVERY = ("LL", "LL128", "Simple")
 
-# (name, environment, transports between ranks of one host, protocols, kinds of ranks), those that are worth most first
+# (name, environment, patterns of the transports between ranks of one host, protocols, kinds of ranks), those that are worth
+# most first. The last two are parameters of NCCL that change nothing here: all must go on as without them.
 SETTINGS = [
     ("SHM", SHM, ["SHM"], ("LL", "Simple"), ("processes", "threads")),
     ("NET", NO_MAPPING, ["NET/Socket"], ("LL", "Simple"), ("processes", "threads")),
-    ("P2P", {}, ["P2P"], EVERY, ("processes",)),
-    ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P"], ("Simple",), ("processes",)),
-    ("P2P by reading", {"NCCL_P2P_READ_ENABLE": 1}, ["P2P"], ("Simple",), ("processes",)),
-    ("P2P without direct pointers", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
-    ("P2P by copy engines", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
-    ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket"], ("Simple",),
-     ("processes",)),
+    ("P2P", {"NCCL_P2P_READ_ENABLE": 0}, ["P2P/(?!.*/read)"], EVERY, ("processes",)),
+    ("P2P by reading", {"NCCL_P2P_READ_ENABLE": 1}, ["P2P/.*/read"], ("Simple",), ("processes", "threads")),
+    ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P/IPC"], ("Simple",), ("processes",)),
+    ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket(?!.*Shared)"],
+     ("Simple",), ("processes",)),
+    ("P2P, NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
+    ("P2P, NCCL_P2P_DIRECT_DISABLE", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
 ]
 
 
