@@ -29,9 +29,9 @@ static void pause_between_polls(int poll)
 
 /* The driver's notion of the current context is what all CUDA runtimes of a process share. It is put back as it was: to
  * choose a device by its number instead would create a context there in threads that had none. */
-ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter)
+static ncclResult_t enter_primary(CUcontext primary, struct tt_cuda_enter *enter)
 {
-  CUcontext previous, primary = context->state->primary;
+  CUcontext previous;
   TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuCtxGetCurrent(&previous), "asking for the thread's context"));
   enter->previous = previous;
   enter->mode = cudaStreamCaptureModeRelaxed;
@@ -40,6 +40,11 @@ ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cu
   ncclResult_t result = tt_cuda_driver_check(tt_cuda_driver()->cuCtxSetCurrent(primary), "choosing the GPU");
   if (result != ncclSuccess) cudaThreadExchangeStreamCaptureMode(&enter->mode);
   return result;
+}
+
+ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter)
+{
+  return enter_primary(context->state->primary, enter);
 }
 
 void tt_cuda_leave(const struct tt_cuda_enter *enter)
@@ -60,6 +65,13 @@ static ncclResult_t find_primary(int device, void **primary)
   tt_cuda_driver()->cuCtxSetCurrent(previous);
   *primary = current;
   return result;
+}
+
+ncclResult_t tt_cuda_enter_device(int device, struct tt_cuda_enter *enter)
+{
+  void *primary;
+  TT_TRY(find_primary(device, &primary));
+  return enter_primary(primary, enter);
 }
 
 /* ---- Open and close ---- */

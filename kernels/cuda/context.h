@@ -27,6 +27,8 @@ struct tt_cuda_enter {
   enum cudaStreamCaptureMode mode;
 };
 ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter);
+/* The same for a device, whose context is made if there is none. */
+ncclResult_t tt_cuda_enter_device(int device, struct tt_cuda_enter *enter);
 void tt_cuda_leave(const struct tt_cuda_enter *enter);
 /* Notes that kernels were launched on the stream, for close and drain. Called after each launch outside of capture,
  * between enter and leave. Launches of a context run one after the other, whatever their streams. */

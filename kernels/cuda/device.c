@@ -68,7 +68,7 @@ const struct tt_device *tt_cuda_device(void)
       .count = count,
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
-      .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED,
+      .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_USER_MEMORY,
       .channels = 64,
       .current = current,
       .properties = properties,
@@ -86,6 +86,10 @@ const struct tt_device *tt_cuda_device(void)
       .status = tt_cuda_status,
       .describe = tt_cuda_describe,
       .peer_status = tt_cuda_peer_status,
+      .user_alloc = tt_cuda_user_alloc,
+      .user_free = tt_cuda_user_free,
+      .find_buffer = tt_cuda_find_buffer,
+      .export_buffer = tt_cuda_export_buffer,
   };
   return &device;
 }

@@ -15,6 +15,7 @@
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxSetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
+  X(cuPointerGetAttributes)                                                                                            \
   X(cuMemGetAllocationGranularity)                                                                                     \
   X(cuMemCreate)                                                                                                       \
   X(cuMemRelease)                                                                                                      \

@@ -12,7 +12,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
-#include "kernels/cuda/driver.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/state.h"
 
 /* CUDA IPC hands over whole blocks of this size, with all that cudaMalloc has put there. */
@@ -27,14 +27,7 @@ struct resource {
   size_t bytes;                        /* MAPPED: of the address range */
 };
 
-/* The handle of an exported LOCAL allocation. */
-struct local {
-  void *ptr;
-  int32_t device;
-  uint32_t mapped;
-};
-
-static ncclResult_t attribute(int device, CUdevice_attribute attribute, bool *is)
+ncclResult_t tt_cuda_can(int device, CUdevice_attribute attribute, bool *is)
 {
   int value = 0;
   TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuDeviceGetAttribute(&value, attribute, device),
@@ -49,8 +42,8 @@ ncclResult_t tt_cuda_memory_choose(int device, bool *vmm)
   bool addresses, fds;
   *vmm = false;
   if (wanted == 0) return ncclSuccess;
-  TT_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &addresses));
-  TT_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &fds));
+  TT_TRY(tt_cuda_can(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &addresses));
+  TT_TRY(tt_cuda_can(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &fds));
   *vmm = addresses && fds;
   if (wanted == 1 && !*vmm)
     return TT_FAIL(ncclInvalidUsage,
@@ -233,7 +226,7 @@ void tt_cuda_release(struct tt_device_context *context, struct tt_device_memory 
 
 /* ---- Export and import ---- */
 
-static ncclResult_t export_fd(CUmemGenericAllocationHandle handle, struct tt_device_export *out)
+ncclResult_t tt_cuda_export_fd(CUmemGenericAllocationHandle handle, struct tt_device_export *out)
 {
   int fd = -1;
   TT_TRY(tt_cuda_driver_check(
@@ -245,6 +238,20 @@ static ncclResult_t export_fd(CUmemGenericAllocationHandle handle, struct tt_dev
   return ncclSuccess;
 }
 
+ncclResult_t tt_cuda_export_ipc(void *ptr, struct tt_device_export *out)
+{
+  _Static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(out->handle), "the handle fits");
+  TT_CUDA_TRY(cudaIpcGetMemHandle((cudaIpcMemHandle_t *)out->handle, ptr), "making a handle for memory of a GPU");
+  out->kind = TT_EXPORT_HANDLE;
+  return ncclSuccess;
+}
+
+void tt_cuda_export_local(const struct tt_cuda_local *mine, struct tt_device_export *out)
+{
+  out->kind = TT_EXPORT_LOCAL;
+  memcpy(out->handle, mine, sizeof(*mine));
+}
+
 ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
                             struct tt_device_export *out)
 {
@@ -254,21 +261,13 @@ ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_d
   if (resource == NULL || resource->kind == OPENED || resource->kind == BORROWED)
     return TT_FAIL(ncclInternalError, "rank %d: only memory that was allocated can be exported", context->rank);
   if (local) {
-    struct local mine = {.ptr = memory->ptr, .device = context->device, .mapped = resource->kind == MAPPED};
-    out->kind = TT_EXPORT_LOCAL;
-    memcpy(out->handle, &mine, sizeof(mine));
+    struct tt_cuda_local mine = {.ptr = memory->ptr, .device = context->device, .mapped = resource->kind == MAPPED};
+    tt_cuda_export_local(&mine, out);
     return ncclSuccess;
   }
   TT_TRY(tt_cuda_enter(context, &enter));
-  ncclResult_t result;
-  if (resource->kind == MAPPED) {
-    result = export_fd(resource->handle, out);
-  } else {
-    _Static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(out->handle), "the handle fits");
-    result = tt_cuda_check(cudaIpcGetMemHandle((cudaIpcMemHandle_t *)out->handle, memory->ptr),
-                           "making a handle for memory of a GPU");
-    if (result == ncclSuccess) out->kind = TT_EXPORT_HANDLE;
-  }
+  ncclResult_t result =
+      resource->kind == MAPPED ? tt_cuda_export_fd(resource->handle, out) : tt_cuda_export_ipc(memory->ptr, out);
   tt_cuda_leave(&enter);
   return result;
 }
@@ -277,7 +276,7 @@ static ncclResult_t import_local(struct tt_device_context *context, const struct
                                  struct tt_device_memory *memory)
 {
   struct resource *resource = memory->resource;
-  struct local theirs;
+  struct tt_cuda_local theirs;
   memcpy(&theirs, in->handle, sizeof(theirs));
   if (theirs.mapped) {
     CUmemGenericAllocationHandle handle;

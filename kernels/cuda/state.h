@@ -62,6 +62,13 @@ ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_d
 /* Whether contexts of a device allocate by cuMem: what NCCL_CUMEM_ENABLE says and the device can do. */
 ncclResult_t tt_cuda_memory_choose(int device, bool *vmm);
 
+/* user_memory.c: see tt_device. */
+ncclResult_t tt_cuda_user_alloc(int index, size_t bytes, void **ptr);
+ncclResult_t tt_cuda_user_free(void *ptr);
+ncclResult_t tt_cuda_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+ncclResult_t tt_cuda_export_buffer(struct tt_device_context *context, const void *ptr, int local,
+                                   struct tt_device_export *out);
+
 /* small_alloc.c */
 void tt_cuda_small_free_all(struct tt_device_context *context);
 

@@ -75,6 +75,21 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDeviceCount(int *count)
+{
+  MAY_FAIL;
+  *count = DEVICES;
+  return cudaSuccess;
+}
+
+/* Device 2 is far from the others. */
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+  MAY_FAIL;
+  *can = device != peer && device != 2 && peer != 2;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 {
   (void)flags;
@@ -118,21 +133,78 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int fla
   return cudaSuccess;
 }
 
-static size_t malloc_bytes; /* of the last one: the tests have one at a time */
+/* What cudaMalloc has given out, and other memory that is not of cuMem. */
+struct allocation {
+  char *ptr;
+  size_t bytes;
+  uint64_t id;
+  CUmemorytype type;
+  bool pool, managed;
+  int device;
+};
+static struct allocation allocations[16];
+static uint64_t last_id;
+
+static int thread_device(void)
+{
+  return fake_current == NULL ? 0 : (int)((char *)fake_current - fake_primaries);
+}
+
+static struct allocation *allocation_at(const void *ptr)
+{
+  for (size_t i = 0; i < sizeof(allocations) / sizeof(allocations[0]); i++) {
+    struct allocation *a = &allocations[i];
+    if (a->ptr == ptr || (a->ptr != NULL && (const char *)ptr >= a->ptr && (const char *)ptr < a->ptr + a->bytes))
+      return a;
+  }
+  return NULL;
+}
+
+static void *new_allocation(size_t bytes, struct allocation like)
+{
+  struct allocation *a = allocation_at(NULL);
+  if (a == NULL) abort();
+  *a = like;
+  a->ptr = take(bytes);
+  a->bytes = bytes;
+  a->id = ++last_id;
+  return a->ptr;
+}
+
+static void forget_allocation(void *ptr)
+{
+  struct allocation *a = allocation_at(ptr);
+  if (a == NULL || a->ptr != ptr) abort();
+  munmap(a->ptr, a->bytes);
+  *a = (struct allocation){0};
+}
+
+void *fake_other_memory(enum fake_kind kind, size_t bytes)
+{
+  return new_allocation(bytes,
+                        (struct allocation){.type = kind == FAKE_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+                                            .pool = kind == FAKE_POOL,
+                                            .managed = kind == FAKE_MANAGED,
+                                            .device = 1});
+}
+
+void fake_other_forget(void *ptr)
+{
+  forget_allocation(ptr);
+}
 
 cudaError_t cudaMalloc(void **ptr, size_t bytes)
 {
   RELAXED_ONLY;
   MAY_FAIL;
-  *ptr = take(bytes);
-  malloc_bytes = bytes;
+  *ptr = new_allocation(bytes, (struct allocation){.type = CU_MEMORYTYPE_DEVICE, .device = thread_device()});
   fake.mallocs++;
   return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *ptr)
 {
-  munmap(ptr, malloc_bytes);
+  forget_allocation(ptr);
   fake.mallocs--;
   return cudaSuccess;
 }
@@ -255,10 +327,20 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
 {
   (void)device;
   MAY_FAIL_DRIVER;
-  if (attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED &&
-      attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+  switch (attribute) {
+  case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    *value = !fake.no_vmm;
+    break;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    *value = 1;
+    break;
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    *value = fake.fabric;
+    break;
+  default:
     return CUDA_ERROR_INVALID_VALUE;
-  *value = !fake.no_vmm;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -280,13 +362,33 @@ struct mapping {
   CUdeviceptr at;
   size_t bytes;
   int file;
+  uint64_t id;
 };
 static struct mapping mappings[64];
+static struct range {
+  CUdeviceptr at;
+  size_t bytes;
+} ranges[64];
+
+/* The entry of the table of ranges that has an address, or is free (0). */
+static struct range *range_around(CUdeviceptr at)
+{
+  for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+    if (at == 0 ? ranges[i].at == 0 : at >= ranges[i].at && at < ranges[i].at + ranges[i].bytes) return &ranges[i];
+  return NULL;
+}
 
 static struct mapping *mapping_at(CUdeviceptr at)
 {
   for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
     if (mappings[i].at == at) return &mappings[i];
+  return NULL;
+}
+
+static const struct mapping *mapping_around(CUdeviceptr at)
+{
+  for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+    if (at >= mappings[i].at && at < mappings[i].at + mappings[i].bytes) return &mappings[i];
   return NULL;
 }
 
@@ -306,6 +408,9 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
   (void)flags;
   MAY_FAIL_DRIVER;
   if (bytes % GRANULARITY || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (!(properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
+  if (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  fake.nics += properties->allocFlags.gpuDirectRDMACapable;
   int file = memfd_create("fake", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, (off_t)bytes) != 0 || pwrite(file, "dirt", 4, 0) != 4) abort();
   *handle = (CUmemGenericAllocationHandle)file + 1;
@@ -342,6 +447,7 @@ static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdevic
   MAY_FAIL_DRIVER;
   if (bytes % GRANULARITY || alignment != GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
   *at = (CUdeviceptr)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  *range_around(0) = (struct range){*at, bytes};
   fake.ranges++;
   return CUDA_SUCCESS;
 }
@@ -349,6 +455,7 @@ static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdevic
 static CUresult address_free(CUdeviceptr at, size_t bytes)
 {
   if (mapping_at(at) != NULL || munmap((void *)at, bytes) != 0) abort();
+  *range_around(at) = (struct range){0};
   fake.ranges--;
   return CUDA_SUCCESS;
 }
@@ -362,7 +469,7 @@ static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAll
   struct mapping *mapping = mapping_at(0);
   if (mapping == NULL || fstat((int)handle - 1, &file) != 0) abort();
   if (offset != 0 || (off_t)bytes > file.st_size) return CUDA_ERROR_INVALID_VALUE;
-  *mapping = (struct mapping){.at = at, .bytes = bytes, .file = dup((int)handle - 1)};
+  *mapping = (struct mapping){.at = at, .bytes = bytes, .file = dup((int)handle - 1), .id = ++last_id};
   if (mmap((void *)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, mapping->file, 0) != (void *)at) abort();
   fake.mappings++;
   return CUDA_SUCCESS;
@@ -383,7 +490,8 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
 {
   MAY_FAIL_DRIVER;
   if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
-  if (fake_current != &fake_primaries[access->location.id]) return CUDA_ERROR_INVALID_DEVICE;
+  if (access->location.id < 0 || access->location.id >= DEVICES) return CUDA_ERROR_INVALID_DEVICE;
+  fake.accesses += fake_current != &fake_primaries[access->location.id];
   return mprotect((void *)at, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -404,6 +512,83 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *descri
   return duplicate(handle, (int)(intptr_t)descriptor);
 }
 
+/* ---- Driver: what a pointer points to ---- */
+
+static uint64_t word_of(CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+  const struct mapping *mapping = mapping_around(ptr);
+  const struct range *range = range_around(ptr);
+  const struct allocation *a = allocation_at((void *)ptr);
+  switch ((int)attribute) {
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    return mapping != NULL ? CU_MEMORYTYPE_DEVICE : a != NULL ? a->type : 0;
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    return a != NULL ? (uint64_t)a->device : 0;
+  case CU_POINTER_ATTRIBUTE_BUFFER_ID: /* of cuMem: of the range, whatever lies in it */
+    return range != NULL ? 1000 : a != NULL ? a->id : 0;
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    return range != NULL ? range->at : a != NULL ? (uint64_t)a->ptr : 0;
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    return range != NULL ? range->bytes : a != NULL ? a->bytes : 0;
+  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    return mapping != NULL ? mapping->at : 0;
+  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    return mapping != NULL ? mapping->bytes : 0;
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    return a != NULL && a->managed;
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    return a != NULL && a->pool ? (uint64_t)&fake : 0;
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    return a != NULL && a->type == CU_MEMORYTYPE_DEVICE && !a->pool && !a->managed;
+  case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    return mapping != NULL || (a != NULL && a->pool) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+  case 20: /* the id of physical memory; two of cudaMalloc may have one */
+    return mapping != NULL ? mapping->id : 7;
+  default:
+    abort();
+  }
+}
+
+static CUresult pointer_attributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
+{
+  RELAXED_ONLY;
+  MAY_FAIL_DRIVER;
+  for (unsigned i = 0; i < count; i++)
+    if (fake.old_driver && (int)attributes[i] == 20) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; i++) {
+    uint64_t word = word_of(attributes[i], ptr);
+    bool wide = attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED &&
+                attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    memcpy(data[i], &word, wide ? 8 : 4);
+  }
+  return CUDA_SUCCESS;
+}
+
+void *fake_side_by_side(int count, size_t bytes_each)
+{
+  CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+  CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr at;
+  if (reserve(&at, (size_t)count * bytes_each, GRANULARITY, 0, 0) != CUDA_SUCCESS) abort();
+  for (int i = 0; i < count; i++) {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr here = at + (size_t)i * bytes_each;
+    if (create(&handle, bytes_each, &properties, 0) != CUDA_SUCCESS ||
+        map(here, bytes_each, 0, handle, 0) != CUDA_SUCCESS)
+      abort();
+    if (set_access(here, bytes_each, &access, 1) != CUDA_SUCCESS || release(handle) != CUDA_SUCCESS) abort();
+  }
+  return (void *)at;
+}
+
+void fake_side_by_side_end(void *ptr, int count, size_t bytes_each)
+{
+  for (int i = 0; i < count; i++)
+    if (unmap((CUdeviceptr)ptr + (size_t)i * bytes_each, bytes_each) != CUDA_SUCCESS) abort();
+  if (address_free((CUdeviceptr)ptr, (size_t)count * bytes_each) != CUDA_SUCCESS) abort();
+}
+
 const struct tt_cuda_driver *tt_cuda_driver(void)
 {
   static const struct tt_cuda_driver driver = {.cuGetErrorName = error_name,
@@ -411,6 +596,7 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
                                                .cuDeviceGetAttribute = device_attribute,
                                                .cuCtxGetCurrent = get_current,
                                                .cuCtxSetCurrent = set_current,
+                                               .cuPointerGetAttributes = pointer_attributes,
                                                .cuMemGetAllocationGranularity = granularity,
                                                .cuMemCreate = create,
                                                .cuMemRelease = release,

@@ -17,6 +17,10 @@ struct fake_cuda {
   int handles, mappings, ranges, mallocs, opened, streams, events, host_blocks;
   int freed_hosts; /* calls that would wait for all kernels */
   int peers;       /* enabled */
+  bool fabric;     /* handles for a fabric can be asked for; but memory with them cannot be had */
+  bool old_driver; /* it knows no ids of physical memory */
+  int accesses;    /* given to devices other than the thread's */
+  int nics;        /* allocations that NICs can use */
 };
 extern struct fake_cuda fake;
 
@@ -24,5 +28,14 @@ extern struct fake_cuda fake;
 extern char fake_primaries[4];
 extern _Thread_local void *fake_current;
 extern _Thread_local int fake_mode;
+
+/* Memory as others than the backend make it: of a pool, managed, or of the host; on device 1. Fakes that were made are
+ * known until they are forgotten. */
+enum fake_kind { FAKE_POOL, FAKE_MANAGED, FAKE_HOST };
+void *fake_other_memory(enum fake_kind kind, size_t bytes);
+void fake_other_forget(void *ptr);
+/* Several allocations mapped side by side in one range, on the thread's device, and what takes them down again. */
+void *fake_side_by_side(int count, size_t bytes_each);
+void fake_side_by_side_end(void *ptr, int count, size_t bytes_each);
 
 #endif

@@ -5,6 +5,7 @@
 void add_context(Suite *suite);
 void add_memory(Suite *suite);
 void add_status(Suite *suite);
+void add_user_memory(Suite *suite);
 
 int main(void)
 {
@@ -12,6 +13,7 @@ int main(void)
   add_context(suite);
   add_memory(suite);
   add_status(suite);
+  add_user_memory(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);
