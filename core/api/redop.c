@@ -18,8 +18,10 @@ enum { NUMBER_BITS = 12, MOST = 1 << NUMBER_BITS, COMM_BITS = 31 - NUMBER_BITS }
 struct tt_redop {
   bool used;
   ncclDataType_t datatype;
-  uint64_t scale;      /* bits of struct tt_reduction's */
-  const void *pointer; /* the scalar is read from there at each call; NULL: it is in `scale` */
+  uint64_t scale; /* bits of struct tt_reduction's */
+  /* Where the scalar lies: the host's device has it read at each call, others when the operation runs. NULL: it is in
+   * `scale`. */
+  const void *pointer;
 };
 
 struct tt_redops {
@@ -35,7 +37,7 @@ static int handle_of(const struct ncclComm *comm, int number)
 }
 
 /* The scalar as devices take it: nccl.h's types up to 32 bits as float, the others as they are. */
-static ncclResult_t read_scalar(ncclDataType_t datatype, const void *scalar, uint64_t *bits)
+static uint64_t read_scalar(ncclDataType_t datatype, const void *scalar)
 {
   struct tt_reduction reduction = {0};
   switch (datatype) {
@@ -73,13 +75,18 @@ static ncclResult_t read_scalar(ncclDataType_t datatype, const void *scalar, uin
   case ncclFloat64:
     reduction.scale.f64 = *(const double *)scalar;
     break;
-  default:
-    return TT_FAIL(ncclInvalidArgument,
-                   "ncclRedOpCreatePreMulSum: datatype is %d (%s); only types that can be reduced can be scaled",
-                   (int)datatype, tt_datatype_name(datatype));
+  default: /* check_type has refused it */
+    break;
   }
-  *bits = reduction.scale.bits;
-  return ncclSuccess;
+  return reduction.scale.bits;
+}
+
+static ncclResult_t check_type(ncclDataType_t datatype)
+{
+  if ((int)datatype >= 0 && (int)datatype < ncclNumTypes) return ncclSuccess;
+  return TT_FAIL(ncclInvalidArgument,
+                 "ncclRedOpCreatePreMulSum: datatype is %d (%s); only types that can be reduced can be scaled",
+                 (int)datatype, tt_datatype_name(datatype));
 }
 
 static ncclResult_t get_ops(struct ncclComm *comm, struct tt_redops **ops)
@@ -147,10 +154,11 @@ ncclResult_t tt_redop_resolve(const char *function, struct ncclComm *comm, struc
   if (op.datatype != task->datatype)
     return TT_FAIL(ncclInvalidArgument, "%s: the op was made for %s, and is used with %s", function,
                    tt_datatype_name(op.datatype), tt_datatype_name(task->datatype));
-  if (op.pointer != NULL) TT_TRY(read_scalar(op.datatype, op.pointer, &op.scale));
+  bool host = !(comm->device->features & TT_DEVICE_MEMORY);
   task->op = ncclSum;
   task->scaled = true;
-  task->scale = op.scale;
+  task->scale = host && op.pointer != NULL ? read_scalar(op.datatype, op.pointer) : op.scale;
+  task->scale_at = host ? NULL : op.pointer;
   return ncclSuccess;
 }
 
@@ -172,14 +180,16 @@ static ncclResult_t create_premulsum(struct ncclComm *comm, ncclRedOp_t *op, con
                    "ncclRedOpCreatePreMulSum: residence is %d; allowed are ncclScalarDevice (0) and "
                    "ncclScalarHostImmediate (1)",
                    (int)residence);
-  if (residence == ncclScalarDevice && (comm->device->features & TT_DEVICE_MEMORY))
-    return TT_FAIL(
-        ncclInvalidUsage,
-        "ncclRedOpCreatePreMulSum: scalars in memory of the %s device are not supported by this version; use "
-        "ncclScalarHostImmediate",
-        comm->device->name);
-  TT_TRY(read_scalar(datatype, scalar, &made.scale)); /* also checks the type */
-  if (residence == ncclScalarDevice) made.pointer = scalar;
+  TT_TRY(check_type(datatype));
+  if (residence == ncclScalarHostImmediate)
+    made.scale = read_scalar(datatype, scalar);
+  else if ((comm->device->features & TT_DEVICE_MEMORY) && !(comm->device->features & TT_DEVICE_SCALARS))
+    return TT_FAIL(ncclInvalidUsage,
+                   "ncclRedOpCreatePreMulSum: this library of the %s device reads no scalars from its memory; use "
+                   "ncclScalarHostImmediate",
+                   comm->device->name);
+  else
+    made.pointer = scalar;
   return create(comm, op, &made);
 }
 

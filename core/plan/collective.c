@@ -132,6 +132,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   work->op_count = task->op_count;
   set_signature(&work->signature, comm, task, &choice);
   set_reduction(&work->reduction, task, comm->nranks);
+  work->scale_at = task->scaled ? task->scale_at : NULL;
 
   size_t count = task->count;
   if (!tt_collective_reduces(task->collective)) { /* bytes will do, and any type then moves at full width */

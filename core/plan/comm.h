@@ -38,9 +38,10 @@ struct tt_task {
   size_t count; /* elements, as nccl.h defines it for the call */
   ncclDataType_t datatype;
   ncclRedOp_t op;
-  bool scaled;    /* inputs are multiplied by `scale` first: an op of ncclRedOpCreatePreMulSum */
-  uint64_t scale; /* bits of struct tt_reduction's scale, for the type */
-  int root;       /* or the peer */
+  bool scaled;          /* inputs are multiplied by `scale` first: an op of ncclRedOpCreatePreMulSum */
+  uint64_t scale;       /* bits of struct tt_reduction's scale, for the type */
+  const void *scale_at; /* where the device finds it when the operation runs; NULL: it is `scale` */
+  int root;             /* or the peer */
   void *stream;
   uint64_t op_count; /* of tt_plan_number */
 };
@@ -49,7 +50,7 @@ struct tt_task {
 enum tt_stage {
   TT_STAGE_JOINING, /* meets the other ranks */
   TT_STAGE_AGREEING,
-  TT_STAGE_SHARING, /* makes memory and learns who shares the host */
+  TT_STAGE_SHARING,   /* makes memory and learns who shares the host */
   TT_STAGE_SEARCHING, /* sees its machine, finds rings and trees */
   TT_STAGE_TUNING,
   TT_STAGE_LAST_BARRIER,
@@ -90,12 +91,12 @@ struct ncclComm {
   struct tt_tuner *tuner;   /* NULL when none has a say */
   struct tt_agreed *agreed; /* its choices */
   struct tt_programs *programs;
-  struct tt_kept *kept; /* plan/kept.h; NULL: nothing yet */
+  struct tt_kept *kept;       /* plan/kept.h; NULL: nothing yet */
   struct tt_machine *machine; /* api/machine.h; NULL for one rank */
   int nnodes;                 /* machines: sets of ranks that reach each other without a network */
   int local_ranks;            /* on this rank's, itself included */
-  int32_t *node;      /* of each rank, from 0 */
-  int32_t *rounds[2]; /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
+  int32_t *node;              /* of each rank, from 0 */
+  int32_t *rounds[2];         /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
 
   struct tt_multicast multicast;
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */
@@ -126,8 +127,8 @@ struct ncclComm {
   bool host_abandoned;
 
   _Atomic int finalized, revoked;
-  struct tt_redops *redops;               /* NULL: none yet */
-  struct tt_registrations *registrations; /* NULL: none yet */
+  struct tt_redops *redops;                 /* NULL: none yet */
+  struct tt_registrations *registrations;   /* NULL: none yet */
   _Atomic uint64_t turns_taken, turns_done; /* api/turn.h */
   pthread_mutex_t children_lock;
   struct ncclComm *children; /* those being made, by children_next: who aborts the parent ends their making */

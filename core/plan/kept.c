@@ -26,7 +26,8 @@ static bool is_like(const struct tt_work *work, const struct tt_task *task)
 {
   const struct tt_signature *s = &work->signature;
   return s->collective == task->collective && s->count == task->count && s->datatype == (int)task->datatype &&
-         s->op == tt_plan_op(task) && (!task->scaled || work->reduction.scale.bits == task->scale) &&
+         s->op == tt_plan_op(task) &&
+         (!task->scaled || (work->reduction.scale.bits == task->scale && work->scale_at == task->scale_at)) &&
          s->root == task->root;
 }
 

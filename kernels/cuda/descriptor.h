@@ -89,7 +89,8 @@ struct tt_cuda_work {
   uint16_t channels;      /* where the first channel lies, in units of four words */
   uint16_t channel_quads; /* from one channel to the next, likewise */
   uint32_t protocol;
-  uint32_t reserved[4];
+  uint32_t reserved[2];
+  const void *scale_at; /* of struct tt_work */
 };
 
 /* Followed by 2 * npeers indices of ends in the context's table of connections. */

@@ -134,6 +134,33 @@ template <> __device__ __forceinline__ double tt_scale_factor<double>(uint64_t b
   return __longlong_as_double((long long)bits);
 }
 
+/* A value as the bits of struct tt_reduction's scale. */
+template <typename V> __device__ __forceinline__ uint64_t tt_factor_bits(V value)
+{
+  return (uint64_t)value;
+}
+template <> __device__ __forceinline__ uint64_t tt_factor_bits<float>(float value)
+{
+  return __float_as_uint(value);
+}
+template <> __device__ __forceinline__ uint64_t tt_factor_bits<double>(double value)
+{
+  return (uint64_t)__double_as_longlong(value);
+}
+/* An element in memory, likewise. */
+template <typename T> __device__ __forceinline__ uint64_t tt_scale_bits(const void *at)
+{
+  typedef tt_element<T> E;
+  typename E::type x = *(const volatile typename E::type *)at;
+  if constexpr (E::PAIRED) {
+    float pair[2];
+    T::widen(x, pair);
+    return tt_factor_bits(pair[0]);
+  } else {
+    return tt_factor_bits(E::widen(x));
+  }
+}
+
 template <typename V> __device__ __forceinline__ V tt_divide(V a, int64_t divisor)
 {
   if (sizeof(V) == 8 && (V)-1 > 0) return (V)((uint64_t)a / (uint64_t)divisor);

@@ -113,6 +113,7 @@ void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *to)
   to->divisor = reduction->divisor;
   to->op = reduction->op;
   to->scale_inputs = reduction->scale_inputs;
+  to->scale_at = work->scale_at;
   to->divide_result = reduction->divide_result;
   to->element_bytes = (uint8_t)tt_datatype_bytes(reduction->datatype);
   to->protocol = (uint32_t)work->protocol;
@@ -255,7 +256,7 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
       .context = context, .protocol = works[0]->protocol, .datatype = works[0]->reduction.datatype, .strands = 1};
   ncclResult_t result;
   bool launched = false;
-  if (nworks == 1) TT_TRY(launch_short(context, works[0], stream, &launched));
+  if (nworks == 1 && works[0]->scale_at == NULL) TT_TRY(launch_short(context, works[0], stream, &launched));
   if (launched) return ncclSuccess;
   TT_TRY_GOTO(TT_CALLOC(&b.keys, (size_t)nworks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&b.last, (size_t)nworks), result, out);

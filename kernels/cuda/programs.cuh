@@ -110,9 +110,16 @@ static __device__ __forceinline__ uint32_t resolve_batch(const tt_group &group, 
   return n;
 }
 
+/* A factor in memory may have been written on this stream just before. */
+static __device__ __forceinline__ uint64_t tt_scale_of_work()
+{
+  const void *at = block.work.scale_at;
+  return at == NULL ? block.work.scale : tt_scale_bits<element>(at);
+}
+
 template <int PROTOCOL> static __device__ __forceinline__ void run_strand(const tt_group &group)
 {
-  const tt_reduce_rule rule = {block.work.scale, block.work.divisor, block.work.op, block.work.divide_result != 0};
+  const tt_reduce_rule rule = {tt_scale_of_work(), block.work.divisor, block.work.op, block.work.divide_result != 0};
   const tt_cuda_strand *strand = tt_strand_here(group);
   uint32_t reps = strand->repetitions, total = block.channel.loops * reps, most = strand->most_operands;
   uint32_t together = PROTOCOL == TT_PROTO_SIMPLE ? SIMPLE_TOGETHER : LL_TOGETHER;

@@ -48,6 +48,7 @@ void add_streams(Suite *suite);
 void add_failures(Suite *suite);
 void add_processes(Suite *suite);
 void add_gate(Suite *suite);
+void add_scalars(Suite *suite);
 void add_teams(Suite *suite);
 
 #endif

@@ -13,6 +13,7 @@ int main(void)
   add_failures(suite);
   add_processes(suite);
   add_gate(suite);
+  add_scalars(suite);
   add_teams(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -186,6 +186,9 @@ struct tt_work {
   void *multicast;                   /* the multicast address, for devices that have them */
   uint64_t op_count;                 /* the operation's number in logs and reports */
   struct tt_pool *pool;              /* memory for the host backend, which is part of the core; may be NULL */
+  /* With TT_DEVICE_SCALARS and reduction.scale_inputs: where the factor lies, one element of the reduction's type in
+   * memory that the device reads, when the work runs; NULL: it is reduction.scale. */
+  const void *scale_at;
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
@@ -225,6 +228,8 @@ enum {
   /* Devices may share memory with a multicast address: team_check to team_leave are there, and works take
    * tt_work.shared and multicast. */
   TT_DEVICE_MULTICAST = 512,
+  /* The factor of a work may lie in memory of the device: scale_at. */
+  TT_DEVICE_SCALARS = 1024,
 };
 
 struct tt_device_properties {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "kernels/host/executor.h"
+#include "kernels/host/half.h"
 #include "kernels/host/host.h"
 
 #define STALL_NS 50000000u
@@ -142,12 +143,30 @@ static ncclResult_t drive(const struct fake_launch *launch, struct tt_launch *ho
   }
 }
 
+/* The factor as it is now, where it lies in memory. */
+static void read_factor(struct tt_work *work)
+{
+  const void *at = work->scale_at;
+  struct tt_reduction *reduction = &work->reduction;
+  if (at == NULL || !reduction->scale_inputs) return;
+  reduction->scale.bits = 0;
+  if (reduction->datatype == ncclFloat16)
+    reduction->scale.f32 = tt_half_to_float(*(const uint16_t *)at);
+  else if (reduction->datatype == ncclBfloat16)
+    reduction->scale.f32 = tt_bfloat_to_float(*(const uint16_t *)at);
+  else /* integers are multiplied by their low bits */
+    memcpy(&reduction->scale, at, tt_datatype_bytes(reduction->datatype));
+}
+
 void fake_run(struct fake_launch *launch)
 {
   struct tt_launch *host = NULL;
   if (atomic_load(&launch->context->abort) != 0) return;
   fake_warning[0] = 0;
-  for (int w = 0; w < launch->nworks; w++) launch->works[w]->complete = 0; /* it may have run before */
+  for (int w = 0; w < launch->nworks; w++) {
+    launch->works[w]->complete = 0; /* it may have run before */
+    read_factor(launch->works[w]);
+  }
   visit_ends(launch, start_end, NULL);
   visit_ends(launch, count_end, NULL);
   ncclResult_t result = tt_host_device()->launch(launch->works, launch->nworks, NULL, &host);

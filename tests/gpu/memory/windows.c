@@ -1,0 +1,276 @@
+/* Windows of communicators on real GPUs, in threads of one process and in processes: what each rank has mapped of each
+ * other's memory, operations on it, and its end.
+ *
+ *   test_gpu_windows [LIBRARY]      by default ../lib/tutti/libtutti-device-cuda.so from the program
+ *
+ * A rank for each GPU; two on one where there is one. Exit status: 0 all passed, 1 some failed, 77 there is no GPU. */
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cuda_runtime_api.h>
+#include "base/log.h"
+#include "nccl.h"
+#include "plan/comm.h"
+#include "transport/user_buffers.h"
+
+enum { MOST = 16, NO_GPU = 77, SECONDS = 120 };
+#define BYTES ((size_t)256 << 20)
+#define SLICE ((size_t)1 << 16)
+#define TOLERANCE ((size_t)64 << 20)
+
+/* Of all ranks, whatever they are. */
+struct scene {
+  ncclUniqueId id;
+  int ranks, gpus;
+  bool threads;
+  _Atomic int failures;
+};
+
+struct rank {
+  struct scene *scene;
+  int number;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  char *buffer;
+  ncclWindow_t window;
+  int seen; /* failures */
+};
+
+static void barrier(struct rank *rank)
+{
+  if (tt_bootstrap_barrier(rank->comm->bootstrap) != ncclSuccess) _exit(1);
+}
+
+/* All ranks say how it went; rank 0 prints it. */
+static void verdict(struct rank *rank, const char *name, const char *problem)
+{
+  struct scene *scene = rank->scene;
+  if (problem != NULL) {
+    printf("FAIL windows, %d %s: %s: rank %d: %s; %s\n", scene->ranks, scene->threads ? "threads" : "processes", name,
+           rank->number, problem, tt_log_thread_error());
+    atomic_fetch_add(&scene->failures, 1);
+  }
+  barrier(rank);
+  int failures = atomic_load(&scene->failures);
+  if (rank->number == 0 && failures == rank->seen)
+    printf("PASS windows, %d %s: %s\n", scene->ranks, scene->threads ? "threads" : "processes", name);
+  rank->seen = failures;
+  fflush(stdout);
+  barrier(rank);
+}
+
+static bool place_of(struct rank *rank, const void *ptr, size_t bytes, void **at)
+{
+  struct tt_user_place place;
+  return tt_user_buffers_find(rank->comm->env->users, ptr, bytes, &place, at) == ncclSuccess && place.window != NULL &&
+         place.everywhere;
+}
+
+static const char *open_window(struct rank *rank)
+{
+  void *ptr, *at[MOST];
+  if (ncclMemAlloc(&ptr, BYTES) != ncclSuccess) return "ncclMemAlloc";
+  rank->buffer = ptr;
+  if (ncclCommWindowRegister(rank->comm, ptr, BYTES, &rank->window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess)
+    return "ncclCommWindowRegister";
+  return place_of(rank, ptr, BYTES, at) ? NULL : "it is not mapped";
+}
+
+/* Each writes its slice of each other's buffer. */
+static const char *write_to_all(struct rank *rank)
+{
+  void *at[MOST];
+  size_t offset = (size_t)rank->number * SLICE;
+  unsigned char seen[64];
+  if (!place_of(rank, rank->buffer + offset, SLICE, at)) return "it is not mapped";
+  for (int r = 0; r < rank->scene->ranks; r++)
+    if (cudaMemsetAsync(at[r], 16 * rank->number + r + 1, SLICE, rank->stream) != cudaSuccess) return "writing";
+  if (cudaStreamSynchronize(rank->stream) != cudaSuccess) return "writing";
+  barrier(rank);
+  for (int r = 0; r < rank->scene->ranks; r++) {
+    const char *from = rank->buffer + (size_t)(r + 1) * SLICE - sizeof(seen);
+    if (cudaMemcpyAsync(seen, from, sizeof(seen), cudaMemcpyDeviceToHost, rank->stream) != cudaSuccess ||
+        cudaStreamSynchronize(rank->stream) != cudaSuccess)
+      return "reading";
+    for (size_t i = 0; i < sizeof(seen); i++)
+      if (seen[i] != (unsigned char)(16 * r + rank->number + 1)) return "what a peer wrote is not there";
+  }
+  return NULL;
+}
+
+static const char *all_reduce(struct rank *rank)
+{
+  enum { COUNT = 1 << 20 };
+  float *host = malloc(COUNT * sizeof(float));
+  const char *problem = NULL;
+  for (int i = 0; i < COUNT; i++) host[i] = (float)(rank->number + i % 7);
+  if (cudaMemcpyAsync(rank->buffer, host, COUNT * sizeof(float), cudaMemcpyHostToDevice, rank->stream) != cudaSuccess ||
+      ncclAllReduce(rank->buffer, rank->buffer, COUNT, ncclFloat, ncclSum, rank->comm, rank->stream) != ncclSuccess ||
+      cudaMemcpyAsync(host, rank->buffer, COUNT * sizeof(float), cudaMemcpyDeviceToHost, rank->stream) != cudaSuccess ||
+      cudaStreamSynchronize(rank->stream) != cudaSuccess)
+    problem = "an all-reduce";
+  int ranks = rank->scene->ranks;
+  for (int i = 0; i < COUNT && problem == NULL; i++)
+    if (host[i] != (float)(ranks * (ranks - 1) / 2 + ranks * (i % 7))) problem = "a sum is wrong";
+  free(host);
+  return problem;
+}
+
+/* The window's memory is freed while it is open. */
+static const char *freed_early(struct rank *rank)
+{
+  void *at[MOST];
+  struct tt_user_place place;
+  if (ncclMemFree(rank->buffer) != ncclSuccess) return "ncclMemFree";
+  if (tt_user_buffers_find(rank->comm->env->users, rank->buffer, 8, &place, at) != ncclInvalidUsage)
+    return "memory that was freed is not found out";
+  return ncclCommWindowDeregister(rank->comm, rank->window) == ncclSuccess ? NULL : "ncclCommWindowDeregister";
+}
+
+static const char *is_free(struct rank *rank, size_t before)
+{
+  static char text[MOST][96];
+  size_t after, all;
+  barrier(rank); /* all have closed it */
+  if (cudaMemGetInfo(&after, &all) != cudaSuccess) return "cudaMemGetInfo";
+  if (after + TOLERANCE >= before) return NULL;
+  snprintf(text[rank->number], sizeof(text[0]), "%zu bytes of it are gone", before - after);
+  return text[rank->number];
+}
+
+/* Memory of cudaMalloc is registered all the same. */
+static const char *of_malloc(struct rank *rank)
+{
+  void *ptr;
+  ncclWindow_t window;
+  if (cudaMalloc(&ptr, 1 << 20) != cudaSuccess) return "cudaMalloc";
+  ncclResult_t result = ncclCommWindowRegister(rank->comm, ptr, 1 << 20, &window, NCCL_WIN_COLL_SYMMETRIC);
+  if (result == ncclSuccess) result = ncclCommWindowDeregister(rank->comm, window);
+  barrier(rank);
+  cudaFree(ptr);
+  return result == ncclSuccess ? NULL : "ncclCommWindowRegister";
+}
+
+static const char *close_window(struct rank *rank)
+{
+  if (ncclCommWindowDeregister(rank->comm, rank->window) != ncclSuccess) return "ncclCommWindowDeregister";
+  return ncclMemFree(rank->buffer) == ncclSuccess ? NULL : "ncclMemFree";
+}
+
+static void *run_rank(void *arg)
+{
+  struct rank *rank = arg;
+  struct scene *scene = rank->scene;
+  size_t before, all;
+  if (cudaSetDevice(rank->number % scene->gpus) != cudaSuccess ||
+      ncclCommInitRank(&rank->comm, scene->ranks, scene->id, rank->number) != ncclSuccess ||
+      cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking) != cudaSuccess ||
+      cudaMemGetInfo(&before, &all) != cudaSuccess) {
+    printf("FAIL windows: rank %d cannot start: %s\n", rank->number, tt_log_thread_error());
+    _exit(1);
+  }
+  barrier(rank);
+  verdict(rank, "mapped by all", open_window(rank));
+  verdict(rank, "written by all", write_to_all(rank));
+  verdict(rank, "all-reduce", all_reduce(rank));
+  verdict(rank, "closed", close_window(rank));
+  verdict(rank, "its memory is freed", is_free(rank, before));
+  verdict(rank, "opened again", open_window(rank));
+  verdict(rank, "freed early", freed_early(rank));
+  verdict(rank, "that memory is freed", is_free(rank, before));
+  verdict(rank, "of cudaMalloc", of_malloc(rank));
+  ncclCommDestroy(rank->comm);
+  cudaStreamDestroy(rank->stream);
+  return NULL;
+}
+
+static int run_threads(struct scene *scene)
+{
+  pthread_t threads[MOST];
+  struct rank ranks[MOST];
+  if (ncclGetUniqueId(&scene->id) != ncclSuccess) return 1;
+  for (int r = 0; r < scene->ranks; r++) {
+    ranks[r] = (struct rank){.scene = scene, .number = r};
+    if (pthread_create(&threads[r], NULL, run_rank, &ranks[r]) != 0) return 1;
+  }
+  for (int r = 0; r < scene->ranks; r++) pthread_join(threads[r], NULL);
+  return scene->failures > 0;
+}
+
+/* Runs in a process of its own, since CUDA cannot be used in a child of a process that has used it. */
+static pid_t start(struct scene *scene, int number, const int id_pipe[2])
+{
+  fflush(stdout);
+  pid_t pid = fork();
+  if (pid != 0) return pid;
+  alarm(SECONDS);
+  if (number < 0) { /* looks, or runs all as threads */
+    int gpus = 0;
+    if (scene->ranks > 0) _exit(run_threads(scene));
+    _exit(cudaGetDeviceCount(&gpus) == cudaSuccess ? gpus : 0);
+  }
+  struct rank rank = {.scene = scene, .number = number};
+  if (number == 0) {
+    if (ncclGetUniqueId(&scene->id) != ncclSuccess) _exit(1);
+    for (int r = 1; r < scene->ranks; r++)
+      if (write(id_pipe[1], &r, sizeof(r)) != sizeof(r)) _exit(1);
+  } else {
+    int any;
+    if (read(id_pipe[0], &any, sizeof(any)) != sizeof(any)) _exit(1);
+  }
+  run_rank(&rank);
+  _exit(scene->failures > 0);
+}
+
+static int finish(pid_t pid)
+{
+  int status;
+  if (pid < 0 || waitpid(pid, &status, 0) != pid) return 1;
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  printf("FAIL windows: a process was ended by signal %d\n", WTERMSIG(status));
+  return 1;
+}
+
+static bool find_library(int argc, char **argv)
+{
+  static char library[PATH_MAX + 64];
+  static const char beside[] = "/../lib/tutti/libtutti-device-cuda.so";
+  ssize_t length = readlink("/proc/self/exe", library, PATH_MAX - 1);
+  if (argc > 2 || length < 0) return false;
+  memcpy(strrchr(library, '/'), beside, sizeof(beside));
+  setenv("TUTTI_DEVICE", argc == 2 ? argv[1] : library, 1);
+  return access(getenv("TUTTI_DEVICE"), R_OK) == 0;
+}
+
+int main(int argc, char **argv)
+{
+  struct scene *scene = mmap(NULL, sizeof(*scene), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  int id_pipe[2], failures = 0;
+  pid_t pids[MOST];
+  if (scene == MAP_FAILED || pipe(id_pipe) != 0 || !find_library(argc, argv)) {
+    fprintf(stderr, "usage: %s [libtutti-device-cuda.so]\n", argv[0]);
+    return 1;
+  }
+  scene->gpus = finish(start(scene, -1, id_pipe));
+  if (scene->gpus == 0) {
+    printf("SKIP windows: there is no GPU here\n");
+    return NO_GPU;
+  }
+  if (scene->gpus > MOST) scene->gpus = MOST;
+  if (scene->gpus == 1) setenv("TUTTI_ALLOW_DUPLICATE_DEVICE", "1", 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  scene->ranks = scene->gpus > 1 ? scene->gpus : 2;
+  scene->threads = true;
+  failures += finish(start(scene, -1, id_pipe));
+  scene->threads = false;
+  for (int r = 0; r < scene->ranks; r++) pids[r] = start(scene, r, id_pipe);
+  for (int r = 0; r < scene->ranks; r++) failures += finish(pids[r]);
+  printf("%s\n", failures > 0 ? "windows: some failed" : "windows: all passed");
+  return failures > 0;
+}
