@@ -544,7 +544,7 @@ START_TEST(aborted)
   open_comms(&world);
   allocate(&world);
   ck_assert_int_eq(pthread_create(&thread, NULL, register_alone, &world), 0);
-  usleep(20000);
+  while (atomic_load(&world.comms[0]->turns_taken) == 0) usleep(1000);
   ok(ncclCommAbort(world.comms[0]));
   pthread_join(thread, NULL);
   for (int r = 1; r < N; r++) ok(ncclCommAbort(world.comms[r]));
