@@ -44,6 +44,10 @@ ncclResult_t tt_user_buffers_find(struct tt_user_buffers *buffers, const void *p
 void tt_user_window_hold(struct tt_user_window *window);
 void tt_user_window_let_go(struct tt_user_window *window);
 
+/* Holds a window for the graph that `stream` is captured into, until its end; nothing if it is not captured. For each
+ * operation that uses the window. */
+ncclResult_t tt_user_window_keep(struct tt_user_buffers *buffers, struct tt_user_window *window, void *stream);
+
 /* Opens a window. Takes part of all ranks, in the same order; the window is the same one for a range that all ranks
  * have open already. *out is NULL, and it is ncclSuccess, where the memory cannot be mapped on all ranks: a line of
  * the log says where and why, and the memory is used like any other. ncclInvalidArgument if ranks give different

@@ -30,6 +30,7 @@ struct tt_user_window {
   unsigned holds;  /* under the lock of all holds */
   bool orphan;     /* likewise: the communicator is gone, and who lets go last frees the window */
   bool everywhere;
+  uint64_t graph; /* that holds it since last; 0: none. Of the thread that has operations on the communicator */
   unsigned char *base;
   size_t bytes;
   uint64_t id;                     /* of the allocation */
