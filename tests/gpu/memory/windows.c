@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <cuda_runtime_api.h>
 #include "base/log.h"
+#include "kernels/host/fp8.h"
+#include "kernels/host/half.h"
 #include "nccl.h"
 #include "plan/comm.h"
 #include "transport/user_buffers.h"
@@ -122,6 +124,71 @@ static const char *all_reduce(struct rank *rank)
   return problem;
 }
 
+/* A value in a type, little-endian, whose bytes are counted. */
+static uint64_t encode(ncclDataType_t type, int value)
+{
+  float single = (float)value;
+  double wide = value;
+  uint64_t bits = (uint64_t)(int64_t)value;
+  uint32_t word;
+  switch (type) {
+  case ncclFloat16:
+    return tt_float_to_half(single);
+  case ncclBfloat16:
+    return tt_float_to_bfloat(single);
+  case ncclFloat8e4m3:
+    return tt_float_to_e4m3(single);
+  case ncclFloat8e5m2:
+    return tt_float_to_e5m2(single);
+  case ncclFloat32:
+    memcpy(&word, &single, sizeof(word));
+    return word;
+  case ncclFloat64:
+    memcpy(&bits, &wide, sizeof(bits));
+    return bits;
+  default:
+    return bits;
+  }
+}
+
+/* The factor and the data are written on the stream right before. */
+static const char *multiply(struct rank *rank, ncclDataType_t type, ncclRedOp_t op, int factor)
+{
+  enum { COUNT = 1000 };
+  size_t bytes = tt_datatype_bytes(type);
+  uint64_t two = encode(type, 2), other = encode(type, factor), seen = 0;
+  uint64_t expected = encode(type, 2 * factor * rank->scene->ranks);
+  char *data = rank->buffer + 4096;
+  cudaStream_t stream = rank->stream;
+  for (size_t i = 0; i < COUNT; i += COUNT - 1)
+    if (cudaMemcpyAsync(data + i * bytes, &two, bytes, cudaMemcpyHostToDevice, stream) != cudaSuccess) return "writing";
+  if (cudaMemcpyAsync(rank->buffer, &other, bytes, cudaMemcpyHostToDevice, stream) != cudaSuccess ||
+      ncclAllReduce(data, data, COUNT, type, op, rank->comm, stream) != ncclSuccess ||
+      cudaMemcpyAsync(&seen, data + (COUNT - 1) * bytes, bytes, cudaMemcpyDeviceToHost, stream) != cudaSuccess ||
+      cudaStreamSynchronize(stream) != cudaSuccess)
+    return "an all-reduce";
+  return memcmp(&seen, &expected, bytes) == 0 ? NULL : "the result is wrong";
+}
+
+static const char *factors(struct rank *rank)
+{
+  static char text[MOST][96];
+  for (int type = 0; type < ncclNumTypes; type++) {
+    ncclRedOp_t op;
+    const char *problem = NULL;
+    if (ncclRedOpCreatePreMulSum(&op, rank->buffer, (ncclDataType_t)type, ncclScalarDevice, rank->comm) != ncclSuccess)
+      problem = "ncclRedOpCreatePreMulSum";
+    for (int factor = 1; factor <= 4 && problem == NULL; factor *= 2) /* sums that each type has, of 8 ranks */
+      problem = multiply(rank, (ncclDataType_t)type, op, factor);
+    if (problem != NULL) {
+      snprintf(text[rank->number], sizeof(text[0]), "type %d: %s", type, problem);
+      return text[rank->number];
+    }
+    ncclRedOpDestroy(op, rank->comm);
+  }
+  return NULL;
+}
+
 /* The window's memory is freed while it is open. */
 static const char *freed_early(struct rank *rank)
 {
@@ -179,6 +246,7 @@ static void *run_rank(void *arg)
   verdict(rank, "mapped by all", open_window(rank));
   verdict(rank, "written by all", write_to_all(rank));
   verdict(rank, "all-reduce", all_reduce(rank));
+  verdict(rank, "factors in memory", factors(rank));
   verdict(rank, "closed", close_window(rank));
   verdict(rank, "its memory is freed", is_free(rank, before));
   verdict(rank, "opened again", open_window(rank));
