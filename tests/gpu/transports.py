@@ -19,8 +19,8 @@ SETTINGS = [
     ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P/IPC"], ("Simple",), ("processes",)),
     ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket(?!.*Shared)"],
      ("Simple",), ("processes",)),
-    ("P2P, NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
-    ("P2P, NCCL_P2P_DIRECT_DISABLE", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
+    ("P2P with NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
+    ("P2P with NCCL_P2P_DIRECT_DISABLE", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
 ]
 
 
