@@ -228,6 +228,33 @@ START_TEST(operations)
 }
 END_TEST
 
+/* As if the last rank were of another host: it is mapped by no other, and maps no other. */
+START_TEST(several_hosts)
+{
+  struct world world;
+  open_comms(&world);
+  allocate(&world);
+  for (int r = 0; r < N; r++) ((struct tt_peer_info *)world.comms[r]->env->peers)[N - 1].node = N - 1;
+  int before = memories();
+  ok(register_all(&world, 0, BYTES));
+  ck_assert_int_eq(memories(), before + (N - 1) * (N - 2));
+  for (int r = 0; r < N; r++) {
+    struct tt_user_place place;
+    void *at[N];
+    ok(find(world.comms[r], world.buffers[r] + 8, 8, &place, at));
+    ck_assert_ptr_nonnull(place.window);
+    ck_assert(!place.everywhere);
+    for (int p = 0; p < N; p++) ck_assert_int_eq(at[p] != NULL, p == r || (p < N - 1 && r < N - 1));
+    ck_assert_ptr_eq(at[r], world.buffers[r] + 8);
+  }
+  for (int r = 0; r < N; r++) ((struct tt_peer_info *)world.comms[r]->env->peers)[N - 1].node = 0;
+  deregister_all(&world);
+  free_all(&world);
+  destroy_all(&world);
+  expect_nothing_left();
+}
+END_TEST
+
 /* Twice the same range is one window; a part of it is none. */
 START_TEST(registered_twice)
 {
@@ -765,6 +792,7 @@ int main(void)
   tcase_add_test(tests, addresses);
   tcase_add_test(tests, many_windows);
   tcase_add_test(tests, operations);
+  tcase_add_test(tests, several_hosts);
   tcase_add_test(tests, registered_twice);
   tcase_add_test(tests, two_communicators);
   tcase_add_test(tests, different_sizes);
