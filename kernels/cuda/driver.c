@@ -16,10 +16,11 @@ bool tt_cuda_driver_load(char *why, size_t why_size)
     snprintf(why, why_size, "the CUDA driver cannot be loaded (%s)", dlerror());
     return false;
   }
+#define TEXT_OF(name) #name /* after the header's macros, which choose versions of functions */
 #define FIND(name)                                                                                                     \
-  driver.name = (__typeof__(&name))dlsym(library, #name);                                                              \
+  driver.name = (__typeof__(&name))dlsym(library, TEXT_OF(name));                                                      \
   if (driver.name == NULL) {                                                                                           \
-    snprintf(why, why_size, "the CUDA driver has no function " #name ": it is too old");                               \
+    snprintf(why, why_size, "the CUDA driver has no function " TEXT_OF(name) ": it is too old");                       \
     return false;                                                                                                      \
   }
   TT_CUDA_DRIVER_FUNCTIONS(FIND)

@@ -15,7 +15,9 @@
   X(cuCtxGetCurrent)                                                                                                   \
   X(cuCtxSetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
+  X(cuPointerGetAttribute)                                                                                             \
   X(cuPointerGetAttributes)                                                                                            \
+  X(cuMemGetAddressRange)                                                                                              \
   X(cuMemGetAllocationGranularity)                                                                                     \
   X(cuMemCreate)                                                                                                       \
   X(cuMemRelease)                                                                                                      \

@@ -15,43 +15,49 @@
 #define BLOCK_BIT ((uint64_t)1 << 63)
 
 /* What the driver knows of a pointer. Words that it does not fill stay 0. */
-enum { TYPE, DEVICE, ID, START, SIZE, MAPPING_START, MAPPING_SIZE, MANAGED, POOL, IPC, TYPES, BLOCK, WORDS };
+enum { TYPE, DEVICE, ID, START, SIZE, MANAGED, POOL, IPC, TYPES, WORDS };
 
 static ncclResult_t ask(const void *ptr, uint64_t words[WORDS])
 {
-  static _Atomic bool no_blocks; /* the driver is too old for MEMORY_BLOCK_ID */
-  static const CUpointer_attribute attributes[WORDS] = {[TYPE] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                        [DEVICE] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                                        [ID] = CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                                        [START] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                                        [SIZE] = CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                                        [MAPPING_START] = CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
-                                                        [MAPPING_SIZE] = CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
-                                                        [MANAGED] = CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                                        [POOL] = CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
-                                                        [IPC] = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                                        [TYPES] = CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                                                        [BLOCK] = MEMORY_BLOCK_ID};
-  const struct tt_cuda_driver *driver = tt_cuda_driver();
-  CUpointer_attribute asked[WORDS];
+  CUpointer_attribute attributes[WORDS] = {[TYPE] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                           [DEVICE] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                           [ID] = CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                           [START] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                           [SIZE] = CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                           [MANAGED] = CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                           [POOL] = CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                           [IPC] = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                           [TYPES] = CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
   void *data[WORDS];
   memset(words, 0, WORDS * sizeof(*words));
-  memcpy(asked, attributes, sizeof(asked));
   for (int i = 0; i < WORDS; i++) data[i] = &words[i];
-  if (!no_blocks) {
-    if (driver->cuPointerGetAttributes(WORDS, asked, data, (CUdeviceptr)ptr) == CUDA_SUCCESS) return ncclSuccess;
-    memset(words, 0, WORDS * sizeof(*words));
-  }
-  TT_TRY(tt_cuda_driver_check(driver->cuPointerGetAttributes(BLOCK, asked, data, (CUdeviceptr)ptr),
-                              "asking what a pointer points to"));
-  no_blocks = true;
-  return ncclSuccess;
+  CUresult error = tt_cuda_driver()->cuPointerGetAttributes(WORDS, attributes, data, (CUdeviceptr)ptr);
+  if (error != CUDA_ERROR_INVALID_VALUE && error != CUDA_ERROR_INVALID_CONTEXT)
+    TT_TRY(tt_cuda_driver_check(error, "asking what a pointer points to"));
+  if (error == CUDA_SUCCESS && (uint32_t)words[TYPE] != 0) return ncclSuccess;
+  return TT_FAIL(ncclInvalidArgument, "%p points to no memory that CUDA knows", ptr);
 }
 
-/* By cuMem, with descriptors: then the mapping is the allocation, as long as it lies there. */
+/* By cuMem, with descriptors. */
 static bool is_mapped(const uint64_t words[WORDS])
 {
-  return (words[TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 && words[POOL] == 0 && words[MAPPING_SIZE] != 0;
+  return (words[TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 && words[POOL] == 0;
+}
+
+/* Of cuMem the words are those of the whole range of addresses. An allocation is what one handle maps there, and its id
+ * is that of the physical memory, where the driver has such: another handle at that place has another one. */
+static ncclResult_t find_mapping(const void *ptr, uint64_t words[WORDS])
+{
+  CUdeviceptr start;
+  size_t size;
+  uint64_t id = 0;
+  TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemGetAddressRange(&start, &size, (CUdeviceptr)ptr),
+                              "asking where memory is mapped"));
+  words[START] = start;
+  words[SIZE] = size;
+  if (tt_cuda_driver()->cuPointerGetAttribute(&id, MEMORY_BLOCK_ID, (CUdeviceptr)ptr) == CUDA_SUCCESS && id != 0)
+    words[ID] = id | BLOCK_BIT;
+  return ncclSuccess;
 }
 
 static uint32_t exports_of(const uint64_t words[WORDS])
@@ -67,12 +73,12 @@ static ncclResult_t find(const void *ptr, struct tt_device_buffer *buffer, bool 
 {
   uint64_t words[WORDS];
   TT_TRY(ask(ptr, words));
-  if ((uint32_t)words[TYPE] == 0) return TT_FAIL(ncclInvalidArgument, "%p points to no memory that CUDA knows", ptr);
   *mapped = is_mapped(words);
+  if (*mapped) TT_TRY(find_mapping(ptr, words));
   *buffer = (struct tt_device_buffer){.size = buffer->size,
-                                      .base = (void *)words[*mapped ? MAPPING_START : START],
-                                      .bytes = words[*mapped ? MAPPING_SIZE : SIZE],
-                                      .id = *mapped && words[BLOCK] != 0 ? words[BLOCK] | BLOCK_BIT : words[ID],
+                                      .base = (void *)words[START],
+                                      .bytes = words[SIZE],
+                                      .id = words[ID],
                                       .device = (int32_t)words[DEVICE],
                                       .exports = exports_of(words)};
   if ((uint32_t)words[TYPE] == CU_MEMORYTYPE_HOST) buffer->device = -1;

@@ -530,10 +530,6 @@ static uint64_t word_of(CUpointer_attribute attribute, CUdeviceptr ptr)
     return range != NULL ? range->at : a != NULL ? (uint64_t)a->ptr : 0;
   case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     return range != NULL ? range->bytes : a != NULL ? a->bytes : 0;
-  case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    return mapping != NULL ? mapping->at : 0;
-  case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    return mapping != NULL ? mapping->bytes : 0;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     return a != NULL && a->managed;
   case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -542,8 +538,6 @@ static uint64_t word_of(CUpointer_attribute attribute, CUdeviceptr ptr)
     return a != NULL && a->type == CU_MEMORYTYPE_DEVICE && !a->pool && !a->managed;
   case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     return mapping != NULL || (a != NULL && a->pool) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
-  case 20: /* the id of physical memory; two of cudaMalloc may have one */
-    return mapping != NULL ? mapping->id : 7;
   default:
     abort();
   }
@@ -553,14 +547,36 @@ static CUresult pointer_attributes(unsigned count, CUpointer_attribute *attribut
 {
   RELAXED_ONLY;
   MAY_FAIL_DRIVER;
-  for (unsigned i = 0; i < count; i++)
-    if (fake.old_driver && (int)attributes[i] == 20) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; i++) {
     uint64_t word = word_of(attributes[i], ptr);
     bool wide = attributes[i] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[i] != CU_POINTER_ATTRIBUTE_IS_MANAGED &&
                 attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     memcpy(data[i], &word, wide ? 8 : 4);
   }
+  return CUDA_SUCCESS;
+}
+
+/* The id of physical memory; several allocations of cudaMalloc may have one. */
+static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+  RELAXED_ONLY;
+  MAY_FAIL_DRIVER;
+  if ((int)attribute != 20 || fake.old_driver) return CUDA_ERROR_INVALID_VALUE;
+  const struct mapping *mapping = mapping_around(ptr);
+  uint64_t id = mapping != NULL ? mapping->id : 7;
+  memcpy(data, &id, sizeof(id));
+  return CUDA_SUCCESS;
+}
+
+static CUresult address_range(CUdeviceptr *start, size_t *size, CUdeviceptr ptr)
+{
+  RELAXED_ONLY;
+  MAY_FAIL_DRIVER;
+  const struct mapping *mapping = mapping_around(ptr);
+  const struct allocation *a = allocation_at((void *)ptr);
+  if (mapping == NULL && a == NULL) return CUDA_ERROR_NOT_FOUND;
+  *start = mapping != NULL ? mapping->at : (CUdeviceptr)a->ptr;
+  *size = mapping != NULL ? mapping->bytes : a->bytes;
   return CUDA_SUCCESS;
 }
 
@@ -596,7 +612,9 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
                                                .cuDeviceGetAttribute = device_attribute,
                                                .cuCtxGetCurrent = get_current,
                                                .cuCtxSetCurrent = set_current,
+                                               .cuPointerGetAttribute = pointer_attribute,
                                                .cuPointerGetAttributes = pointer_attributes,
+                                               .cuMemGetAddressRange = address_range,
                                                .cuMemGetAllocationGranularity = granularity,
                                                .cuMemCreate = create,
                                                .cuMemRelease = release,
