@@ -48,6 +48,7 @@ static pthread_mutex_t error_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local char thread_error[ERROR_BYTES];
 static _Thread_local int thread_device = -1;
+static _Thread_local bool thread_hushed;
 
 /* What the settings got wrong; said once they are in force. */
 struct complaints {
@@ -185,6 +186,11 @@ static void keep_error(const char *text)
   pthread_mutex_unlock(&error_mutex);
 }
 
+void tt_log_hush(bool hushed)
+{
+  thread_hushed = hushed;
+}
+
 void tt_log_remember(const char *text)
 {
   keep_error(text);
@@ -267,8 +273,10 @@ static void log_va(int level, unsigned long subsystems, const struct place *plac
     return;
   }
   struct config *config = get_config();
+  bool warns = level == TT_LOG_WARN;
+  if (warns && thread_hushed) level = TT_LOG_TRACE;
   bool print = passes(config, level, subsystems);
-  if (!print && level != TT_LOG_WARN) {
+  if (!print && !warns) {
     errno = saved;
     return;
   }
@@ -292,7 +300,10 @@ static void log_va(int level, unsigned long subsystems, const struct place *plac
   }
   va_end(again);
   size_t end = finish_line(line, size, start, wanted < 0 ? 0 : (size_t)wanted);
-  if (level == TT_LOG_WARN) keep_error(line + start);
+  if (level == TT_LOG_WARN)
+    keep_error(line + start);
+  else if (warns)
+    snprintf(thread_error, sizeof(thread_error), "%s", line + start);
   if (print) {
     line[end] = '\n';
     tt_log_write(config->fd, line, end + 1);

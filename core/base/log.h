@@ -68,6 +68,10 @@ void tt_log_line(enum tt_log_level level, unsigned long subsystems, const char *
 ncclResult_t tt_log_fail(ncclResult_t result, const char *file, int line, const char *func, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* While hushed, the calling thread's warnings are lines of TRACE, kept as the thread's last error only: for calls whose
+ * failure may turn out to be of no importance to anyone. */
+void tt_log_hush(bool hushed);
+
 /* Keeps a sentence that another thread reported as this thread's last error too, without printing it again. */
 void tt_log_remember(const char *text);
 

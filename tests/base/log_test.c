@@ -258,6 +258,25 @@ START_TEST(last_errors)
 }
 END_TEST
 
+/* What is hushed is the thread's last error, and a line of TRACE only. */
+START_TEST(hushed)
+{
+  char last[64];
+  start_log("INFO", "ALL");
+  TT_WARN("loud");
+  tt_log_hush(true);
+  ck_assert_int_eq(TT_FAIL(ncclSystemError, "quiet"), ncclSystemError);
+  tt_log_plugin(TT_LOG_WARN, TT_NET, "net.c", 12, "quiet plugin");
+  tt_log_hush(false);
+  ck_assert_int_eq(logged_times("quiet"), 0);
+  ck_assert_str_eq(tt_log_thread_error(), "quiet plugin");
+  tt_log_last_error(last, sizeof last);
+  ck_assert_str_eq(last, "loud");
+  TT_WARN("loud again");
+  ck_assert_int_eq(logged_times("NCCL WARN loud again"), 1);
+}
+END_TEST
+
 START_TEST(unknown_settings)
 {
   start_log("LOUD", NULL);
@@ -453,6 +472,7 @@ Suite *log_suite(void)
   tcase_add_test(one, lengths_round_the_buffer);
   tcase_add_test(one, growing_line);
   tcase_add_test(one, last_errors);
+  tcase_add_test(one, hushed);
   tcase_add_test(one, unknown_settings);
   tcase_add_test(one, stamps_and_raise);
   tcase_add_test(one, broken_logs);
