@@ -84,6 +84,7 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   conn->posted = conn->done = conn->expected = config->conn->step;
   conn->granted = conn->freed = conn->done;
   ncclResult_t result = ncclSuccess;
+  if (config->free_running) TT_TRY_GOTO(tt_proxy_running_prepare(conn), result, out);
   conn->wire = config->link;
   if (!conn->wire)
     TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, 1, &conn->wire), result, out);
@@ -100,17 +101,19 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   /* A sender waits until it is granted the first unit. */
   if (conn->pool && config->send) atomic_store(config->conn->head, conn->granted - TT_SLOTS);
   tt_proxy_conn_add(conn);
+  if (config->free_running) tt_proxy_running_start(conn);
   *out = conn;
 out:
   if (result != ncclSuccess) {
     if (!config->link) tt_proxy_link_abandon(conn->wire);
+    free(conn->operations);
     free(conn);
   }
   return result;
 }
 
 /* Work left: at the end of the list, so that what was announced first comes first. */
-static void wake(struct tt_proxy_conn *conn)
+void tt_proxy_conn_wake(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
   if (conn->active) return;
@@ -119,6 +122,7 @@ static void wake(struct tt_proxy_conn *conn)
   conn->active_link = proxy->active_end;
   *proxy->active_end = conn;
   proxy->active_end = &conn->active_next;
+  if (conn->config.free_running) return;
   proxy->nactive++;
   if (conn->pool) tt_proxy_pool_count(conn->pool, 1);
 }
@@ -133,6 +137,7 @@ void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
     conn->active_next->active_link = conn->active_link;
   else
     proxy->active_end = conn->active_link;
+  if (conn->config.free_running) return;
   proxy->nactive--;
   if (conn->pool) tt_proxy_pool_count(conn->pool, -1);
 }
@@ -158,17 +163,18 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   *conn->link = conn->next;
   if (conn->next) conn->next->link = conn->link;
   tt_proxy_conn_rest(conn);
+  if (conn->config.free_running) atomic_fetch_sub(&proxy->running, 1);
   if (conn->wire)
     leave_wire(conn);
   else if (conn->pool)
     tt_proxy_pooled_close(conn);
   pthread_mutex_unlock(&proxy->lock);
   free(conn->operations);
+  free(conn->lost_text);
   free(conn);
 }
 
-/* Called with the lock held. */
-static ncclResult_t append(struct tt_proxy_conn *conn, int protocol, uint64_t steps)
+ncclResult_t tt_proxy_conn_append(struct tt_proxy_conn *conn, int protocol, uint64_t steps)
 {
   struct tt_proxy_operation *last = conn->noperations ? &conn->operations[conn->noperations - 1] : NULL;
   if (!last || last->protocol != protocol) {
@@ -183,18 +189,18 @@ static ncclResult_t append(struct tt_proxy_conn *conn, int protocol, uint64_t st
     last->protocol = protocol;
   }
   last->end = conn->expected += steps;
-  wake(conn);
+  tt_proxy_conn_wake(conn);
   return ncclSuccess;
 }
 
 ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t steps)
 {
-  if (steps == 0) return ncclSuccess;
+  if (steps == 0 || conn->config.free_running) return ncclSuccess;
   if (protocol < 0 || protocol >= TT_NUM_PROTOCOLS || !conn->config.conn->slots[protocol])
     return TT_FAIL(ncclInternalError, "%s to rank %d has no buffer for protocol %d", conn->label, conn->config.peer,
                    protocol);
   pthread_mutex_lock(&conn->proxy->lock);
-  ncclResult_t result = append(conn, protocol, steps);
+  ncclResult_t result = tt_proxy_conn_append(conn, protocol, steps);
   pthread_mutex_unlock(&conn->proxy->lock);
   return result;
 }

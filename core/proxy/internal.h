@@ -22,8 +22,9 @@ struct tt_proxy {
   struct tt_proxy_pool_entry *pools;
   struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;
-  int nactive;        /* connections and reductions with work left */
-  ncclResult_t error; /* the first one */
+  int nactive;         /* connections and reductions with work left; none that are free running */
+  ncclResult_t error;  /* the first one */
+  _Atomic int running; /* connections that are free running; read without the lock */
 };
 
 /* `steps` slots of one protocol, up to but not including step `end`. */
@@ -57,8 +58,10 @@ struct tt_proxy_conn {
   struct tt_doorbell *relay_bell;
   struct tt_shm *shm; /* for its pool */
   int relay;
-  uint64_t rung; /* the tail of which the relay was told */
-  bool ready;    /* in the link's list */
+  uint64_t rung;     /* the tail of which the relay was told */
+  ncclResult_t lost; /* free running, receiving: how the network failed while nobody may have waited for a message */
+  char *lost_text;   /* its sentence */
+  bool ready;        /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];
   bool registered[TT_NUM_PROTOCOLS];
@@ -84,6 +87,8 @@ static inline bool tt_proxy_before(uint64_t a, uint64_t b)
   return (int64_t)(a - b) < 0;
 }
 
+/* For who may not wait long. False: somebody is in the engine all the time. */
+bool tt_proxy_try_lock(struct tt_proxy *proxy);
 /* Posts and completes what can be. Called with the lock held. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
 /* The same for all that reduces. */
@@ -94,6 +99,10 @@ ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved);
 ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn);
 /* Makes the connection one of its proxy's. */
 void tt_proxy_conn_add(struct tt_proxy_conn *conn);
+/* The connection has work left. Called with the lock held. */
+void tt_proxy_conn_wake(struct tt_proxy_conn *conn);
+/* As tt_proxy_expect. Called with the lock held. */
+ncclResult_t tt_proxy_conn_append(struct tt_proxy_conn *conn, int protocol, uint64_t steps);
 /* The connection has nothing left to do. Called with the lock held. */
 void tt_proxy_conn_rest(struct tt_proxy_conn *conn);
 /* Gives back a transfer's own registration. Called with the link's lock held. */
@@ -116,6 +125,18 @@ ncclResult_t tt_proxy_group_test(struct tt_proxy_conn *conn, struct tt_proxy_tra
 void tt_proxy_group_leave(struct tt_proxy_transfer *transfer);
 /* The connection is being closed. */
 void tt_proxy_group_forget(struct tt_proxy_conn *conn);
+
+/* ---- running.c: connections that are free running ---- */
+
+/* Before the connection is one of its proxy's, and after. */
+ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn);
+void tt_proxy_running_start(struct tt_proxy_conn *conn);
+/* As tt_proxy_conn_advance, of one that receives. */
+ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved);
+/* The step behind the last that is known of. */
+uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn);
+/* How many have filled slots that are not sent. Called with the lock held. */
+int tt_proxy_running_busy(const struct tt_proxy *proxy);
 
 /* ---- pooled.c: connections with slots of a pool ---- */
 

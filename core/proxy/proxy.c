@@ -38,13 +38,20 @@ void tt_proxy_destroy(struct tt_proxy *proxy)
   free(proxy);
 }
 
+static ncclResult_t advance(struct tt_proxy_conn *conn, bool *moved)
+{
+  if (conn->desk) return tt_proxy_remote_advance(conn, moved);
+  if (conn->config.free_running && !conn->config.send) return tt_proxy_running_receive(conn, moved);
+  return tt_proxy_conn_advance(conn, moved);
+}
+
 ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
 {
   *moved = false;
   pthread_mutex_lock(&proxy->lock);
   for (struct tt_proxy_conn *conn = proxy->active, *next; conn && proxy->error == ncclSuccess; conn = next) {
     next = conn->active_next;
-    proxy->error = conn->desk ? tt_proxy_remote_advance(conn, moved) : tt_proxy_conn_advance(conn, moved);
+    proxy->error = advance(conn, moved);
     if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
   }
   if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);
@@ -55,14 +62,20 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   return result;
 }
 
-bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state)
+bool tt_proxy_try_lock(struct tt_proxy *proxy)
 {
-  *state = (struct tt_proxy_state){0};
   for (int tries = 0; pthread_mutex_trylock(&proxy->lock) != 0; tries++) {
     if (tries == LOOKS) return false;
     usleep(LOOK_USEC);
   }
-  state->active = proxy->nactive;
+  return true;
+}
+
+bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state)
+{
+  *state = (struct tt_proxy_state){0};
+  if (!tt_proxy_try_lock(proxy)) return false;
+  state->active = proxy->nactive + tt_proxy_running_busy(proxy);
   for (struct tt_proxy_pool_entry *entry = proxy->pools; entry; entry = entry->next) {
     struct tt_proxy_pool_state pool = tt_proxy_pool_look(entry->pool);
     state->pool_bytes += pool.bytes;
@@ -71,7 +84,7 @@ bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt
   if (conn != NULL) {
     state->posted = conn->posted;
     state->done = conn->done;
-    state->expected = conn->expected;
+    state->expected = conn->config.free_running ? tt_proxy_running_end(conn) : conn->expected;
   }
   pthread_mutex_unlock(&proxy->lock);
   return true;

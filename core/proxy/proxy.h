@@ -54,6 +54,11 @@ struct tt_proxy_conn_config {
    * the FIFO; NULL: conn->slots. */
   tt_proxy_find *find;
   void *find_context;
+  /* Who launches does not announce what it moves (tt_proxy_expect), as works that graphs repeat: what the device has
+   * filled is sent, and there are always receives for all of its free slots. The connection has slots of one protocol,
+   * its own. A network that fails while it waits for a message is no failure of the proxy's, since there may be none to
+   * come: see tt_proxy_lost. */
+  bool free_running;
   bool foreign; /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,
@@ -62,13 +67,21 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
 void tt_proxy_conn_destroy(struct tt_proxy_conn *conn);
 
 /* An operation will move `steps` more slots on this connection with this protocol. Operations of one connection run in
- * the order of these calls. */
+ * the order of these calls. Of no consequence for one that is free running. */
 ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t steps);
 
 /* Does what can be done now. *moved: something was done. *idle: nothing is expected any more and every request is
  * complete. An error (the plugin's, or a message that does not fit) names the peer and the connection; it is kept and
  * returned again. */
 ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle);
+
+/* Whether there are connections that are free running. Any thread, cheap. */
+bool tt_proxy_runs(struct tt_proxy *proxy);
+/* Of connections that are free running: whether all that devices have filled was sent. */
+bool tt_proxy_quiet(struct tt_proxy *proxy);
+/* Whether a message from `peer` (-1: from anybody) can come no more over a connection that is free running, since the
+ * network has failed: that failure, as a sentence of its own. Any thread; like tt_proxy_look. */
+ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer);
 
 /* For reports: any thread; waits at most a few milliseconds. `conn` NULL: no steps are set.
  * False: somebody is in the engine all the time, perhaps in a call of the plugin that does not return. */

@@ -6,10 +6,16 @@
 #include <string.h>
 
 static int pool_units;
+static bool run_freely;
 
 void ends_use_pool(int units)
 {
   pool_units = units;
+}
+
+void ends_run_freely(bool yes)
+{
+  run_freely = yes;
 }
 
 static size_t payload(uint64_t step, size_t slot)
@@ -53,6 +59,7 @@ struct tt_proxy_conn_config end_config(struct end *end, void *comm)
                                        .tag = 3,
                                        .max_bytes = 1 << 20,
                                        .pool_units = pool_units,
+                                       .free_running = run_freely,
                                        .label = "NET/Fake/0"};
 }
 
@@ -66,8 +73,10 @@ void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first,
     end->send = e == 0;
     end->mode = end->send ? send_mode : recv_mode;
     end->first = first;
-    end->conn.slots[TT_PROTO_LL] = malloc(TT_SLOTS * LL_SLOT);
-    end->conn.slot_bytes[TT_PROTO_LL] = LL_SLOT;
+    if (!run_freely) {
+      end->conn.slots[TT_PROTO_LL] = malloc(TT_SLOTS * LL_SLOT);
+      end->conn.slot_bytes[TT_PROTO_LL] = LL_SLOT;
+    }
     end->conn.slots[TT_PROTO_SIMPLE] = malloc(TT_SLOTS * SIMPLE_SLOT);
     end->conn.slot_bytes[TT_PROTO_SIMPLE] = SIMPLE_SLOT;
     end->elsewhere = malloc(TT_SLOTS * SIMPLE_SLOT);

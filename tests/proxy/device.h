@@ -25,6 +25,8 @@ struct end {
 
 /* Ends opened from now on take their slots from a pool of so many; 0: they have slots of their own. */
 void ends_use_pool(int units);
+/* Ends opened from now on are free running, in Simple. */
+void ends_run_freely(bool yes);
 /* Two ends over a fresh wire, each with its own proxy. Steps start at `first`. */
 void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode);
 void ends_close(struct end ends[2]);

@@ -7,6 +7,7 @@ void add_errors(Suite *suite);
 void add_pool(Suite *suite);
 void add_reduce(Suite *suite);
 void add_remote(Suite *suite);
+void add_running(Suite *suite);
 
 int main(void)
 {
@@ -16,6 +17,7 @@ int main(void)
   add_pool(suite);
   add_reduce(suite);
   add_remote(suite);
+  add_running(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

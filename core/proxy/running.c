@@ -1,0 +1,93 @@
+/* Connections that are free running: nobody announces what devices will move, since graphs repeat works without a call.
+ *
+ * Such a connection always has work. The sending end needs no more than its counter. The receiving end has receives
+ * posted for all free slots, more than will ever come, so when the other end closes there are always some left, and the
+ * network may call that a failure. Whether it is one shows when a work waits for a message: so it is kept, and told to
+ * who asks (tt_proxy_lost). */
+#include <string.h>
+#include "base/check.h"
+#include "proxy/internal.h"
+
+/* One operation without an end: it would end at the step before its first. */
+ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn)
+{
+  int protocol = -1;
+  if (conn->config.pool_units != 0 || conn->config.link)
+    return TT_FAIL(ncclInternalError, "%s to rank %d shares slots or a network connection: it cannot be free running",
+                   conn->label, conn->config.peer);
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+    if (!conn->config.conn->slots[p]) continue;
+    if (protocol >= 0)
+      return TT_FAIL(ncclInternalError, "%s to rank %d has slots of several protocols: it cannot be free running",
+                     conn->label, conn->config.peer);
+    protocol = p;
+  }
+  if (protocol < 0) return TT_FAIL(ncclInternalError, "%s to rank %d has no slots", conn->label, conn->config.peer);
+  TT_TRY(TT_CALLOC(&conn->operations, 1));
+  conn->capacity = conn->noperations = 1;
+  conn->expected = conn->done - 1;
+  conn->operations[0] = (struct tt_proxy_operation){.protocol = protocol, .end = conn->expected};
+  return ncclSuccess;
+}
+
+void tt_proxy_running_start(struct tt_proxy_conn *conn)
+{
+  pthread_mutex_lock(&conn->proxy->lock);
+  tt_proxy_conn_wake(conn);
+  atomic_fetch_add(&conn->proxy->running, 1);
+  pthread_mutex_unlock(&conn->proxy->lock);
+}
+
+ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
+{
+  if (conn->lost != ncclSuccess) return ncclSuccess;
+  tt_log_hush(true);
+  ncclResult_t result = tt_proxy_conn_advance(conn, moved);
+  tt_log_hush(false);
+  if (result == ncclSuccess) return ncclSuccess;
+  conn->lost = result;
+  conn->lost_text = strdup(tt_log_thread_error());
+  return ncclSuccess;
+}
+
+static uint64_t filled(const struct tt_proxy_conn *conn)
+{
+  return atomic_load_explicit(conn->config.conn->tail, memory_order_acquire);
+}
+
+uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn)
+{
+  return conn->config.send ? filled(conn) : conn->posted;
+}
+
+int tt_proxy_running_busy(const struct tt_proxy *proxy)
+{
+  int busy = 0;
+  for (const struct tt_proxy_conn *conn = proxy->active; conn; conn = conn->active_next)
+    busy += conn->config.free_running && conn->config.send && filled(conn) != conn->done;
+  return busy;
+}
+
+bool tt_proxy_runs(struct tt_proxy *proxy)
+{
+  return atomic_load(&proxy->running) > 0;
+}
+
+bool tt_proxy_quiet(struct tt_proxy *proxy)
+{
+  if (!tt_proxy_try_lock(proxy)) return false;
+  bool quiet = tt_proxy_running_busy(proxy) == 0;
+  pthread_mutex_unlock(&proxy->lock);
+  return quiet;
+}
+
+ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer)
+{
+  ncclResult_t result = ncclSuccess;
+  if (!tt_proxy_try_lock(proxy)) return ncclSuccess;
+  for (const struct tt_proxy_conn *conn = proxy->active; conn && result == ncclSuccess; conn = conn->active_next)
+    if (conn->lost != ncclSuccess && (peer < 0 || conn->config.peer == peer))
+      result = TT_FAIL(conn->lost, "%s", conn->lost_text ? conn->lost_text : "receiving failed");
+  pthread_mutex_unlock(&proxy->lock);
+  return result;
+}
