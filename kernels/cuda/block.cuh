@@ -21,6 +21,7 @@ struct tt_end {
   tt_cuda_conn *home;
   uint32_t slot_bytes;
   int32_t peer;
+  tt_conn_fifo *fifo; /* Simple: see tt_cuda_conn */
 };
 
 /* An operand of one repetition, resolved. What ways that are in a hurry need lies in front, for one load. */

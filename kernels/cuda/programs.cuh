@@ -184,6 +184,7 @@ static __device__ __forceinline__ bool load_channel(const tt_cuda_launch &launch
       end.home = conn;
       end.slot_bytes = conn->slot_bytes;
       end.peer = conn->peer;
+      end.fifo = conn->fifo;
       block.ends[threadIdx.x] = end;
     }
   }

@@ -14,7 +14,8 @@ struct tt_cuda_conn {
   uint32_t slot_bytes;
   int32_t peer;
   int32_t protocol;
-  uint32_t reserved[3]; /* ends lie at multiples of 64 bytes */
+  uint32_t reserved;         /* ends lie at multiples of 64 bytes */
+  struct tt_conn_fifo *fifo; /* of a sending end that a proxy serves: it is told of each message's size; else NULL */
 };
 
 /* Why a kernel ended early. */

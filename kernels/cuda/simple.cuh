@@ -69,6 +69,8 @@ struct tt_simple {
       bool sends = tt_is_send(entry->role);
       if (!sends && !tt_is_receive(entry->role)) continue;
       const tt_end &end = block.ends[entry->conn];
+      if (sends && end.fifo != NULL)
+        *(volatile int64_t *)&end.fifo[entry->step % TT_SLOTS].size = TT_SLOT_HEADER + (int64_t)entry->bytes;
       tt_fence_system();
       tt_store_relaxed(sends ? end.tail : end.head, entry->step + 1);
     }
