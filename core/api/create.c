@@ -210,6 +210,16 @@ static bool all_mapped(const struct ncclComm *comm)
   return true;
 }
 
+/* What all connections of the communicator can do. Messages of LL and LL128 say by their words that they are there,
+ * which a network may tear, and GPUs look at nothing else. */
+static uint32_t possible_protocols(const struct ncclComm *comm)
+{
+  uint32_t protocols = comm->device->protocols;
+  if (tt_transport_device_memory(comm->env) && tt_transport_networked(comm->env, comm->nnodes))
+    protocols &= 1u << TT_PROTO_SIMPLE;
+  return protocols;
+}
+
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
 {
   const uint32_t gpu = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
@@ -224,7 +234,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .multicast = comm->multicast.possible,
       .multicast_wanted = comm->multicast.wanted,
       .multicast_channels = comm->multicast.possible ? comm->machine->joined->nvls_channels : 0,
-      .protocols = comm->device->protocols,
+      .protocols = possible_protocols(comm),
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =
           TT_MIN(channel_limit(TT_PARAM_NCCL_MAX_NCHANNELS, config->maxCTAs, TT_MAX_CHANNELS), TT_MAX_CHANNELS),

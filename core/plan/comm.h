@@ -24,6 +24,7 @@ struct tt_gate;          /* plan/gate.h */
 struct tt_handle;        /* api/handle.c */
 struct tt_machine;       /* api/machine.h */
 struct tt_monitor;       /* plan/monitor.h */
+struct tt_proxy_thread;  /* proxy/thread.h */
 struct tt_redops;        /* api/redop.c */
 struct tt_registrations; /* api/register.c */
 struct tt_scratch;       /* plan/scratch.h */
@@ -104,6 +105,7 @@ struct ncclComm {
   _Atomic size_t scratch_bytes;    /* of all of it */
   /* Of a device with streams, from the first launch on; else NULL. */
   struct tt_monitor *_Atomic monitor;
+  struct tt_proxy_thread *carrier; /* plan/carrier.h; who launches, drains and ends has it, one at a time */
   struct tt_gate *gate;
 
   _Atomic uint64_t op_count; /* operations called, as logs and reports number them */

@@ -68,6 +68,24 @@ static ncclResult_t ask_others(struct ncclComm *comm)
   return ncclSuccess;
 }
 
+/* A network fails when a rank ends, of which others say more. */
+static ncclResult_t find_cause(struct ncclComm *comm, ncclResult_t result)
+{
+  for (tt_deadline end = tt_deadline_in_ms(ACCOUNT_MS); !tt_deadline_passed(end); usleep(PAUSE_USEC)) {
+    if (tt_monitor_over() || atomic_load(&comm->abort) || comm->health == NULL) break;
+    TT_TRY(tt_health_check(comm->health, true));
+  }
+  return result;
+}
+
+/* Works wait for messages that cannot come any more. */
+static ncclResult_t look_at_network(struct ncclComm *comm, int peer)
+{
+  if (comm->env == NULL || comm->env->proxy == NULL) return ncclSuccess;
+  ncclResult_t lost = tt_proxy_lost(comm->env->proxy, peer);
+  return lost == ncclSuccess ? ncclSuccess : find_cause(comm, lost);
+}
+
 static ncclResult_t look(struct tt_monitor *monitor)
 {
   struct ncclComm *comm = monitor->comm;
@@ -84,6 +102,7 @@ static ncclResult_t look(struct tt_monitor *monitor)
     return ncclSuccess;
   }
   struct tt_watch_due due = tt_watch_idle(&monitor->clock, tt_timer_ns());
+  if (!status.sending) TT_TRY(look_at_network(comm, status.peer));
   struct tt_watch_wait wait = {
       .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
   return due.stalled ? tt_watch_waits(&wait, &due) : ncclSuccess;
@@ -138,8 +157,25 @@ static bool pause_look(struct tt_monitor *monitor)
   return go_on;
 }
 
-/* The first failure ends the works, so nothing is left to look after. It is noted before they end, since who then finds
- * a stream done asks for errors; the others are told after, which may take a while. */
+/* Noted before the works end, since who then finds a stream done asks for errors. Returns whether it is the first. */
+static bool end_works(struct ncclComm *comm, ncclResult_t result)
+{
+  bool first = tt_comm_note(comm, result);
+  comm->device->stop(comm->context->handle);
+  return first;
+}
+
+void tt_monitor_failed(struct ncclComm *comm, ncclResult_t result)
+{
+  result = find_cause(comm, result);
+  pthread_rwlock_rdlock(&looking);
+  bool first = !tt_monitor_over() && end_works(comm, result);
+  pthread_rwlock_unlock(&looking);
+  if (first) tt_comm_tell(comm);
+}
+
+/* The first failure ends the works, so nothing is left to look after. It is told to the others after, which may take a
+ * while. */
 static void *run(void *arg)
 {
   struct tt_monitor *monitor = arg;
@@ -148,8 +184,7 @@ static void *run(void *arg)
   while (pause_look(monitor)) {
     pthread_rwlock_rdlock(&looking);
     ncclResult_t result = tt_monitor_over() ? ncclSuccess : look(monitor);
-    bool first = result != ncclSuccess && tt_comm_note(comm, result);
-    if (result != ncclSuccess) comm->device->stop(comm->context->handle);
+    bool first = result != ncclSuccess && end_works(comm, result);
     pthread_rwlock_unlock(&looking);
     if (first) tt_comm_tell(comm);
     if (result != ncclSuccess) break;

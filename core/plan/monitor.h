@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include "plan/comm.h"
 
+/* Something that the works need has failed: that is the communicator's error, or what caused it, and ends them. The
+ * sentence is the calling thread's last error. May wait a little. */
+void tt_monitor_failed(struct ncclComm *comm, ncclResult_t result);
 /* Starts it; nothing if it runs. */
 ncclResult_t tt_monitor_start(struct ncclComm *comm);
 /* Ends it, if it runs. */

@@ -1,8 +1,10 @@
 /* Enqueueing works on streams, and waiting for them at the end. */
 #include "plan/stream.h"
 
+#include <unistd.h>
 #include "base/check.h"
 #include "device/context.h"
+#include "plan/carrier.h"
 #include "plan/host_stream.h"
 #include "plan/monitor.h"
 #include "plan/watch.h"
@@ -10,6 +12,8 @@
 /* How long one wait lasts before errors are looked at again, and how long stopped works may take to end. */
 #define DRAIN_MS 20
 #define STOPPED_MS 1000
+/* What works have sent leaves soon after them. */
+#define THROUGH_USEC 50
 
 ncclResult_t tt_stream_launch(struct tt_plan *plan)
 {
@@ -17,6 +21,7 @@ ncclResult_t tt_stream_launch(struct tt_plan *plan)
   struct tt_launch *none = NULL;
   if (plan->nworks == 0) return ncclSuccess;
   TT_TRY(tt_monitor_start(comm));
+  TT_TRY(tt_carrier_launch(comm));
   tt_watch_begin(plan, 1);
   /* A graph repeats works as they are now, so what the peers compare in each slot must not count operations. */
   for (int w = 0; w < plan->nworks; w++) plan->works[w]->signature.sequence = 0;
@@ -65,9 +70,10 @@ ncclResult_t tt_stream_drain(struct ncclComm *comm)
       TT_TRY(stop(comm));
       return failed;
     }
-    if (done) break;
+    if (done && tt_carrier_through(comm)) break;
     if (over) return stop(comm);
     if (atomic_load(&comm->abort)) return say_aborted(comm);
+    if (done) usleep(THROUGH_USEC);
   }
   return ncclSuccess;
 }
@@ -88,7 +94,7 @@ void tt_stream_abort(struct ncclComm *comm)
     return;
   }
   if (comm->monitor == NULL) return;
-  bool complete = drain(comm, 0, &done) == ncclSuccess && done;
+  bool complete = drain(comm, 0, &done) == ncclSuccess && done && tt_carrier_through(comm);
   if (!complete) tt_comm_fail(comm, say_aborted(comm));
   stop(comm); /* what a graph repeats, too */
 }
@@ -97,6 +103,7 @@ void tt_stream_end(struct ncclComm *comm)
 {
   int done = 0;
   if (comm->monitor == NULL) return;
+  tt_carrier_end(comm);
   tt_monitor_end(comm);
   if (drain(comm, 0, &done) != ncclSuccess || !done) stop(comm);
 }

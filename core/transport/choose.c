@@ -35,3 +35,20 @@ ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, i
   }
   return TT_FAIL(ncclSystemError, "no transport can reach rank %d from rank %d (%s)", to, from, reasons);
 }
+
+static bool is_mapped(const struct tt_transport_env *env, int from, int to)
+{
+  char reason[192];
+  for (size_t i = 0; i < TT_COUNT(order); i++)
+    if (order[i] != TT_TRANSPORT_NET && transports[order[i]]->can(env, from, to, reason, sizeof(reason))) return true;
+  return false;
+}
+
+bool tt_transport_networked(const struct tt_transport_env *env, int nnodes)
+{
+  if (nnodes > 1) return true;
+  for (int a = 0; a < env->nranks; a++)
+    for (int b = 0; b < env->nranks; b++)
+      if (a != b && !is_mapped(env, a, b)) return true;
+  return false;
+}

@@ -1,5 +1,7 @@
 /* Ranks that a net plugin connects. The receiving end listens and tells its handle; the sending end connects to it;
- * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone.
+ * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone, which a
+ * device with memory of its own has mapped; its connections serve one protocol each, and are free running: what such a
+ * device repeats is announced by nobody.
  * Connections of point-to-point operations, and of collectives that work like them, take them from the proxy's pool:
  * many ranks may have such connections, of which few are in use at a time. What goes through another rank's proxy lies
  * in memory that this rank shares with that (relay.h); the receiving end does not know of it.
@@ -11,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "transport/buffers.h"
+#include "transport/net_block.h"
 #include "transport/net_link.h"
 #include "transport/relay.h"
 #include "transport/wire.h"
@@ -33,16 +35,15 @@ struct net_resources {
   void *listen_comm, *comm;   /* comm: until the proxy has it */
   /* The plugin may keep its state in the handle while it connects, so each retry gets the same storage. */
   struct tt_net_link_offer offer; /* id 0: not shared */
-  unsigned char *block;
-  size_t block_bytes;
+  struct tt_net_block block;
 };
 
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
   if (from == to)
     snprintf(reason, size, "a rank does not connect to itself");
-  else if (tt_transport_device_memory(env))
-    snprintf(reason, size, "buffers of device %s are not host memory", env->device->name);
+  else if (tt_transport_device_memory(env) && !(env->device->features & TT_DEVICE_HOST_MEMORY))
+    snprintf(reason, size, "device %s cannot use the host's memory", env->device->name);
   else if (tt_param_int(TT_PARAM_NCCL_NET_DISABLE))
     snprintf(reason, size, "NCCL_NET_DISABLE is set");
   else if (!env->net)
@@ -109,33 +110,11 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
     route = spread(env, connector, ndev);
   TT_TRY(check_route(env, connector, &route, ndev));
   resources->device = route.device;
-  resources->relay = route.rank;
+  resources->relay = tt_transport_device_memory(env) ? env->rank : route.rank;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
   resources->max_recvs = props.maxRecvs;
-  return ncclSuccess;
-}
-
-/* Counters, FIFO and slots; without the slots where they come from a pool. */
-static ncclResult_t make_block(struct tt_connector *connector, struct net_resources *resources, uint64_t first_step,
-                               bool pool)
-{
-  size_t fifo_at = pool ? resources->buffers.slots_at : resources->buffers.bytes;
-  size_t bytes = fifo_at + TT_SLOTS * sizeof(struct tt_conn_fifo);
-  void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (block == MAP_FAILED)
-    return TT_FAIL(ncclSystemError,
-                   "%zu bytes for a connection to rank %d: %m; lower NCCL_BUFFSIZE or use less channels", bytes,
-                   connector->peer);
-  resources->block = block;
-  resources->block_bytes = connector->bytes = bytes;
-  tt_buffers_apply(&resources->buffers, block, &connector->conn);
-  tt_buffers_start(&connector->conn, first_step);
-  for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
-    if (pool && connector->conn.slots[p]) connector->conn.slots[p] = resources->block;
-  connector->conn.fifo = (struct tt_conn_fifo *)(void *)(resources->block + fifo_at);
-  connector->conn.flags = TT_CONN_PROXIED | (pool ? TT_CONN_POOLED : 0);
   return ncclSuccess;
 }
 
@@ -155,13 +134,15 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   memset(resources, 0, sizeof(*resources));
   connector->resources = resources;
   connector->conn.peer = connector->peer;
-  TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &resources->buffers));
+  uint32_t protocols =
+      tt_transport_device_memory(env) ? 1u << tt_connect_index_protocol(connector->index) : TT_ALL_PROTOCOLS;
+  TT_TRY(tt_buffers_layout(env, protocols, &resources->buffers));
   resources->relay = env->rank;
   TT_TRY(choose_device(env, connector, resources));
   if (resources->relay != env->rank && !pooled(env, connector))
     TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
   else
-    TT_TRY(make_block(connector, resources, env->first_step, pooled(env, connector)));
+    TT_TRY(tt_net_block_make(env, connector, &resources->buffers, pooled(env, connector), &resources->block));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
@@ -228,10 +209,12 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   struct net_resources *resources = connector->resources;
   char text[64];
   label(env, connector, text, sizeof(text));
+  bool apart = tt_transport_device_memory(env);
   struct tt_proxy_conn_config config = {.send = connector->send,
                                         .comm = resources->comm,
                                         .link = resources->wire,
-                                        .conn = &connector->conn,
+                                        .conn = apart ? &resources->block.conn : &connector->conn,
+                                        .free_running = apart,
                                         .peer = connector->peer,
                                         .tag = connector->send ? env->rank : connector->peer,
                                         .max_bytes = resources->max_bytes,
@@ -253,7 +236,8 @@ static ncclResult_t go_directly(struct tt_transport_env *env, struct tt_connecto
   tt_relayed_close(env, &resources->relayed);
   memset(&resources->relayed, 0, sizeof(resources->relayed));
   resources->relay = env->rank;
-  return resources->block ? ncclSuccess : make_block(connector, resources, env->first_step, false);
+  if (resources->block.memory) return ncclSuccess;
+  return tt_net_block_make(env, connector, &resources->buffers, false, &resources->block);
 }
 
 /* Through another rank's proxy. */
@@ -314,7 +298,7 @@ static void close_net(struct tt_transport_env *env, struct tt_connector *connect
   tt_proxy_link_release(resources->wire);
   tt_net_link_leave(env, resources->link);
   tt_relayed_close(env, &resources->relayed);
-  if (resources->block) munmap(resources->block, resources->block_bytes);
+  tt_net_block_free(env, &resources->block);
   free(resources);
   connector->resources = NULL;
   connector->bytes = 0;

@@ -180,6 +180,9 @@ struct tt_transport {
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 
+/* Whether any two ranks are connected over the network. The same on all ranks. */
+bool tt_transport_networked(const struct tt_transport_env *env, int nnodes);
+
 extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect;
 
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */

@@ -2,6 +2,7 @@
 data between processes, and where connections begin to count."""
 import os
 import re
+import signal
 
 import lib
 
@@ -10,7 +11,7 @@ STEPS = "all_reduce:1000 all_reduce:100000 all_gather:777 reduce_scatter:5000 br
 ALMOST_32_BITS = 2**32 - 16
 
 
-class Devices(lib.Case):
+class OnDevices(lib.Case):
     def on_fake(self, devices, steps, each=None, **env):
         processes = self.ranks([f"device:{d} {steps}" for d in devices], each=each, TUTTI_DEVICE=FAKE,
                                NCCL_BOOTSTRAP_TIMEOUT=20, **env)
@@ -26,6 +27,8 @@ class Devices(lib.Case):
             self.assertEqual(process.status, 3, f"rank {rank}: {process.all}")
             self.assertRegex(process.err, said, f"rank {rank}")
 
+
+class Devices(OnDevices):
     def test_data_between_processes(self):
         for count in (1, 2, 4):
             with self.subTest(count):
@@ -110,8 +113,9 @@ class Devices(lib.Case):
                       r"\(TUTTI_DEVICE\) differs between ranks: rank 1 has host, rank 0 has fake")
 
     def test_no_direct_access(self):
-        said = "P2P: NCCL_P2P_DISABLE is set; SHM: buffers of device fake are not host memory; NET: buffers of device fake"
-        self.all_fail(self.on_fake(range(2), "init all_reduce:8", NCCL_P2P_DISABLE=1), said)
+        said = "P2P: NCCL_P2P_DISABLE is set; SHM: .*; NET: NCCL_NET_DISABLE is set"
+        self.all_fail(self.on_fake(range(2), "init all_reduce:8", NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1,
+                                   NCCL_NET_DISABLE=1), said)
 
     def test_libraries_that_cannot_be_used(self):
         for value, said in (("/no/such/library.so", r"TUTTI_DEVICE is .*device library /no/such/library.so cannot be used: no such file"),
@@ -129,6 +133,53 @@ class Devices(lib.Case):
         self.assertRegex(text, r"device:\thost\n\tstate:\s+usable")
         text = self.run_it(info, "-D", TUTTI_DEVICE="tpu").out
         self.assertRegex(text, r"device:\ttpu\n\tpath:\s+\S+/tutti/libtutti-device-tpu.so\n\tstate:\s+passed over\n\treason:\s+no such file")
+
+
+class DeviceHosts(OnDevices):
+    """Two hosts of two devices each, which a network connects."""
+    STEPS = f"{STEPS} shift:1000 shift:200000 reduce:3000"
+
+    def on_hosts(self, steps, count=4, **env):
+        each = lambda r: {"NCCL_HOSTID": f"host-{2 * r // count}", "E2E_LOOK_BEHIND": 1}
+        steps = [steps] * count if isinstance(steps, str) else steps
+        return self.ranks([f"device:{r} {s}" for r, s in enumerate(steps)], each=each, TUTTI_DEVICE=FAKE,
+                          NCCL_BOOTSTRAP_TIMEOUT=20, NCCL_SOCKET_IFNAME="lo", **env)
+
+    def test_data(self):
+        for what, env in (("as it comes", {}), ("trees, and counters that wrap", {"NCCL_ALGO": "Ring;AllReduce:Tree",
+                                                                                  "TUTTI_FIRST_STEP": ALMOST_32_BITS})):
+            with self.subTest(what):
+                ranks = self.on_hosts(f"init {self.STEPS} {self.STEPS} destroy", NCCL_DEBUG="INFO", **env)
+                text = self.all_good([process.wait() for process in ranks])
+                self.assertRegex(text, r"1\[1\] -> 2\[2\] \[send\] via NET/Socket/0")
+                self.assertRegex(text, r"0\[0\] -> 1\[1\] via P2P/")
+                for wrong in ("NCCL WARN", "lost the peer", "LEFT"):
+                    self.assertNotIn(wrong, text)
+
+    def test_devices_of_a_host_by_the_network(self):
+        processes = self.on_fake(range(2), f"init {self.STEPS} destroy", NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1,
+                                 NCCL_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO")
+        self.assertRegex(self.all_good(processes), r"0\[0\] -> 1\[1\] \[send\] via NET/Socket/0")
+
+    def test_only_simple(self):
+        said = "NCCL_PROTO is \"LL\".* leaves nothing .*protocols Simple"
+        self.all_fail([p.wait() for p in self.on_hosts("init all_reduce:8", NCCL_PROTO="LL")], said)
+
+    def test_a_process_that_is_killed(self):
+        ranks = self.on_hosts("init loop:all_reduce:300000")
+        self.until(lambda: all("running" in p.out for p in ranks), "the loop's start")
+        os.kill(ranks[2].pid, signal.SIGKILL)
+        self.all_fail([p.wait() for p in ranks if p is not ranks[2]], r"rank 2 is gone")
+        self.nothing_left()
+
+    def test_one_that_leaves_too_early(self):
+        ranks = self.on_hosts(["init all_reduce:1000 all_reduce:1000 destroy"] * 2 +
+                              ["init all_reduce:1000 destroy", "init all_reduce:1000 all_reduce:1000 destroy"])
+        for rank, process in enumerate(ranks):
+            process.wait()
+            self.assertEqual(process.status, 0 if rank == 2 else 3, process.all)
+            if rank != 2:
+                self.assertRegex(process.err, r"rank 2 destroyed or aborted the communicator after 1 collectives")
 
 
 if __name__ == "__main__":

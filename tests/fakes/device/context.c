@@ -170,7 +170,8 @@ static const struct tt_device fake_device = {
     .count = count,
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
-    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
+    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY |
+                TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -196,6 +197,8 @@ static const struct tt_device fake_device = {
     .team_add = fake_team_add,
     .team_bind = fake_team_bind,
     .team_leave = fake_team_leave,
+    .map_host = fake_map_host,
+    .unmap_host = fake_unmap_host,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */

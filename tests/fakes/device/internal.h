@@ -58,6 +58,8 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
                          struct tt_device_export *out);
 ncclResult_t fake_import(struct tt_device_context *context, const struct tt_device_export *in,
                          struct tt_device_memory *memory);
+ncclResult_t fake_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
+void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
 
 /* Of a user's, at an address, or anywhere (NULL). Each import of it is mapped on its own. */
 ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory);

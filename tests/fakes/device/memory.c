@@ -116,3 +116,19 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
     return TT_FAIL(ncclInternalError, "fake device %d cannot import memory of kind %u", context->device, in->kind);
   return import_file(context, in->fd, in->bytes, memory);
 }
+
+ncclResult_t fake_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at)
+{
+  if (bytes == 0 || (uintptr_t)ptr % GRANULE != 0 || bytes % GRANULE != 0)
+    return TT_FAIL(ncclInternalError, "fake device %d maps whole pages of the host, not %zu bytes at %p",
+                   context->device, bytes, ptr);
+  fake_totals.memories++;
+  *at = ptr;
+  return ncclSuccess;
+}
+
+void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes)
+{
+  (void)context, (void)ptr, (void)bytes;
+  fake_totals.memories--;
+}

@@ -1,0 +1,21 @@
+/* The memory of one end of a connection over a network: counters, FIFO and slots, in this process's own memory. A
+ * device with memory of its own has it mapped, perhaps at other addresses; the proxy uses it where it lies. */
+#ifndef TT_TRANSPORT_NET_BLOCK_H
+#define TT_TRANSPORT_NET_BLOCK_H
+
+#include "transport/buffers.h"
+
+struct tt_net_block {
+  unsigned char *memory; /* NULL: there is none */
+  size_t bytes;
+  bool mapped;         /* by the device */
+  struct tt_conn conn; /* as the proxy sees it; with slots of a pool, and on the host's device, the connector's is used */
+};
+
+/* `pool`: the slots come from a pool of the proxy's. Fills connector->conn with what the device is to use. */
+ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_connector *connector,
+                               const struct tt_buffers *buffers, bool pool, struct tt_net_block *block);
+/* The device uses it no more. One that is all zero is allowed. */
+void tt_net_block_free(const struct tt_transport_env *env, struct tt_net_block *block);
+
+#endif
