@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The library exports exactly the public symbols and needs nothing but the C library.
+"""The library exports exactly the public symbols, which are all that some users need, and needs nothing but the C
+library.
 
-    check_exports.py LIBRARY SONAME SYMBOLS.TXT
+    check_exports.py LIBRARY SONAME SYMBOLS.TXT [USER'S-SYMBOLS.TXT...]
 """
 import pathlib
 import subprocess
@@ -23,14 +24,22 @@ def dynamic(library, tag):
     return [line.split("[")[1].split("]")[0] for line in lines.splitlines() if f"({tag})" in line]
 
 
+def read_names(path):
+    return [w for line in pathlib.Path(path).read_text().splitlines() if not line.startswith("#") for w in line.split()]
+
+
 def main():
     library, soname, listing = sys.argv[1:4]
-    names = [w for line in pathlib.Path(listing).read_text().splitlines() if not line.startswith("#") for w in line.split()]
+    names = read_names(listing)
     wanted = {f"nccl{n}": "W" for n in names} | {f"pnccl{n}": "T" for n in names} | {n: "T" for n in EXTRA}
     found = exports(library)
     errors = [f"{n} is not exported" for n in wanted if n not in found]
     errors += [f"{n} is exported and is not public" for n in found if n not in wanted]
     errors += [f"{n} is of type {found[n]}, not {t}" for n, t in wanted.items() if n in found and found[n] != t]
+    for user in sys.argv[4:]:
+        theirs = read_names(user)
+        errors += [f"nccl{n} is not exported, and {user} needs it" for n in theirs if f"nccl{n}" not in found]
+        errors += [f"{user} names nothing"] * (not theirs)
     needed = [n for n in dynamic(library, "NEEDED") if not n.startswith(SANITIZERS)]
     errors += [f"it needs {n}" for n in needed if not n.startswith(ALLOWED)]
     if dynamic(library, "SONAME") != [soname]:

@@ -70,10 +70,13 @@ class Others(Built):
 
     def other(self):
         os.mkdir(os.path.join(self.work, "other"))
-        source = self.write("other.c", "int ncclGetVersion(int *v) { *v = 1; return 0; }\n")
+        source = self.write("other.c", "#define _GNU_SOURCE\n#include <pthread.h>\n#include <unistd.h>\n"
+                            "static void *serve(void *x) { for (;;) pause(); return x; }\n"
+                            "int ncclGetVersion(int *v) { pthread_t t; *v = 1; pthread_create(&t, 0, serve, 0);\n"
+                            "  return pthread_setname_np(t, \"NCCL Service  0\"); }\n")
         return self.build("other/libnccl.so.2", source, "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2")
 
-    def test_a_library_opened_by_path_wins_and_is_reported(self):
+    def test_a_library_opened_by_path_and_used_is_reported(self):
         other = self.other()
         source = self.write("opens.c", "#include <dlfcn.h>\n#include <stdio.h>\n#include <unistd.h>\n"
                             "int main(int c, char **v) { (void)c; void *l = dlopen(v[1], RTLD_NOW);\n"
@@ -82,7 +85,7 @@ class Others(Built):
                             "  printf(\"%d\\n\", version); fflush(stdout); sleep(2); return 0; }\n")
         process = self.run_it(RUN, self.build("opens", source, "-ldl"), other)
         self.assertEqual((process.status, process.out), (0, "1\n"), process.all)
-        self.assertIn("another NCCL", process.err)
+        self.assertIn("calls another NCCL", process.err)
         self.assertIn(other, process.err)
 
     def test_status_and_signals_pass_through(self):

@@ -1283,7 +1283,11 @@ class Run(Case):
 
     def other_nccl(self):
         os.mkdir(os.path.join(self.directory, "other"))
-        return self.build("other/libnccl.so.2", "int ncclGetVersion(int *v) { *v = 1; return 0; }", "-shared", "-fPIC",
+        return self.build("other/libnccl.so.2", "#define _GNU_SOURCE\n#include <pthread.h>\n#include <unistd.h>\n"
+                          "static void *serve(void *x) { for (;;) pause(); return x; }\n"
+                          "int ncclGetVersion(int *v) { *v = 1; return 0; }\n"
+                          "int ncclCommInitAll(void) { pthread_t t; pthread_create(&t, 0, serve, 0);\n"
+                          "  return pthread_setname_np(t, \"NCCL Service  0\"); }\n", "-shared", "-fPIC",
                           "-Wl,-soname,libnccl.so.2")
 
     def test_status_is_the_command_s(self):
@@ -1300,17 +1304,35 @@ class Run(Case):
         done = run(self.RUN, program)
         self.assertEqual((done.stdout, done.stderr), ("22809\n", ""))
 
-    def test_another_nccl_loaded_by_path_is_reported(self):
+    def test_another_nccl_that_has_communicators_is_reported(self):
         other = self.other_nccl()
         program = self.build("loads", "#include <dlfcn.h>\n#include <unistd.h>\n"
-                             "int main(int c, char **v) { (void)c; if (!dlopen(v[1], RTLD_NOW)) return 1; sleep(2); }",
-                             "-ldl")
+                             "int main(int c, char **v) { (void)c; void *l = dlopen(v[1], RTLD_NOW);\n"
+                             "  if (!l) return 1; int (*init)(void) = (int (*)(void))dlsym(l, \"ncclCommInitAll\");\n"
+                             "  if (!init || init()) return 2; sleep(2); return 0; }", "-ldl")
         for command in ([program, other], ["sh", "-c", f"{program} {other}; exit $?"]):
             done = run(self.RUN, *command)
             self.assertEqual(done.returncode, 0)
-            self.assertIn("another NCCL", done.stderr)
+            self.assertIn("calls another NCCL", done.stderr)
             self.assertIn(other, done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_another_nccl_that_is_only_mapped(self):
+        """As PyTorch does: it opens its own copy by its path, then a library that needs libnccl.so.2."""
+        other = self.other_nccl()
+        user = self.build("libuser.so", "int ncclGetVersion(int *); int user(int *v) { return ncclGetVersion(v); }",
+                          "-shared", "-fPIC", other, f"-Wl,-rpath,{os.path.dirname(other)}", "-Wl,--disable-new-dtags")
+        program = self.build("imports", "#include <dlfcn.h>\n#include <stdio.h>\n#include <unistd.h>\n"
+                             "int main(int c, char **v) { (void)c; int n = 0; if (!dlopen(v[1], RTLD_NOW)) return 1;\n"
+                             "  void *l = dlopen(v[2], RTLD_NOW); if (!l) return 2;\n"
+                             "  int (*user)(int *) = (int (*)(int *))dlsym(l, \"user\"); if (!user || user(&n)) return 3;\n"
+                             "  printf(\"%d\\n\", n); fflush(stdout); sleep(1); return 0; }", "-ldl")
+        done = run(self.RUN, program, other, user)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "22809\n", ""))
+        done = run(self.RUN, "env", "-u", "LD_PRELOAD", program, other, user)
+        self.assertEqual((done.returncode, done.stdout), (0, "1\n"))
+        self.assertIn("has another NCCL mapped", done.stderr)
+        self.assertIn(other, done.stderr)
 
     def test_a_removed_preload_is_reported(self):
         done = run(self.RUN, "env", "-u", "LD_PRELOAD", "sleep", 2)

@@ -2,7 +2,11 @@
  *
  * Why the maps, and not a word from the drop-in itself: that it was loaded proves little, since a program may map a
  * second NCCL later, by its path, and call that one. The maps show both, in every process that the command starts, at
- * any time, and the library needs nothing for it. What they cannot show is an NCCL that is linked into the program. */
+ * any time, and the library needs nothing for it. What they cannot show is an NCCL that is linked into the program.
+ *
+ * A second NCCL that is only mapped is no news beside the drop-in: PyTorch opens its own by its path when it is
+ * imported, and yet all its calls are bound to what was preloaded. It is news once it has communicators, which is to be
+ * seen by its threads (versions older than those of the NCCL 2.2x series may not name them). */
 #include "follow.h"
 
 #include <dirent.h>
@@ -80,10 +84,15 @@ static void look_at(struct family *family, pid_t pid)
   if (family->reports == MOST_REPORTS) return;
   run_maps_look(pid, family->ours, &maps);
   if (!maps.readable || !maps.loaded) return;
-  if (maps.other[0])
+  if (maps.works)
     fprintf(stderr,
-            "tutti-run: process %d of %s has another NCCL mapped: %s; calls may go there and not to Tutti (%s). "
-            "Find who loads it by its path (LD_DEBUG=files), and remove it\n",
+            "tutti-run: process %d of %s calls another NCCL: %s has communicators there, beside Tutti (%s). Find who "
+            "loads it by its path (LD_DEBUG=files), and remove it, or name Tutti's path there\n",
+            (int)pid, family->command, maps.other, family->ours);
+  else if (maps.other[0] && !maps.ours)
+    fprintf(stderr,
+            "tutti-run: process %d of %s has another NCCL mapped: %s, and not Tutti (%s): LD_PRELOAD was removed or "
+            "ignored\n",
             (int)pid, family->command, maps.other, family->ours);
   else if (!maps.ours && pid == family->root && family->elapsed_ms >= SETTLED_MS)
     fprintf(stderr, "tutti-run: process %d of %s runs without Tutti's drop-in: LD_PRELOAD was removed or ignored\n",

@@ -17,8 +17,10 @@ static void help(FILE *out)
   fputs("usage: tutti-run [--print] COMMAND [ARGUMENT...]\n"
         "Starts COMMAND with Tutti in the place of NCCL: its drop-in libnccl.so.2 is preloaded (LD_PRELOAD), here and "
         "in\n"
-        "all processes that COMMAND starts. While it runs, tutti-run looks at what these processes have mapped, and\n"
-        "reports any other libnccl.so. An NCCL that is linked into a program statically is not replaced, nor found.\n\n"
+        "all processes that COMMAND starts. While it runs, tutti-run looks at these processes, and reports where "
+        "another\n"
+        "libnccl.so has communicators, or the drop-in is missing. An NCCL that is linked into a program statically is\n"
+        "not replaced, nor found.\n\n"
         "  --print   print the setting of LD_PRELOAD and do nothing else\n\n"
         "Exit status: COMMAND's; 128 + N if signal N ended it; 127 not found; 126 cannot be run; 2 wrong usage.\n",
         out);

@@ -1,6 +1,7 @@
 /* See maps.h. */
 #include "maps.h"
 
+#include <dirent.h>
 #include <string.h>
 
 /* libnccl.so, libnccl.so.2, libnccl.so.2.21.5, but not libnccl-net.so, which is a plugin. */
@@ -28,6 +29,25 @@ void run_maps_scan(FILE *file, const char *ours, struct run_maps *maps)
   }
 }
 
+/* NCCL's communicators have threads whose names begin so; Tutti's begin with "tutti-", PyTorch's with "pt_nccl". */
+static bool nccl_works(pid_t pid)
+{
+  char path[64 + NAME_MAX], name[32];
+  bool found = false;
+  snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+  DIR *threads = opendir(path);
+  struct dirent *entry;
+  while (threads && !found && (entry = readdir(threads))) {
+    snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid, entry->d_name);
+    FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+    if (!file) continue;
+    found = fgets(name, sizeof(name), file) && !strncmp(name, "NCCL ", 5);
+    fclose(file);
+  }
+  if (threads) closedir(threads);
+  return found;
+}
+
 void run_maps_look(pid_t pid, const char *ours, struct run_maps *maps)
 {
   char path[64];
@@ -37,4 +57,5 @@ void run_maps_look(pid_t pid, const char *ours, struct run_maps *maps)
   if (!file) return;
   run_maps_scan(file, ours, maps);
   fclose(file);
+  if (maps->other[0]) maps->works = nccl_works(pid);
 }

@@ -11,6 +11,7 @@ struct run_maps {
   bool readable;        /* false: the process is gone, or not ours */
   bool loaded;          /* a C library is mapped: the dynamic linker is at work or done */
   bool ours;            /* the drop-in */
+  bool works;           /* the other one has made a communicator */
   char other[PATH_MAX]; /* another libnccl.so*, or "" */
 };
 
