@@ -77,7 +77,7 @@ def premul_sum(world):
             try:
                 op = dist._make_nccl_premul_sum(scalar)
                 dist.all_reduce(buffer.tensor, op)
-            except (RuntimeError, ValueError) as error:
+            except (RuntimeError, TypeError, ValueError) as error:
                 if dtype == torch.bfloat16 and "remul" in str(error).lower():
                     continue  # torch has it for three types only
                 raise

@@ -109,6 +109,8 @@ def one(world, report, name, function, cuda, ranks, seconds):
             where = traceback.extract_tb(error.__traceback__)[-1]
             outcome = {"ok": False, "why": f"{type(error).__name__} at line {where.lineno} of "
                                            f"{os.path.basename(where.filename)}: {said[:400]}"}
+    if not outcome["ok"] and world.dist.is_initialized():  # what was half coalesced is not for the next case
+        world.dist.distributed_c10d._world.pg_coalesce_state.clear()
     faulthandler.cancel_dump_traceback_later()
     report.say(end=name, seconds=round(time.monotonic() - started, 2), **outcome)
 

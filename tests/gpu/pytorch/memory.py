@@ -37,16 +37,15 @@ def pool_of(world):
 def pool(world):
     backend, pool = pool_of(world)
     with torch.cuda.use_mem_pool(pool):
-        buffers = [torch.empty(2**22, device=world.device) for _ in range(2)]
+        buffers = [torch.empty(world.size * 2**20, device=world.device) for _ in range(2)]
     given = iter(buffers * 8)
-    check_calls(world, lambda count: next(given)[:count] if count <= 2**22 else torch.empty(count, device=world.device),
-                "from the pool")
+    check_calls(world, lambda count: next(given)[:count], "from the pool")
 
 
 def registered(world, symmetric):
     backend, pool = pool_of(world)
     with torch.cuda.use_mem_pool(pool):
-        room = torch.empty(2**23, device=world.device)
+        room = torch.empty((world.size + 2) * 2**21, device=world.device)
     try:
         backend.register_mem_pool(pool, **({"symm": True} if symmetric else {}))
     except TypeError as error:
