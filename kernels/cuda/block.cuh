@@ -8,6 +8,11 @@
 #ifndef TT_KERNELS_CUDA_BLOCK_CUH
 #define TT_KERNELS_CUDA_BLOCK_CUH
 
+/* Whether messages may have no pieces: nvls.cu. */
+#ifndef TT_CUDA_TELLS
+#define TT_CUDA_TELLS 0
+#endif
+
 #include "kernels/cuda/descriptor.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/memory.cuh"
@@ -245,8 +250,9 @@ static __device__ __noinline__ void tt_resolve(const tt_cuda_instruction *instru
                                                uint32_t repetition, uint32_t number, tt_entry *entry)
 {
   const tt_cuda_operand *operand = tt_operand_here(instruction->first_operand + number);
-  uint32_t element = block.work.element_bytes, elements;
-  uint64_t place = tt_chunk_place(operand, loop, repetition, &elements);
+  uint32_t element = block.work.element_bytes, elements = 0;
+  uint64_t place = 0;
+  if (!TT_CUDA_TELLS || operand->modulo != 0) place = tt_chunk_place(operand, loop, repetition, &elements);
   int role = operand->role;
   tt_entry e = {};
   e.bytes = elements * element;

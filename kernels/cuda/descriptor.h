@@ -75,6 +75,10 @@ struct tt_cuda_program {
  * another.
  */
 enum { TT_CUDA_BUFFERS = 2 + TT_CUDA_MAX_SCRATCH };
+/* Programs with shared memory have no scratch memory, and it has the place of that: buffers, stride, and where the
+ * channel's area begins. Operands of the multicast address have a number in `conn`, which other local ones have not. A
+ * message of no pieces has modulo 0. */
+enum { TT_CUDA_SHARED = TT_SCRATCH, TT_CUDA_MULTICAST = TT_SCRATCH + 1, TT_CUDA_OF_MULTICAST = 1 };
 
 struct tt_cuda_work {
   struct tt_signature signature;

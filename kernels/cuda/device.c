@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
 
 /* Eight slots each, with their headers. LL and LL128 are for small messages; a slot of LL128 holds 16 KiB in lines of
@@ -69,7 +70,7 @@ const struct tt_device *tt_cuda_device(void)
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
       .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_USER_MEMORY |
-                  TT_DEVICE_SCALARS,
+                  TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
       .channels = 64,
       .current = current,
       .properties = properties,
@@ -85,6 +86,12 @@ const struct tt_device *tt_cuda_device(void)
       .stop = tt_cuda_stop,
       .drain = tt_cuda_drain,
       .status = tt_cuda_status,
+      .team_check = tt_cuda_team_check,
+      .team_create = tt_cuda_team_create,
+      .team_import = tt_cuda_team_import,
+      .team_add = tt_cuda_team_add,
+      .team_bind = tt_cuda_team_bind,
+      .team_leave = tt_cuda_team_leave,
       .describe = tt_cuda_describe,
       .peer_status = tt_cuda_peer_status,
       .user_alloc = tt_cuda_user_alloc,

@@ -25,6 +25,9 @@ bool tt_cuda_driver_load(char *why, size_t why_size)
   }
   TT_CUDA_DRIVER_FUNCTIONS(FIND)
 #undef FIND
+#define FIND_LATER(name) driver.name = (__typeof__(&name))dlsym(library, #name);
+  TT_CUDA_DRIVER_LATER_FUNCTIONS(FIND_LATER)
+#undef FIND_LATER
   return true;
 }
 

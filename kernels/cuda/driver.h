@@ -30,9 +30,18 @@
   X(cuMemExportToShareableHandle)                                                                                      \
   X(cuMemImportFromShareableHandle)
 
+/* NULL in drivers that are older than CUDA 12.1. */
+#define TT_CUDA_DRIVER_LATER_FUNCTIONS(X)                                                                              \
+  X(cuMulticastCreate)                                                                                                 \
+  X(cuMulticastAddDevice)                                                                                              \
+  X(cuMulticastBindMem)                                                                                                \
+  X(cuMulticastUnbind)                                                                                                 \
+  X(cuMulticastGetGranularity)
+
 struct tt_cuda_driver {
 #define TT_CUDA_DRIVER_MEMBER(name) __typeof__(&name) name;
   TT_CUDA_DRIVER_FUNCTIONS(TT_CUDA_DRIVER_MEMBER)
+  TT_CUDA_DRIVER_LATER_FUNCTIONS(TT_CUDA_DRIVER_MEMBER)
 #undef TT_CUDA_DRIVER_MEMBER
 };
 

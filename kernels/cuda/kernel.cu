@@ -6,26 +6,7 @@ template <int PROTOCOL>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_programs(const __grid_constant__ tt_cuda_launch launch)
 {
-  if (threadIdx.x == 0) {
-    block.abort = 0;
-    block.polled = 0;
-    block.mapped = launch.mapped;
-    block.claim = launch.claim;
-  }
-  const uint32_t *words = launch.blob ? launch.blob : launch.words;
-#pragma unroll 1
-  for (uint32_t i = blockIdx.x; i < launch.nitems; i += gridDim.x) {
-    uint32_t item = words[i], channel = item >> 16;
-    if (threadIdx.x == 0) block.channel_index = channel;
-#pragma unroll 1
-    for (uint32_t work = item & 0xffff; work != 0;) {
-      bool has_channel = load_channel(launch, work, channel);
-      __syncthreads();
-      if (has_channel) run_channel<PROTOCOL>();
-      work = block.work.next;
-      if (__syncthreads_or(tt_aborted())) return;
-    }
-  }
+  run_items<PROTOCOL>(launch);
 }
 
 /* P: the protocol; U: its way in a hurry (lean.cuh). */

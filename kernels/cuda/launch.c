@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
+#include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
 
 enum { MOST_WORDS = 4 * UINT16_MAX, LAUNCH_WORKS = 4096 };
@@ -22,7 +23,7 @@ struct builder {
   int nchains;
   int protocol, datatype, strands;
   uint64_t most_bytes; /* of a chunk */
-  bool scratch;
+  bool shares;         /* memory with other devices */
 };
 
 static uint64_t hash_signature(const struct tt_signature *signature)
@@ -83,7 +84,7 @@ static ncclResult_t put_channel(struct builder *b, const struct tt_work *work, u
   b->strands = TT_MAX(b->strands, packed->nstrands);
   to->lo = geometry.lo;
   to->hi = geometry.hi;
-  to->scratch_lo = geometry.scratch_lo;
+  to->scratch_lo = program->shared_blocks > 0 ? geometry.shared_lo : geometry.scratch_lo;
   to->chunk = (uint32_t)geometry.chunk;
   to->last_chunk = (uint32_t)geometry.last_chunk;
   to->loops = (uint32_t)geometry.loops;
@@ -95,6 +96,11 @@ static ncclResult_t put_channel(struct builder *b, const struct tt_work *work, u
   }
   b->most_bytes = TT_MAX(b->most_bytes, (geometry.loops > 1 ? geometry.chunk : geometry.last_chunk) * element);
   return ncclSuccess;
+}
+
+static bool shares_memory(const struct tt_work *work)
+{
+  return work->channels[0].program->shared_blocks > 0;
 }
 
 void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *to)
@@ -109,6 +115,11 @@ void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *to)
   to->strides[TT_INPUT] = geometry->input_stride;
   to->strides[TT_OUTPUT] = geometry->output_stride;
   to->strides[TT_SCRATCH] = geometry->scratch_stride;
+  if (shares_memory(work)) {
+    to->buffers[TT_CUDA_SHARED] = work->shared;
+    to->buffers[TT_CUDA_MULTICAST] = work->multicast;
+    to->strides[TT_SCRATCH] = geometry->shared_stride;
+  }
   to->scale = reduction->scale.bits;
   to->divisor = reduction->divisor;
   to->op = reduction->op;
@@ -218,9 +229,20 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   return ncclSuccess;
 }
 
+/* Which kernel runs the works of a segment. */
+static ncclResult_t find_kernel(const struct builder *b, const void **kernel)
+{
+  *kernel = b->shares ? tt_cuda_nvls_kernel(b->datatype) : tt_cuda_kernels[b->datatype](b->protocol, TT_CUDA_FORM_ANY);
+  if (*kernel != NULL && (!b->shares || b->protocol == TT_PROTO_SIMPLE)) return ncclSuccess;
+  return TT_FAIL(ncclInternalError, "there is no kernel for shared memory, data type %d and protocol %d", b->datatype,
+                 b->protocol);
+}
+
 static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, bool capturing)
 {
   struct tt_device_context *context = b->context;
+  const void *kernel;
+  TT_TRY(find_kernel(b, &kernel));
   struct tt_cuda_launch launch = begin_launch(context);
   launch.nitems = b->nitems;
   launch.nwords = b->nwords;
@@ -231,9 +253,7 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, bool ca
   void *arguments[] = {&launch};
   dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1},
        block = {tt_cuda_threads(b->protocol, b->most_bytes, b->strands), 1, 1};
-  TT_CUDA_TRY(
-      cudaLaunchKernel(tt_cuda_kernels[b->datatype](b->protocol, TT_CUDA_FORM_ANY), grid, block, arguments, 0, stream),
-      "launching a kernel");
+  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
   return ncclSuccess;
 }
 
@@ -244,6 +264,7 @@ static int segment(struct tt_work *const *works, int nworks)
   int n = 1;
   while (n < nworks && n < LAUNCH_WORKS && works[n]->protocol == works[0]->protocol &&
          works[n]->reduction.datatype == works[0]->reduction.datatype &&
+         shares_memory(works[n]) == shares_memory(works[0]) &&
          works[n]->channels[0].program->nscratch + works[0]->channels[0].program->nscratch == 0)
     n++;
   return n;
@@ -252,11 +273,15 @@ static int segment(struct tt_work *const *works, int nworks)
 static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                    cudaStream_t stream, bool capturing)
 {
-  struct builder b = {
-      .context = context, .protocol = works[0]->protocol, .datatype = works[0]->reduction.datatype, .strands = 1};
+  struct builder b = {.context = context,
+                      .protocol = works[0]->protocol,
+                      .datatype = works[0]->reduction.datatype,
+                      .strands = 1,
+                      .shares = shares_memory(works[0])};
   ncclResult_t result;
   bool launched = false;
-  if (nworks == 1 && works[0]->scale_at == NULL) TT_TRY(launch_short(context, works[0], stream, &launched));
+  if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
+    TT_TRY(launch_short(context, works[0], stream, &launched));
   if (launched) return ncclSuccess;
   TT_TRY_GOTO(TT_CALLOC(&b.keys, (size_t)nworks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&b.last, (size_t)nworks), result, out);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "kernels/cuda/mapping.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/state.h"
 
@@ -67,41 +68,49 @@ static CUmemAllocationProp properties(const struct tt_device_context *context)
                                .location = location(context)};
 }
 
-static void unmap(struct tt_device_memory *memory)
+void tt_cuda_unmap_handle(void *ptr, size_t bytes)
 {
   const struct tt_cuda_driver *driver = tt_cuda_driver();
-  struct resource *resource = memory->resource;
-  if (memory->ptr != NULL) {
-    CUdeviceptr at = (CUdeviceptr)memory->ptr;
-    tt_cuda_driver_check(driver->cuMemUnmap(at, resource->bytes), "unmapping memory");
-    tt_cuda_driver_check(driver->cuMemAddressFree(at, resource->bytes), "freeing an address range");
-  }
-  tt_cuda_driver_check(driver->cuMemRelease(resource->handle), "releasing memory");
+  CUdeviceptr at = (CUdeviceptr)ptr;
+  tt_cuda_driver_check(driver->cuMemUnmap(at, bytes), "unmapping memory");
+  tt_cuda_driver_check(driver->cuMemAddressFree(at, bytes), "freeing an address range");
 }
 
-/* Gives resource->handle an address in the context. On failure memory->ptr is NULL. */
-static ncclResult_t map(struct tt_device_context *context, size_t granularity, struct tt_device_memory *memory)
+static void unmap(struct tt_device_memory *memory)
+{
+  struct resource *resource = memory->resource;
+  if (memory->ptr != NULL) tt_cuda_unmap_handle(memory->ptr, resource->bytes);
+  tt_cuda_driver_check(tt_cuda_driver()->cuMemRelease(resource->handle), "releasing memory");
+}
+
+ncclResult_t tt_cuda_map_handle(const struct tt_device_context *context, CUmemGenericAllocationHandle handle,
+                                size_t bytes, size_t granularity, void **ptr)
 {
   const struct tt_cuda_driver *driver = tt_cuda_driver();
-  struct resource *resource = memory->resource;
   CUmemAccessDesc access = {.location = location(context), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUdeviceptr at;
-  size_t bytes = resource->bytes;
   ncclResult_t result;
   TT_TRY(tt_cuda_driver_check(driver->cuMemAddressReserve(&at, bytes, granularity, 0, 0),
                               "reserving a range of addresses"));
-  TT_TRY_GOTO(tt_cuda_driver_check(driver->cuMemMap(at, bytes, 0, resource->handle, 0), "mapping memory"), result,
-              free_range);
+  TT_TRY_GOTO(tt_cuda_driver_check(driver->cuMemMap(at, bytes, 0, handle, 0), "mapping memory"), result, free_range);
   TT_TRY_GOTO(tt_cuda_driver_check(driver->cuMemSetAccess(at, bytes, &access, 1), "giving a GPU access to memory"),
               result, unmap);
-  memory->ptr = (void *)at;
-  memory->bytes = bytes;
+  *ptr = (void *)at;
   return ncclSuccess;
 unmap:
   driver->cuMemUnmap(at, bytes);
 free_range:
   driver->cuMemAddressFree(at, bytes);
   return result;
+}
+
+/* Gives resource->handle an address in the context. On failure memory->ptr is NULL. */
+static ncclResult_t map(struct tt_device_context *context, size_t granularity, struct tt_device_memory *memory)
+{
+  const struct resource *resource = memory->resource;
+  TT_TRY(tt_cuda_map_handle(context, resource->handle, resource->bytes, granularity, &memory->ptr));
+  memory->bytes = resource->bytes;
+  return ncclSuccess;
 }
 
 static ncclResult_t granularity_of(const CUmemAllocationProp *properties, size_t *granularity)
@@ -166,11 +175,10 @@ static ncclResult_t enable_peer(struct tt_device_context *context, int device)
 
 /* ---- Alloc and release ---- */
 
-/* The memory is left as it is if its zeroing does not end. */
-static ncclResult_t zero(struct tt_device_context *context, const struct tt_device_memory *memory)
+ncclResult_t tt_cuda_zero(struct tt_device_context *context, void *ptr, size_t bytes)
 {
   pthread_mutex_lock(&context->lock);
-  cudaError_t started = cudaMemsetAsync(memory->ptr, 0, memory->bytes, context->side);
+  cudaError_t started = cudaMemsetAsync(ptr, 0, bytes, context->side);
   ncclResult_t result = tt_cuda_side_wait(context, started, "zeroing memory of a GPU");
   pthread_mutex_unlock(&context->lock);
   return result;
@@ -199,7 +207,7 @@ ncclResult_t tt_cuda_alloc(struct tt_device_context *context, size_t bytes, stru
   bytes = TT_MAX(bytes, (size_t)1);
   result = vmm ? alloc_mapped(context, bytes, memory) : alloc_malloced(context, bytes, memory);
   if (result == ncclSuccess) {
-    result = zero(context, memory);
+    result = tt_cuda_zero(context, memory->ptr, memory->bytes);
     if (result != ncclSuccess && !context->state->side_stuck) {
       release_entered(memory);
       resource = NULL;

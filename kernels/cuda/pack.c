@@ -53,17 +53,39 @@ static ncclResult_t too_much(const char *what, uint64_t has, uint64_t most)
                  (unsigned long long)most);
 }
 
-static ncclResult_t check_operand(const struct tt_operand *operand, uint32_t nscratch)
+static bool is_shared(const struct tt_operand *operand)
 {
+  return operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST;
+}
+
+/* A single repetition of local lists of equal length is as many repetitions, of a piece each. 0: no such lists. */
+static uint32_t pieces_of(const struct tt_program *program, const struct tt_instruction *instruction)
+{
+  const struct tt_operand *first = &program->operands[instruction->first_operand];
+  if (instruction->opcode != TT_OP_DATA || instruction->noperands == 0 || instruction->repeat != 1) return 0;
+  for (uint32_t k = 0; k < instruction->noperands; k++)
+    if (is_message(&first[k]) || first[k].count != first->count || first[k].count < 2) return 0;
+  return (uint32_t)first->count;
+}
+
+static uint32_t repetitions_of(const struct tt_program *program, const struct tt_instruction *instruction)
+{
+  return TT_MAX(pieces_of(program, instruction), instruction->repeat);
+}
+
+/* Kernels for shared memory know messages of no pieces too. */
+static ncclResult_t check_operand(const struct tt_operand *operand, uint32_t nscratch, bool shares, bool list)
+{
+  if (operand->count == 0 && is_message(operand) && shares) return ncclSuccess;
   if (operand->count != 1 && is_message(operand))
     return TT_FAIL(ncclInvalidUsage, "a program has a message of %d pieces; the CUDA device can run those of one",
                    operand->count);
-  if (operand->count != 1)
+  if (operand->count != 1 && !list)
     return TT_FAIL(ncclInvalidUsage, "a program has an operand of %d pieces; the CUDA device can run those of one",
                    operand->count);
-  if (operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST)
-    return TT_FAIL(ncclInvalidUsage, "a program uses shared memory, which the CUDA device cannot run");
-  if (operand->buffer != TT_RESULT && operand->buffer >= TT_SCRATCH + nscratch)
+  if (is_shared(operand) && !shares)
+    return TT_FAIL(ncclInternalError, "a program uses shared memory and has no blocks of it");
+  if (!is_shared(operand) && operand->buffer != TT_RESULT && operand->buffer >= TT_SCRATCH + nscratch)
     return TT_FAIL(ncclInternalError, "a program uses buffer %u of %u", operand->buffer, TT_SCRATCH + nscratch);
   if (operand->modulo > MOST) return too_much("chunks", (uint64_t)operand->modulo, MOST);
   return ncclSuccess;
@@ -87,7 +109,15 @@ static ncclResult_t check(const struct tt_program *program)
     if (instruction->opcode == TT_OP_DATA && instruction->noperands > UINT8_MAX)
       return too_much("operands in an instruction", instruction->noperands, UINT8_MAX);
   }
-  for (uint32_t k = 0; k < program->noperands; k++) TT_TRY(check_operand(&program->operands[k], program->nscratch));
+  bool shares = program->shared_blocks > 0;
+  if (shares && program->nscratch > 0)
+    return TT_FAIL(ncclInvalidUsage, "a program uses shared and scratch memory; the CUDA device can run only one");
+  for (uint32_t i = 0; i < program->ninstructions; i++) {
+    const struct tt_instruction *instruction = &program->instructions[i];
+    const bool lists = pieces_of(program, instruction) > 0;
+    for (uint32_t k = 0; instruction->opcode == TT_OP_DATA && k < instruction->noperands; k++)
+      TT_TRY(check_operand(&program->operands[instruction->first_operand + k], program->nscratch, shares, lists));
+  }
   return ncclSuccess;
 }
 
@@ -97,15 +127,24 @@ static uint32_t below(int64_t value, int32_t modulo)
   return (uint32_t)(rest < 0 ? rest + modulo : rest);
 }
 
-static void pack_operand(struct packer *packer, const struct tt_operand *from, struct tt_cuda_operand *to)
+static uint8_t buffer_of(const struct tt_operand *operand)
+{
+  if (operand->buffer == TT_SHARED) return TT_CUDA_SHARED;
+  return operand->buffer == TT_MULTICAST ? TT_CUDA_MULTICAST : operand->buffer;
+}
+
+static void pack_operand(struct packer *packer, const struct tt_operand *from, bool list, struct tt_cuda_operand *to)
 {
   *to = (struct tt_cuda_operand){
       .role = (uint8_t)role_of(from),
-      .buffer = from->buffer,
-      .start = below(from->start, from->modulo),
-      .stride = below(from->stride, from->modulo),
-      .modulo = (uint32_t)from->modulo,
+      .buffer = buffer_of(from),
+      .conn = from->buffer == TT_MULTICAST ? TT_CUDA_OF_MULTICAST : 0,
   };
+  if (from->count > 0) {
+    to->start = below(from->start, from->modulo);
+    to->stride = below(list ? from->step : from->stride, from->modulo);
+    to->modulo = (uint32_t)from->modulo;
+  }
   if (!is_message(from)) return;
   to->conn = (uint16_t)(from->kind == TT_SEND ? from->peer : packer->program->npeers + from->peer);
   to->uses_before = packer->uses[to->conn];
@@ -122,7 +161,7 @@ static void pack_instruction(struct packer *packer, const struct tt_instruction 
   *to = (struct tt_cuda_instruction){.opcode = from->opcode,
                                      .flags = from->flags,
                                      .semaphore = from->semaphore,
-                                     .repeat = from->repeat,
+                                     .repeat = repetitions_of(packer->program, from),
                                      .first_operand = (uint16_t)from->first_operand};
   if (from->opcode != TT_OP_DATA) return;
   struct tt_cuda_operand *out = packer->operands + from->first_operand;
@@ -130,7 +169,7 @@ static void pack_instruction(struct packer *packer, const struct tt_instruction 
   for (int place = 0; place < 4; place++)
     for (uint32_t k = 0; k < from->noperands; k++) {
       if (place_of(role_of(&in[k])) != place) continue;
-      pack_operand(packer, &in[k], out);
+      pack_operand(packer, &in[k], pieces_of(packer->program, from) > 0, out);
       count_roles(out++, to);
     }
   for (uint32_t k = 0; k < from->noperands; k++)
@@ -147,7 +186,7 @@ static ncclResult_t pack_strand(struct packer *packer, const struct tt_strand *f
     struct tt_cuda_instruction *packed = &packer->instructions[from->first_instruction + i];
     pack_instruction(packer, instruction, packed);
     packed->first_repetition = to->repetitions;
-    to->repetitions += instruction->repeat;
+    to->repetitions += packed->repeat;
     if (instruction->opcode == TT_OP_DATA)
       to->most_operands = (uint16_t)TT_MAX(to->most_operands, instruction->noperands);
   }

@@ -5,8 +5,8 @@
 #include "kernels/cuda/descriptor.h"
 
 /* Packs into one allocation, of packed->bytes bytes, that the caller frees. ncclInvalidUsage, saying what, for programs
- * that kernels cannot run: messages of several pieces or of none, shared memory, more strands, connections or operands
- * than fit. */
+ * that kernels cannot run: messages of several pieces, shared memory beside scratch memory, more strands, connections
+ * or operands than fit. */
 ncclResult_t tt_cuda_pack(const struct tt_program *program, struct tt_cuda_program **packed);
 
 #endif

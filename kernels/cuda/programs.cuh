@@ -117,7 +117,8 @@ static __device__ __forceinline__ uint64_t tt_scale_of_work()
   return at == NULL ? block.work.scale : tt_scale_bits<element>(at);
 }
 
-template <int PROTOCOL> static __device__ __forceinline__ void run_strand(const tt_group &group)
+/* S: the Simple protocol's roles. */
+template <int PROTOCOL, typename S> static __device__ __forceinline__ void run_strand(const tt_group &group)
 {
   const tt_reduce_rule rule = {tt_scale_of_work(), block.work.divisor, block.work.op, block.work.divide_result != 0};
   const tt_cuda_strand *strand = tt_strand_here(group);
@@ -138,7 +139,7 @@ template <int PROTOCOL> static __device__ __forceinline__ void run_strand(const 
       if (group.thread == 0) block.ready[group.index] = block.worked[group.index] = 0;
       group.sync();
       if constexpr (PROTOCOL == TT_PROTO_SIMPLE)
-        tt_simple::run<element>(group, rule, n, most);
+        tt_simple::run<element, S>(group, rule, n, most);
       else if constexpr (PROTOCOL == TT_PROTO_LL128)
         run_lines<tt_ll128>(group, rule, n, most);
       else
@@ -213,7 +214,7 @@ static __device__ __noinline__ void advance_steps(const tt_group &group)
   }
 }
 
-template <int PROTOCOL> static __device__ __forceinline__ void run_channel()
+template <int PROTOCOL, typename S> static __device__ __forceinline__ void run_channel()
 {
   int strands = tt_program_here()->nstrands, warp = threadIdx.x / 32;
   int warps = strands == 1 ? blockDim.x / 32 : blockDim.x / 32 / strands;
@@ -225,7 +226,33 @@ template <int PROTOCOL> static __device__ __forceinline__ void run_channel()
   group.threads = 32 * warps;
   group.thread = threadIdx.x - index * group.threads;
   if (group.warp() == group.warps() - 1) advance_steps(group);
-  run_strand<PROTOCOL>(group);
+  run_strand<PROTOCOL, S>(group);
+}
+
+/* All that a block has to do in a launch. */
+template <int PROTOCOL, typename S = tt_simple>
+static __device__ __forceinline__ void run_items(const tt_cuda_launch &launch)
+{
+  if (threadIdx.x == 0) {
+    block.abort = 0;
+    block.polled = 0;
+    block.mapped = launch.mapped;
+    block.claim = launch.claim;
+  }
+  const uint32_t *words = launch.blob ? launch.blob : launch.words;
+#pragma unroll 1
+  for (uint32_t i = blockIdx.x; i < launch.nitems; i += gridDim.x) {
+    uint32_t item = words[i], channel = item >> 16;
+    if (threadIdx.x == 0) block.channel_index = channel;
+#pragma unroll 1
+    for (uint32_t work = item & 0xffff; work != 0;) {
+      bool has_channel = load_channel(launch, work, channel);
+      __syncthreads();
+      if (has_channel) run_channel<PROTOCOL, S>();
+      work = block.work.next;
+      if (__syncthreads_or(tt_aborted())) return;
+    }
+  }
 }
 
 #endif

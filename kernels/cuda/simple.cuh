@@ -225,8 +225,9 @@ struct tt_simple {
     return true;
   }
 
-  /* Repetitions [0, n), which are resolved. Leaves with the group's threads at different places: a barrier follows. */
-  template <typename T>
+  /* Repetitions [0, n), which are resolved, by the roles of P. Leaves with the group's threads at different places: a
+   * barrier follows. */
+  template <typename T, typename P = tt_simple>
   static __device__ __forceinline__ void run(const tt_group &group, const tt_reduce_rule &rule, uint32_t n,
                                              uint32_t most)
   {
@@ -239,21 +240,21 @@ struct tt_simple {
       const tt_step step = tt_batch_step(group, r, most);
       uint32_t operands = step.operands();
       if (waits || (!roles && group.warp() == 0)) {
-        if (!tt_aborted()) wait(group.lane(), step.sends, operands);
+        if (!tt_aborted()) P::wait(group.lane(), step.sends, operands);
         if (waits && group.lane() == 0) tt_shared_release(ready, r + 1);
       }
       if (!roles) group.sync();
       if (!waits && !posts) {
         if (roles) wait_shared(ready, r + 1);
         __syncwarp();
-        if (!tt_aborted()) work<T>(step, rule, group.thread, workers);
+        if (!tt_aborted()) P::template work<T>(step, rule, group.thread, workers);
         tt_barrier(group.workers_barrier(), workers);
         if (roles && group.thread == 0) tt_shared_release(worked, r + 1);
       }
       if (posts || (!roles && group.warp() == 0)) {
         bool done = !roles || wait_shared(worked, r + 1);
         __syncwarp();
-        if (done && !tt_aborted()) post(group.lane(), step.sends, operands);
+        if (done && !tt_aborted()) P::post(group.lane(), step.sends, operands);
       }
     }
   }

@@ -338,6 +338,9 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
     *value = fake.fabric;
     break;
+  case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+    *value = !fake.no_multicast;
+    break;
   default:
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -409,7 +412,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
   MAY_FAIL_DRIVER;
   if (bytes % GRANULARITY || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (!(properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
-  if (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) && !fake.imex) return CUDA_ERROR_NOT_PERMITTED;
   fake.nics += properties->allocFlags.gpuDirectRDMACapable;
   int file = memfd_create("fake", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, (off_t)bytes) != 0 || pwrite(file, "dirt", 4, 0) != 4) abort();
@@ -500,16 +503,87 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle, CU
 {
   (void)flags;
   MAY_FAIL_DRIVER;
+  int file = (int)handle - 1;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) { /* good as long as the handle is */
+    memcpy(out, &file, sizeof(file));
+    return CUDA_SUCCESS;
+  }
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  *(int *)out = dup((int)handle - 1);
+  *(int *)out = dup(file);
   return CUDA_SUCCESS;
 }
 
 static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *descriptor, CUmemAllocationHandleType type)
 {
   MAY_FAIL_DRIVER;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  return duplicate(handle, (int)(intptr_t)descriptor);
+  int file = (int)(intptr_t)descriptor;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) memcpy(&file, descriptor, sizeof(file));
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && type != CU_MEM_HANDLE_TYPE_FABRIC)
+    return CUDA_ERROR_INVALID_VALUE;
+  return duplicate(handle, file);
+}
+
+/* ---- Multicast: one object at a time, whose handles are of one file ---- */
+
+static struct {
+  ino_t file;
+  unsigned devices, added;
+} object;
+
+static bool is_object(CUmemGenericAllocationHandle handle)
+{
+  struct stat file;
+  return fstat((int)handle - 1, &file) == 0 && file.st_ino == object.file;
+}
+
+static CUresult multicast_granularity(size_t *bytes, const CUmulticastObjectProp *wanted,
+                                      CUmulticastGranularity_flags option)
+{
+  MAY_FAIL_DRIVER;
+  if (wanted->numDevices < 2 || option != CU_MULTICAST_GRANULARITY_RECOMMENDED) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = GRANULARITY;
+  return CUDA_SUCCESS;
+}
+
+static CUresult multicast_create(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *wanted)
+{
+  struct stat file;
+  CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+  CUresult result = create(handle, wanted->size, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  if (fstat((int)*handle - 1, &file) != 0) abort();
+  object.file = file.st_ino;
+  object.devices = wanted->numDevices;
+  object.added = 0;
+  return CUDA_SUCCESS;
+}
+
+static CUresult multicast_add(CUmemGenericAllocationHandle handle, CUdevice device)
+{
+  MAY_FAIL_DRIVER;
+  if (!is_object(handle) || (object.added & 1u << device)) return CUDA_ERROR_INVALID_VALUE;
+  object.added |= 1u << device;
+  return CUDA_SUCCESS;
+}
+
+/* The driver would block until all devices are added. */
+static CUresult multicast_bind(CUmemGenericAllocationHandle handle, size_t at, CUmemGenericAllocationHandle memory,
+                               size_t offset, size_t bytes, unsigned long long flags)
+{
+  MAY_FAIL_DRIVER;
+  if (!is_object(handle) || is_object(memory) || at != 0 || offset != 0 || bytes % GRANULARITY || flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if ((unsigned)__builtin_popcount(object.added) != object.devices) return CUDA_ERROR_NOT_READY;
+  fake.bound++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult multicast_unbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t at, size_t bytes)
+{
+  if (!is_object(handle) || !(object.added & 1u << device) || at != 0 || bytes % GRANULARITY) abort();
+  fake.bound--;
+  return CUDA_SUCCESS;
 }
 
 /* ---- Driver: what a pointer points to ---- */
@@ -625,8 +699,17 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
                                                .cuMemUnmap = unmap,
                                                .cuMemSetAccess = set_access,
                                                .cuMemExportToShareableHandle = export_handle,
-                                               .cuMemImportFromShareableHandle = import_handle};
-  return &driver;
+                                               .cuMemImportFromShareableHandle = import_handle,
+                                               .cuMulticastCreate = multicast_create,
+                                               .cuMulticastAddDevice = multicast_add,
+                                               .cuMulticastBindMem = multicast_bind,
+                                               .cuMulticastUnbind = multicast_unbind,
+                                               .cuMulticastGetGranularity = multicast_granularity};
+  static struct tt_cuda_driver old;
+  if (!fake.no_multicast_functions) return &driver;
+  old = driver;
+  old.cuMulticastCreate = NULL;
+  return &old;
 }
 
 /* ---- What launches works is no part of this ---- */

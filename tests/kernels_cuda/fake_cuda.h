@@ -8,16 +8,19 @@
 #include <stddef.h>
 
 struct fake_cuda {
-  int fail_at;     /* the call that fails, counting down from here; 0: none */
-  bool no_vmm;     /* devices have no cuMem */
-  bool running;    /* what was recorded in events is not done */
-  bool stuck;      /* nothing on streams gets done */
-  bool host_reset; /* page-locked memory is not known any more */
+  int fail_at;                               /* the call that fails, counting down from here; 0: none */
+  bool no_vmm;                               /* devices have no cuMem */
+  bool no_multicast, no_multicast_functions; /* devices have none; the driver has none */
+  bool running;                              /* what was recorded in events is not done */
+  bool stuck;                                /* nothing on streams gets done */
+  bool host_reset;                           /* page-locked memory is not known any more */
   /* What exists. */
   int handles, mappings, ranges, mallocs, opened, streams, events, host_blocks;
+  int bound;       /* copies of multicast memory */
   int freed_hosts; /* calls that would wait for all kernels */
   int peers;       /* enabled */
-  bool fabric;     /* handles for a fabric can be asked for; but memory with them cannot be had */
+  bool fabric;     /* handles for a fabric can be asked for; but memory with them only with `imex` */
+  bool imex;
   bool old_driver; /* it knows no ids of physical memory */
   int accesses;    /* given to devices other than the thread's */
   int nics;        /* allocations that NICs can use */

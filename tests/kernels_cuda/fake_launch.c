@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "kernels/cuda/multicast.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/state.h"
 
@@ -44,11 +45,19 @@ KERNEL(11);
 tt_cuda_kernel *const tt_cuda_kernels[12] = {kernel_0, kernel_1, kernel_2, kernel_3, kernel_4,  kernel_5,
                                              kernel_6, kernel_7, kernel_8, kernel_9, kernel_10, kernel_11};
 
+static char sharing_kernels[12];
+const void *tt_cuda_nvls_kernel(int datatype)
+{
+  return &sharing_kernels[datatype];
+}
+
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream)
 {
-  ptrdiff_t number = (const char *)kernel - &kernels[0][0][0];
+  ptrdiff_t number = (const char *)kernel - &kernels[0][0][0], sharing = (const char *)kernel - sharing_kernels;
   (void)stream;
+  launched.shares = sharing >= 0 && sharing < (ptrdiff_t)sizeof(sharing_kernels);
+  if (launched.shares) number = (sharing * TT_NUM_PROTOCOLS + TT_PROTO_SIMPLE) * TT_CUDA_FORMS;
   ck_assert(number >= 0 && number < (ptrdiff_t)sizeof(kernels) && shared == 0);
   launched.count++;
   launched.form = (int)(number % TT_CUDA_FORMS);

@@ -10,6 +10,7 @@ extern struct tt_device_context fake_context;
 /* The last launch, and how many there were. */
 extern struct fake_launched {
   int count, form, protocol, datatype;
+  bool shares; /* the kernel for shared memory: protocol and form are those of Simple */
   dim3 grid, block;
   struct tt_cuda_launch launch;
 } launched;

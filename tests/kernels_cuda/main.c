@@ -4,6 +4,7 @@
 
 void add_context(Suite *suite);
 void add_memory(Suite *suite);
+void add_multicast(Suite *suite);
 void add_status(Suite *suite);
 void add_user_memory(Suite *suite);
 
@@ -12,6 +13,7 @@ int main(void)
   Suite *suite = suite_create("kernels_cuda");
   add_context(suite);
   add_memory(suite);
+  add_multicast(suite);
   add_status(suite);
   add_user_memory(suite);
   SRunner *runner = srunner_create(suite);

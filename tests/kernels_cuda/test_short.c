@@ -230,6 +230,48 @@ START_TEST(launches)
 }
 END_TEST
 
+/* Works with shared memory have a kernel of their own, to which it lies where scratch memory would. */
+START_TEST(shared_memory)
+{
+  static const struct operation nvls = {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, 0},
+                                ring = {TT_FUNC_ALL_REDUCE, TT_ALGO_RING, 0};
+  struct program_set set = emit_set(&nvls, 4, 0, NULL), other = emit_set(&ring, 4, 0, NULL);
+  struct tt_launch *launch;
+  static char own[16], all[16];
+  make_work(other.programs[2], 2, TT_PROTO_SIMPLE, false);
+  struct made_work plain = made;
+  plain.work.channels = plain.channels;
+  make_work(set.programs[2], 2, TT_PROTO_SIMPLE, false);
+  made.work.shared = own;
+  made.work.multicast = all;
+  for (uint32_t c = 0; c < 2; c++) {
+    made.channels[c].geometry.shared_lo = 700 * (c + 1);
+    made.channels[c].geometry.shared_stride = 77;
+    made.channels[c].geometry.scratch_lo = 1;
+  }
+  struct tt_work *works[] = {&made.work, &made.work, &plain.work};
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert(launched.shares && launched.datatype == ncclFloat32);
+  const uint32_t *words = launched.launch.words;
+  const struct tt_cuda_work *work = (const struct tt_cuda_work *)(words + 4 * (words[0] & 0xffff));
+  ck_assert_ptr_eq(work->buffers[TT_CUDA_SHARED], own);
+  ck_assert_ptr_eq(work->buffers[TT_CUDA_MULTICAST], all);
+  ck_assert_uint_eq(work->strides[TT_SCRATCH], 77);
+  for (uint32_t c = 0; c < 2; c++)
+    ck_assert_uint_eq(
+        ((const struct tt_cuda_channel *)(words + 4 * (work->channels + c * work->channel_quads)))->scratch_lo,
+        700 * (c + 1));
+  ck_assert_int_eq(tt_cuda_launch(works, 3, NULL, &launch), ncclSuccess); /* the third has another kernel */
+  ck_assert_int_eq(launched.count, 3);
+  ck_assert(!launched.shares);
+  made.work.protocol = TT_PROTO_LL;
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclInternalError);
+  forget_programs();
+  free_set(&set);
+  free_set(&other);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("kernels_cuda_short");
@@ -242,6 +284,7 @@ int main(void)
   tcase_add_test(tc, long_works);
   tcase_add_test(tc, deep_chunks);
   tcase_add_test(tc, launches);
+  tcase_add_test(tc, shared_memory);
   suite_add_tcase(suite, tc);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
