@@ -99,7 +99,7 @@ def judge(group, status, output, said, choices, transports=None):
         lines.append(f"FAIL {group.name}: {found_by_tool[0]}")
     for what, silence in ((choices, "the log does not say what was used"),
                           (transports, "the log does not say which transports were used")):
-        if what and status is not None and (what[1] or not what[0]):
+        if what and status in (0, 1) and (what[1] or not what[0]):
             lines.append(f"FAIL {group.name}: {'; '.join(what[1][:3]) or silence}")
     return lines
 

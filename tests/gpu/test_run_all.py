@@ -69,6 +69,7 @@ class Judging(unittest.TestCase):
         self.assertEqual(self.judge(0, good, transports=(5, [])), good)
         self.assertIn("FAIL some group: SHM was used", self.judge(0, good, transports=(5, ["SHM was used"]))[-1])
         self.assertIn("does not say which transports", self.judge(0, good, transports=(0, []))[-1])
+        self.assertEqual(len(self.judge(3, good, choices=(0, []), transports=(0, []))), 2)  # it failed, and says so
 
     def test_reading_transports(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ SETTINGS = [
     ("P2P", {"NCCL_P2P_READ_ENABLE": 0}, ["P2P/(?!.*/read)"], EVERY, ("processes",)),
     ("P2P by reading", {"NCCL_P2P_READ_ENABLE": 1}, ["P2P/.*/read"], ("Simple",), ("processes", "threads")),
     ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P/IPC"], ("Simple",), ("processes",)),
+    ("SHM by NCCL_P2P_LEVEL", {"NCCL_P2P_LEVEL": "LOC"}, ["SHM"], ("Simple",), ("processes",)),
     ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket(?!.*Shared)"],
      ("Simple",), ("processes",)),
     ("P2P with NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
