@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/param.h"
+#include "device/context.h"
 #include "plan/host_stream.h"
 #include "plan/stream.h"
 #include "program/emit.h"
@@ -94,24 +95,32 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   return ncclSuccess;
 }
 
-/* NCCL joins the streams of a group's calls, and so do host streams; on a device that takes events, which its ABI does
- * not offer. */
-static ncclResult_t check_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
+/* Whether a communicator of a device with streams can take it. NCCL joins the streams of a group's calls, and so do
+ * host streams and devices that can. */
+static ncclResult_t check_device_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
 {
-  if (!tt_stream_device(comm)) {
-    return stream == NULL ? ncclSuccess : tt_host_stream_check(function, stream);
-  }
+  const struct tt_device *device = comm->device;
   if (tt_host_stream_like(stream))
     return TT_FAIL(ncclInvalidArgument,
                    "%s: stream is %p, of tuttiStreamCreate: the host device takes it; this communicator is of the %s "
                    "device, which takes streams of its own",
-                   function, (void *)stream, comm->device->name);
+                   function, (void *)stream, device->name);
+  if (device->features & TT_DEVICE_JOIN) {
+    ncclResult_t result = device->check_stream(comm->context->handle, stream);
+    if (result == ncclSuccess) return ncclSuccess;
+    return TT_FAIL(result, "%s: stream is %p: %s", function, (void *)stream, tt_log_thread_error());
+  }
   if (comm->tasks == NULL || comm->tasks->stream == stream) return ncclSuccess;
-  return TT_FAIL(
-      ncclInvalidUsage,
-      "%s: stream is %p, and another call of this group on this communicator has stream %p; give all calls of "
-      "a communicator in a group the same stream, since this version does not join several",
-      function, (void *)stream, comm->tasks->stream);
+  return TT_FAIL(ncclInvalidUsage,
+                 "%s: stream is %p, and another call of this group on this communicator has stream %p; give all calls "
+                 "of a communicator in a group the same stream, since the %s device cannot join several",
+                 function, (void *)stream, comm->tasks->stream, device->name);
+}
+
+static ncclResult_t check_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
+{
+  if (tt_stream_device(comm)) return check_device_stream(function, comm, stream);
+  return stream == NULL ? ncclSuccess : tt_host_stream_check(function, stream);
 }
 
 ncclResult_t tt_api_check_task(const char *function, const struct ncclComm *comm, const struct tt_task *task,

@@ -10,8 +10,6 @@
 #include "api/collnet.h"
 #include "api/handle.h"
 #include "api/machine.h"
-#include "api/redop.h"
-#include "api/register.h"
 #include "api/timings.h"
 #include "api/tuner.h"
 #include "base/check.h"
@@ -26,8 +24,6 @@
 
 /* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
 #define POOL_KEEPS ((size_t)1 << 20)
-/* Calls that found a communicator which could not be made have so long to leave. */
-#define LEAVE_MS 10000
 
 /* ---- How what is acquired here is given up: see tt_comm_at_end ---- */
 
@@ -345,6 +341,7 @@ static void log_init(const char *function, const struct ncclComm *comm, const st
 
 static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
 {
+  tt_comm_free_parked();
   struct tt_device_properties properties = {0};
   int max_local = 1;
   struct tt_timings timings;
@@ -374,42 +371,12 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   return ncclSuccess;
 }
 
-/* Gives up all that it shares with others, once. */
-static void dismantle(struct ncclComm *comm)
-{
-  if (comm->dismantled) return;
-  comm->dismantled = true;
-  tt_report_end(comm);
-  tt_plan_end(comm);
-  tt_redop_free(comm);
-  tt_register_free(comm);
-  if (comm->health != NULL) tt_health_leave(comm->health);
-  tt_comm_undo(comm);
-}
-
 /* Who could not be made does not keep the others waiting for it, even if its user looks at it later. */
 ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create)
 {
   ncclResult_t result = init(comm, create);
   if (result == ncclSuccess) return ncclSuccess;
   tt_comm_note(comm, result);
-  dismantle(comm);
+  tt_comm_dismantle(comm);
   return result;
-}
-
-void tt_comm_destroy(struct ncclComm *comm)
-{
-  if (comm == NULL) return;
-  dismantle(comm);
-  tt_handle_remove(comm);
-  pthread_mutex_destroy(&comm->error_lock);
-  pthread_mutex_destroy(&comm->children_lock);
-  tt_pool_destroy(comm->pool);
-  tt_zone_clear(&comm->zone);
-  free(comm);
-}
-
-void tt_comm_discard(struct ncclComm *comm)
-{
-  if (tt_handle_try_take(comm) && tt_handle_wait(comm, LEAVE_MS)) tt_comm_destroy(comm);
 }

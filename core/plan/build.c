@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "plan/gate.h"
+#include "plan/graphs.h"
 #include "plan/kept.h"
 #include "plan/pending.h"
 #include "plan/scratch.h"
@@ -69,10 +70,15 @@ void tt_plan_take_back(struct tt_plan *plan)
   tt_plan_free(plan);
 }
 
-void tt_plan_end(struct ncclComm *comm)
+void tt_plan_stop(struct ncclComm *comm)
 {
   tt_gate_close(comm);
   tt_stream_end(comm);
+}
+
+void tt_plan_end(struct ncclComm *comm)
+{
+  tt_graphs_close(comm);
   tt_kept_free(comm);
   tt_scratch_free(comm);
 }
@@ -86,8 +92,8 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int nta
   plan->comm = comm;
   plan->zone.pool = comm->pool;
   if (ntasks == 0) return ncclSuccess;
-  plan->stream = tasks->stream; /* on a device with streams all have the same: tt_api_check_task */
   tt_log_set_device(comm->device_index);
+  if (tt_stream_device(comm)) TT_TRY_GOTO(tt_stream_find(plan, tasks), result, out);
   TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &messages, (size_t)ntasks), result, out);
   for (struct tt_task *task = tasks; task != NULL; task = task->next) {
     if (is_point_to_point(task))

@@ -21,6 +21,7 @@
 struct tt_agreed; /* plan/agreed.h */
 struct tt_context;
 struct tt_gate;          /* plan/gate.h */
+struct tt_graphs;        /* plan/graphs.h */
 struct tt_handle;        /* api/handle.c */
 struct tt_machine;       /* api/machine.h */
 struct tt_monitor;       /* plan/monitor.h */
@@ -67,6 +68,7 @@ struct ncclComm {
   bool reported;                /* it is on that list */
   uint64_t report_passes;       /* a report's own */
   _Atomic int stage;            /* of its life, for reports: enum tt_stage */
+  bool left;                    /* it ends, and the others know: its works have ended, its memory may still be there */
   bool dismantled;              /* it could not be made, or ends: nothing is left but itself and its failure */
   struct tt_zone zone;          /* what lives as long as the communicator */
   struct tt_pool *pool;         /* tasks, works, and what a group needs while it runs */
@@ -107,6 +109,7 @@ struct ncclComm {
   struct tt_monitor *_Atomic monitor;
   struct tt_proxy_thread *carrier; /* plan/carrier.h; who launches, drains and ends has it, one at a time */
   struct tt_gate *gate;
+  struct tt_graphs *graphs; /* plan/graphs.h; NULL: none ever */
 
   _Atomic uint64_t op_count; /* operations called, as logs and reports number them */
   uint64_t message_number;   /* of the open group's sends and receives */

@@ -17,7 +17,11 @@ struct tt_plan {
   int nworks, capacity;
   struct tt_zone zone; /* what is needed only while works are made or bound */
   bool launched;       /* on a stream: the works may be kept */
-  void *stream;        /* of all its tasks, on a device with streams */
+  /* On a device with streams: that of the first task, on which all is launched; the others of its tasks, which it
+   * joins; and the graph that they are captured into, or 0. */
+  void *stream, **others;
+  int nothers;
+  uint64_t graph;
 };
 
 /* Appends a task to the communicator's open group. */
@@ -44,7 +48,9 @@ void tt_plan_free(struct tt_plan *plan);
 /* Frees a plan that was not run. Its works leave no gap in the sequence numbers, so that the communicator stays usable.
  */
 void tt_plan_take_back(struct tt_plan *plan);
-/* Frees what a communicator's operations keep. Stops what still runs. */
+/* Nothing of the communicator runs from then on; what still does is stopped. */
+void tt_plan_stop(struct ncclComm *comm);
+/* Frees what a communicator's operations keep, after that. */
 void tt_plan_end(struct ncclComm *comm);
 
 /* A collective's algorithm, protocol and channels, where there are several ranks; `bytes` as for the tuning. Where a

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "device/context.h"
 #include "plan/carrier.h"
+#include "plan/graphs.h"
 #include "plan/host_stream.h"
 #include "plan/monitor.h"
 #include "plan/watch.h"
@@ -15,18 +16,83 @@
 /* What works have sent leaves soon after them. */
 #define THROUGH_USEC 50
 
+/* ---- Launches ---- */
+
+static bool has_stream(const struct tt_plan *plan, const void *stream)
+{
+  bool has = stream == plan->stream;
+  for (int s = 0; s < plan->nothers && !has; s++) has = plan->others[s] == stream;
+  return has;
+}
+
+/* Streams of a group are few, whatever its tasks: NCCL's users give one a kind of work. */
+static ncclResult_t add_stream(struct tt_plan *plan, void *stream)
+{
+  void **others;
+  TT_TRY(TT_POOL_NEW(plan->comm->pool, &others, (size_t)plan->nothers + 1));
+  for (int s = 0; s < plan->nothers; s++) others[s] = plan->others[s];
+  others[plan->nothers++] = stream;
+  tt_pool_give(plan->others);
+  plan->others = others;
+  return ncclSuccess;
+}
+
+static ncclResult_t check_graph(const struct tt_plan *plan, void *stream)
+{
+  const struct ncclComm *comm = plan->comm;
+  uint64_t graph;
+  TT_TRY(comm->device->capturing(comm->context->handle, stream, &graph));
+  if (graph == plan->graph) return ncclSuccess;
+  return TT_FAIL(
+      ncclInvalidUsage,
+      "rank %d: of the streams that a group gives to one communicator, %p is %s and %p is %s: capture all of "
+      "them into one graph, or none",
+      comm->rank, plan->stream, plan->graph != 0 ? "captured" : "not captured", stream,
+      graph == 0         ? "not captured"
+      : plan->graph == 0 ? "captured"
+                         : "captured into another graph");
+}
+
+ncclResult_t tt_stream_find(struct tt_plan *plan, const struct tt_task *tasks)
+{
+  const struct ncclComm *comm = plan->comm;
+  const void *last = plan->stream = tasks->stream;
+  for (const struct tt_task *task = tasks; task != NULL; task = task->next) {
+    if (task->stream == last) continue;
+    last = task->stream;
+    if (!has_stream(plan, last)) TT_TRY(add_stream(plan, task->stream));
+  }
+  if (!(comm->device->features & TT_DEVICE_GRAPHS)) return ncclSuccess;
+  TT_TRY(comm->device->capturing(comm->context->handle, plan->stream, &plan->graph));
+  for (int s = 0; s < plan->nothers; s++) TT_TRY(check_graph(plan, plan->others[s]));
+  return ncclSuccess;
+}
+
+static ncclResult_t launch(struct tt_plan *plan)
+{
+  const struct tt_device *device = plan->comm->device;
+  struct tt_device_context *context = plan->comm->context->handle;
+  struct tt_launch *none = NULL;
+  if (plan->graph != 0) TT_TRY(tt_graphs_note(plan->comm, plan->stream, plan->graph));
+  for (int s = 0; s < plan->nothers; s++) TT_TRY(device->follow(context, plan->stream, plan->others[s]));
+  TT_TRY(device->launch(plan->works, plan->nworks, plan->stream, &none));
+  for (int s = 0; s < plan->nothers; s++) TT_TRY(device->follow(context, plan->others[s], plan->stream));
+  return ncclSuccess;
+}
+
 ncclResult_t tt_stream_launch(struct tt_plan *plan)
 {
   struct ncclComm *comm = plan->comm;
-  struct tt_launch *none = NULL;
   if (plan->nworks == 0) return ncclSuccess;
   TT_TRY(tt_monitor_start(comm));
   TT_TRY(tt_carrier_launch(comm));
   tt_watch_begin(plan, 1);
   /* A graph repeats works as they are now, so what the peers compare in each slot must not count operations. */
   for (int w = 0; w < plan->nworks; w++) plan->works[w]->signature.sequence = 0;
-  return comm->device->launch(plan->works, plan->nworks, plan->stream, &none);
+  return launch(plan);
 }
+
+/* ---- The end ---- */
 
 static ncclResult_t drain(struct ncclComm *comm, int timeout_ms, int *done)
 {
@@ -105,5 +171,5 @@ void tt_stream_end(struct ncclComm *comm)
   if (comm->monitor == NULL) return;
   tt_carrier_end(comm);
   tt_monitor_end(comm);
-  if (drain(comm, 0, &done) != ncclSuccess || !done) stop(comm);
+  if (drain(comm, 0, &done) != ncclSuccess || !done || tt_graphs_live(comm) > 0) stop(comm);
 }

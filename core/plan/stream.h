@@ -12,7 +12,11 @@ static inline bool tt_stream_device(const struct ncclComm *comm)
   return comm->device != NULL && (comm->device->features & TT_DEVICE_STREAMS) != 0;
 }
 
-/* Enqueues all works of the plan on its stream, as one launch. */
+/* Notes the streams of the plan's tasks, and the graph that they are captured into. ncclInvalidUsage for streams of which
+ * some are captured and others are not, or into another graph. */
+ncclResult_t tt_stream_find(struct tt_plan *plan, const struct tt_task *tasks);
+/* Enqueues all works of the plan on its first stream, as one launch. It runs when all that was on the plan's streams
+ * before is done, and what comes after it on any of them waits for it. */
 ncclResult_t tt_stream_launch(struct tt_plan *plan);
 /* Waits until what was launched is done. The communicator's failure if that ended it. */
 ncclResult_t tt_stream_drain(struct ncclComm *comm);
@@ -23,7 +27,7 @@ ncclResult_t tt_stream_drain_host(struct ncclComm *comm);
 void tt_stream_abort(struct ncclComm *comm);
 /* The same of what the communicator has on host streams only; at any moment, from any thread. */
 void tt_stream_abort_host(struct ncclComm *comm);
-/* Stops what runs, if anything does, and looks after nothing any more. */
+/* Stops what runs, if anything does, and what graphs would still repeat; looks after nothing any more. */
 void tt_stream_end(struct ncclComm *comm);
 
 #endif

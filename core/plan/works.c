@@ -233,5 +233,6 @@ void tt_plan_free(struct tt_plan *plan)
       tt_pool_give(plan->works[w]);
   }
   tt_pool_give(plan->works);
+  tt_pool_give(plan->others);
   memset(plan, 0, sizeof *plan);
 }

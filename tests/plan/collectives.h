@@ -45,6 +45,8 @@ int count_descriptors(void);
 uint64_t now_ms(void);
 
 void add_streams(Suite *suite);
+void add_joins(Suite *suite);
+void add_graphs(Suite *suite);
 void add_failures(Suite *suite);
 void add_processes(Suite *suite);
 void add_gate(Suite *suite);

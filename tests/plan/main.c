@@ -10,6 +10,8 @@ int main(void)
   tt_param_reset();
   Suite *suite = suite_create("streams");
   add_streams(suite);
+  add_joins(suite);
+  add_graphs(suite);
   add_failures(suite);
   add_processes(suite);
   add_gate(suite);

@@ -244,28 +244,6 @@ START_TEST(two_streams)
 }
 END_TEST
 
-START_TEST(two_streams_in_a_group)
-{
-  ncclComm_t comm;
-  float data[4] = {1, 2, 3, 4}, out[4] = {0};
-  void *stream = fake_stream_create(0), *other = fake_stream_create(1);
-  open_comms(&comm, 1);
-  ok(ncclGroupStart());
-  ok(ncclAllReduce(data, out, 4, ncclFloat, ncclSum, comm, stream));
-  ck_assert_int_eq(ncclAllReduce(data, out, 4, ncclFloat, ncclSum, comm, NULL), ncclInvalidUsage);
-  ck_assert_msg(strstr(tt_log_thread_error(), "the same stream") != NULL, "%s", tt_log_thread_error());
-  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
-  ck_assert(out[0] == 0);                                            /* nothing of the group runs, */
-  ok(ncclAllReduce(data, out, 4, ncclFloat, ncclSum, comm, stream)); /* and the communicator is as good as before */
-  ck_assert(fake_stream_wait(stream, LONG_MS));
-  ck_assert_mem_eq(out, data, sizeof data);
-  ck_assert_int_eq(ncclAllReduce(data, out, 4, ncclFloat, ncclSum, comm, other), ncclInvalidArgument); /* device 1's */
-  ok(ncclCommAbort(comm));
-  fake_stream_destroy(stream);
-  fake_stream_destroy(other);
-}
-END_TEST
-
 /* The host device's streams are none of this device's, which would follow the pointer. */
 START_TEST(host_streams)
 {
@@ -435,7 +413,6 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, chosen_devices);
   tcase_add_test(tests, returns_when_enqueued);
   tcase_add_test(tests, two_streams);
-  tcase_add_test(tests, two_streams_in_a_group);
   tcase_add_test(tests, host_streams);
   tcase_add_test(tests, graphs);
   tcase_add_loop_test(tests, graph_meets_calls, 0, KINDS);

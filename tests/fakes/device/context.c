@@ -170,8 +170,8 @@ static const struct tt_device fake_device = {
     .count = count,
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
-    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY |
-                TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
+    .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
+                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -187,6 +187,10 @@ static const struct tt_device fake_device = {
     .stop = stop,
     .drain = drain,
     .status = status,
+    .check_stream = fake_stream_check,
+    .follow = fake_stream_follow,
+    .capturing = fake_stream_capturing,
+    .at_graph_end = fake_graph_end,
     .user_alloc = fake_user_alloc_on,
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,

@@ -22,8 +22,15 @@ bool fake_stream_wait(void *stream, int timeout_ms);
 /* A held stream begins nothing. */
 void fake_stream_hold(void *stream, bool hold);
 
-/* Between begin and end launches on the stream are recorded and not run. A graph may be replayed any number of times,
- * on any stream of its device. */
+/* Has `call` called when the stream comes to it. */
+void fake_stream_call(void *stream, void (*call)(void *argument), void *argument);
+
+/* What comes on `stream` waits for what is on `leader` now, of the same device. */
+void fake_stream_join(void *stream, void *leader);
+
+/* Between begin and end what is put on the stream, and on others that follow it, is recorded and not run; `end` takes
+ * the stream that `begin` took. A graph may be replayed any number of times, on any stream of its device, and may be
+ * destroyed while a replay still runs. */
 struct fake_graph;
 void fake_capture_begin(void *stream);
 struct fake_graph *fake_capture_end(void *stream);

@@ -91,6 +91,11 @@ int fake_fabric_open(const unsigned char name[64]);
 
 /* stream.c */
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);
+ncclResult_t fake_stream_check(struct tt_device_context *context, void *stream);
+ncclResult_t fake_stream_follow(struct tt_device_context *context, void *stream, void *leader);
+ncclResult_t fake_stream_capturing(struct tt_device_context *context, void *stream, uint64_t *graph);
+ncclResult_t fake_graph_end(struct tt_device_context *context, void *stream, void (*done)(void *argument),
+                            void *argument);
 int fake_device_of_thread(void);
 /* Ends the default streams of a device that has no context any more. */
 void fake_streams_end(int device);

@@ -1,32 +1,13 @@
-/* Streams: a thread each, which runs launches in their order; recording and repeating them. */
-#include "internal.h"
+/* Streams: a thread each, which runs launches and calls in their order, and streams that wait for each other. */
+#include "stream.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-#define FAKE_API __attribute__((visibility("default")))
-
-struct item {
-  struct item *next;
-  struct fake_launch *launch;
-  uint64_t ticket; /* among the context's */
-};
-
-struct stream {
-  int device;
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  struct item *first, **end;
-  bool busy, hold, quit;
-  struct fake_graph *capture; /* what is recorded now */
-};
-
-struct fake_graph {
-  int nlaunches;
-  struct fake_launch **launches;
-};
-
+pthread_mutex_t fake_all_lock = PTHREAD_MUTEX_INITIALIZER;
+struct stream *fake_all_streams;
+static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t marks_changed = PTHREAD_COND_INITIALIZER;
 static _Thread_local int thread_device;
 static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *defaults[FAKE_DEVICES];
@@ -41,8 +22,42 @@ FAKE_API void fake_set_device(int device)
   thread_device = device;
 }
 
+/* ---- Items ---- */
+
+static void drop_mark(struct mark *mark)
+{
+  pthread_mutex_lock(&marks_lock);
+  bool last = mark != NULL && --mark->refs == 0;
+  pthread_mutex_unlock(&marks_lock);
+  if (last) free(mark);
+}
+
+static void reach_mark(struct mark *mark)
+{
+  pthread_mutex_lock(&marks_lock);
+  mark->reached = true;
+  pthread_cond_broadcast(&marks_changed);
+  pthread_mutex_unlock(&marks_lock);
+}
+
+static void await_mark(const struct mark *mark)
+{
+  pthread_mutex_lock(&marks_lock);
+  while (!mark->reached) pthread_cond_wait(&marks_changed, &marks_lock);
+  pthread_mutex_unlock(&marks_lock);
+}
+
+void fake_item_free(struct item *item)
+{
+  if (item->launch != NULL) fake_launch_drop(item->launch);
+  drop_mark(item->reach);
+  drop_mark(item->await);
+  if (item->graph != NULL) fake_graph_drop(item->graph);
+  free(item);
+}
+
 /* The launches of a context follow each other, since they share its connections. */
-static void run_item(const struct item *item)
+static void run_launch(const struct item *item)
 {
   struct tt_device_context *context = item->launch->context;
   pthread_mutex_lock(&context->lock);
@@ -53,6 +68,14 @@ static void run_item(const struct item *item)
   context->finished++;
   pthread_cond_broadcast(&context->changed);
   pthread_mutex_unlock(&context->lock);
+}
+
+static void run_item(const struct item *item)
+{
+  if (item->await != NULL) await_mark(item->await);
+  if (item->launch != NULL) run_launch(item);
+  if (item->call != NULL) item->call(item->argument);
+  if (item->reach != NULL) reach_mark(item->reach);
 }
 
 static void *run_stream(void *arg)
@@ -71,10 +94,8 @@ static void *run_stream(void *arg)
     if (stream->first == NULL) stream->end = &stream->first;
     stream->busy = true;
     pthread_mutex_unlock(&stream->lock);
-    struct fake_launch *launch = item->launch;
     run_item(item);
-    free(item);
-    fake_launch_drop(launch);
+    fake_item_free(item);
     pthread_mutex_lock(&stream->lock);
     stream->busy = false;
     pthread_cond_broadcast(&stream->changed);
@@ -82,6 +103,8 @@ static void *run_stream(void *arg)
   pthread_mutex_unlock(&stream->lock);
   return NULL;
 }
+
+/* ---- Life ---- */
 
 FAKE_API void *fake_stream_create(int device)
 {
@@ -97,13 +120,27 @@ FAKE_API void *fake_stream_create(int device)
   pthread_condattr_destroy(&attributes);
   if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) abort();
   fake_totals.streams++;
+  pthread_mutex_lock(&fake_all_lock);
+  stream->next = fake_all_streams;
+  fake_all_streams = stream;
+  pthread_mutex_unlock(&fake_all_lock);
   return stream;
+}
+
+static void forget(const struct stream *stream)
+{
+  pthread_mutex_lock(&fake_all_lock);
+  struct stream **place = &fake_all_streams;
+  while (*place != stream) place = &(*place)->next;
+  *place = stream->next;
+  pthread_mutex_unlock(&fake_all_lock);
 }
 
 FAKE_API void fake_stream_destroy(void *handle)
 {
   struct stream *stream = handle;
   if (stream == NULL) return;
+  forget(stream);
   pthread_mutex_lock(&stream->lock);
   stream->quit = true;
   stream->hold = false;
@@ -117,7 +154,7 @@ FAKE_API void fake_stream_destroy(void *handle)
 }
 
 /* Default streams are made when first used. */
-static struct stream *find(void *handle, int device)
+struct stream *fake_stream_find(void *handle, int device)
 {
   if (handle != NULL) return handle;
   pthread_mutex_lock(&defaults_lock);
@@ -161,44 +198,50 @@ FAKE_API bool fake_stream_wait(void *handle, int timeout_ms)
 
 FAKE_API void fake_stream_hold(void *handle, bool hold)
 {
-  struct stream *stream = find(handle, thread_device);
+  struct stream *stream = fake_stream_find(handle, thread_device);
   pthread_mutex_lock(&stream->lock);
   stream->hold = hold;
   pthread_cond_broadcast(&stream->changed);
   pthread_mutex_unlock(&stream->lock);
 }
 
-/* Takes over a reference to the launch. Called with the stream's lock held: a context's launches have the order in
- * which they are issued on every stream, so that streams do not wait for each other in a circle. */
-static ncclResult_t append(struct stream *stream, struct fake_launch *launch)
+/* ---- What is put on streams ---- */
+
+/* Takes the item. Called with the stream's lock held: a context's launches have the order in which they are issued on
+ * every stream, so that streams do not wait for each other in a circle. */
+void fake_stream_append(struct stream *stream, struct item *item)
 {
-  struct tt_device_context *context = launch->context;
-  struct item *item;
-  ncclResult_t result = TT_CALLOC(&item, 1);
-  if (result != ncclSuccess) {
-    fake_launch_drop(launch);
-    return result;
+  if (item->launch != NULL) {
+    struct tt_device_context *context = item->launch->context;
+    pthread_mutex_lock(&context->lock);
+    item->ticket = context->issued++;
+    pthread_mutex_unlock(&context->lock);
   }
-  item->launch = launch;
-  pthread_mutex_lock(&context->lock);
-  item->ticket = context->issued++;
-  pthread_mutex_unlock(&context->lock);
   *stream->end = item;
   stream->end = &item->next;
   pthread_cond_broadcast(&stream->changed);
-  return ncclSuccess;
 }
 
-static ncclResult_t record(struct fake_graph *graph, struct fake_launch *launch)
+/* To be run, or recorded. */
+static void put(struct stream *stream, struct item *item)
 {
-  void *more = realloc(graph->launches, (size_t)(graph->nlaunches + 1) * sizeof *graph->launches);
-  if (more == NULL) {
-    fake_launch_drop(launch);
-    return TT_FAIL(ncclSystemError, "no memory to record a launch");
+  pthread_mutex_lock(&stream->lock);
+  if (stream->capture == NULL) {
+    fake_stream_append(stream, item);
+  } else {
+    pthread_mutex_lock(&fake_graphs_lock);
+    *stream->capture->end = item;
+    stream->capture->end = &item->next;
+    pthread_mutex_unlock(&fake_graphs_lock);
   }
-  graph->launches = more;
-  graph->launches[graph->nlaunches++] = launch;
-  return ncclSuccess;
+  pthread_mutex_unlock(&stream->lock);
+}
+
+struct item *fake_item_new(void)
+{
+  struct item *item = calloc(1, sizeof *item);
+  if (item == NULL) abort();
+  return item;
 }
 
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *handle, struct tt_launch **out)
@@ -207,50 +250,63 @@ ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *hand
   *out = NULL;
   if (nworks == 0) return ncclSuccess;
   TT_TRY(fake_launch_copy(works, nworks, &launch));
-  struct stream *stream = find(handle, launch->context->device);
-  if (stream->device != launch->context->device) {
-    int device = launch->context->device;
-    fake_launch_drop(launch);
-    return TT_FAIL(ncclInvalidArgument, "the stream is of device %d, the communicator of device %d", stream->device,
-                   device);
+  struct item *item = fake_item_new();
+  item->launch = launch;
+  put(fake_stream_find(handle, launch->context->device), item);
+  return ncclSuccess;
+}
+
+FAKE_API void fake_stream_call(void *handle, void (*call)(void *argument), void *argument)
+{
+  struct item *item = fake_item_new();
+  item->call = call;
+  item->argument = argument;
+  put(fake_stream_find(handle, thread_device), item);
+}
+
+ncclResult_t fake_stream_check(struct tt_device_context *context, void *handle)
+{
+  int device = -1;
+  if (handle == NULL) return ncclSuccess;
+  pthread_mutex_lock(&fake_all_lock);
+  for (const struct stream *stream = fake_all_streams; stream != NULL; stream = stream->next)
+    if (stream == handle) device = stream->device;
+  pthread_mutex_unlock(&fake_all_lock);
+  if (device == context->device) return ncclSuccess;
+  if (device < 0) return TT_FAIL(ncclInvalidArgument, "it is no stream of a device, or was destroyed");
+  return TT_FAIL(ncclInvalidArgument, "it is of device %d, the communicator of device %d", device, context->device);
+}
+
+/* A stream that follows a captured one is captured with it. What both record has one order, so that a mark is needed
+ * only outside of captures. */
+static void follow(struct stream *stream, struct stream *leader)
+{
+  struct fake_graph *graph;
+  pthread_mutex_lock(&leader->lock);
+  graph = leader->capture;
+  pthread_mutex_unlock(&leader->lock);
+  if (graph != NULL) {
+    pthread_mutex_lock(&stream->lock);
+    stream->capture = graph;
+    pthread_mutex_unlock(&stream->lock);
+    return;
   }
-  pthread_mutex_lock(&stream->lock);
-  ncclResult_t result = stream->capture != NULL ? record(stream->capture, launch) : append(stream, launch);
-  pthread_mutex_unlock(&stream->lock);
-  return result;
+  struct item *reach = fake_item_new(), *await = fake_item_new();
+  struct mark *mark = calloc(1, sizeof *mark);
+  if (mark == NULL) abort();
+  mark->refs = 2;
+  reach->reach = await->await = mark;
+  put(leader, reach);
+  put(stream, await);
 }
 
-FAKE_API void fake_capture_begin(void *handle)
+ncclResult_t fake_stream_follow(struct tt_device_context *context, void *stream, void *leader)
 {
-  struct stream *stream = find(handle, thread_device);
-  pthread_mutex_lock(&stream->lock);
-  stream->capture = calloc(1, sizeof *stream->capture);
-  if (stream->capture == NULL) abort();
-  pthread_mutex_unlock(&stream->lock);
+  follow(fake_stream_find(stream, context->device), fake_stream_find(leader, context->device));
+  return ncclSuccess;
 }
 
-FAKE_API struct fake_graph *fake_capture_end(void *handle)
+FAKE_API void fake_stream_join(void *stream, void *leader)
 {
-  struct stream *stream = find(handle, thread_device);
-  pthread_mutex_lock(&stream->lock);
-  struct fake_graph *graph = stream->capture;
-  stream->capture = NULL;
-  pthread_mutex_unlock(&stream->lock);
-  return graph;
-}
-
-FAKE_API void fake_graph_replay(struct fake_graph *graph, void *handle)
-{
-  struct stream *stream = find(handle, thread_device);
-  pthread_mutex_lock(&stream->lock);
-  for (int l = 0; l < graph->nlaunches; l++)
-    if (append(stream, fake_launch_hold(graph->launches[l])) != ncclSuccess) abort();
-  pthread_mutex_unlock(&stream->lock);
-}
-
-FAKE_API void fake_graph_destroy(struct fake_graph *graph)
-{
-  for (int l = 0; l < graph->nlaunches; l++) fake_launch_drop(graph->launches[l]);
-  free(graph->launches);
-  free(graph);
+  follow(fake_stream_find(stream, thread_device), fake_stream_find(leader, thread_device));
 }

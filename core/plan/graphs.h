@@ -1,0 +1,16 @@
+/* Graphs that hold a communicator's works. Their replays need its memory, and no call announces them: so it is known
+ * which graphs there are, and the memory outlives them (api/parked.h). */
+#ifndef TT_PLAN_GRAPHS_H
+#define TT_PLAN_GRAPHS_H
+
+#include "plan/comm.h"
+
+/* Notes that works are about to be launched on a stream that is captured into graph number `graph`. One thread at a
+ * time. */
+ncclResult_t tt_graphs_note(struct ncclComm *comm, void *stream, uint64_t graph);
+/* How many of them exist. */
+int tt_graphs_live(const struct ncclComm *comm);
+/* Forgets them: before the communicator is freed. */
+void tt_graphs_close(struct ncclComm *comm);
+
+#endif
