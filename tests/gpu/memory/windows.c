@@ -170,23 +170,23 @@ static const char *multiply(struct rank *rank, ncclDataType_t type, ncclRedOp_t 
   return memcmp(&seen, &expected, bytes) == 0 ? NULL : "the result is wrong";
 }
 
+/* All types, whatever comes of one, since the other ranks go on. */
 static const char *factors(struct rank *rank)
 {
   static char text[MOST][96];
+  char *first = text[rank->number];
   for (int type = 0; type < ncclNumTypes; type++) {
     ncclRedOp_t op;
-    const char *problem = NULL;
     if (ncclRedOpCreatePreMulSum(&op, rank->buffer, (ncclDataType_t)type, ncclScalarDevice, rank->comm) != ncclSuccess)
-      problem = "ncclRedOpCreatePreMulSum";
-    for (int factor = 1; factor <= 4 && problem == NULL; factor *= 2) /* sums that each type has, of 8 ranks */
-      problem = multiply(rank, (ncclDataType_t)type, op, factor);
-    if (problem != NULL) {
-      snprintf(text[rank->number], sizeof(text[0]), "type %d: %s", type, problem);
-      return text[rank->number];
+      return "ncclRedOpCreatePreMulSum";
+    for (int factor = 1; factor <= 4; factor *= 2) { /* sums that each type has, of 8 ranks */
+      const char *problem = multiply(rank, (ncclDataType_t)type, op, factor);
+      if (problem != NULL && first[0] == '\0')
+        snprintf(first, sizeof(text[0]), "type %d, factor %d: %s", type, factor, problem);
     }
     ncclRedOpDestroy(op, rank->comm);
   }
-  return NULL;
+  return first[0] != '\0' ? first : NULL;
 }
 
 /* The window's memory is freed while it is open. */
