@@ -31,7 +31,8 @@ struct tt_user_place {
 
 /* Whether [ptr, ptr + bytes) lies in a window, and at which address this rank's device sees the same offset of each
  * rank: at[r], `nranks` of them; NULL for ranks of other hosts, and this rank's own address for itself. They are valid
- * until the window is closed here, or as long as it is held. `buffers` may be NULL.
+ * until the window is closed here, or as long as it is held. `buffers` may be NULL. Ask for what other ranks read or
+ * write: what they do not, as the input of an all-gather in place, need not lie at one offset on all ranks.
  *
  * ncclInvalidUsage if the window's memory was freed while it was open: other ranks would go on to use the window, so
  * this one cannot go another way. Otherwise ncclSuccess. Cheap: for each call of a user's. */
