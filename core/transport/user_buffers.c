@@ -112,12 +112,22 @@ ncclResult_t tt_user_insert(struct tt_user_buffers *buffers, struct tt_user_wind
 
 /* ---- Use ---- */
 
+/* That there is none is for the caller to say. */
+ncclResult_t tt_user_look(const struct tt_user_buffers *buffers, const void *ptr, struct tt_device_buffer *buffer)
+{
+  *buffer = (struct tt_device_buffer){.size = sizeof(*buffer)};
+  tt_log_hush(true);
+  ncclResult_t result = buffers->env->device->find_buffer(buffers->context->handle, ptr, buffer);
+  tt_log_hush(false);
+  return result;
+}
+
 static ncclResult_t check_alive(const struct tt_user_buffers *buffers, const struct tt_user_window *window,
                                 const void *ptr)
 {
   const struct tt_transport_env *env = buffers->env;
-  struct tt_device_buffer buffer = {.size = sizeof(buffer)};
-  ncclResult_t result = env->device->find_buffer(buffers->context->handle, ptr, &buffer);
+  struct tt_device_buffer buffer;
+  ncclResult_t result = tt_user_look(buffers, ptr, &buffer);
   if (result == ncclSuccess && buffer.id == window->id) return ncclSuccess;
   return TT_FAIL(ncclInvalidUsage,
                  "rank %d: %p lies in window %u (%p, %zu bytes), whose memory was freed%s; call "

@@ -54,6 +54,8 @@ struct tt_user_buffers {
 /* user_buffers.c. The open window of exactly this range, and any that has a part of it; NULL: none. */
 struct tt_user_window *tt_user_same(struct tt_user_buffers *buffers, const void *ptr, size_t bytes);
 struct tt_user_window *tt_user_overlapping(struct tt_user_buffers *buffers, const void *ptr, size_t bytes);
+/* What the device knows of a pointer; where that is nothing, without a warning. */
+ncclResult_t tt_user_look(const struct tt_user_buffers *buffers, const void *ptr, struct tt_device_buffer *buffer);
 /* Takes the window in, which is open once. */
 ncclResult_t tt_user_insert(struct tt_user_buffers *buffers, struct tt_user_window *window);
 /* Unmaps what was closed and is not held any more. */

@@ -108,15 +108,14 @@ static void describe_exports(const struct opening *o, const struct tt_device_buf
 
 static void describe(const struct opening *o)
 {
-  const struct tt_device *device = o->env->device;
-  struct tt_device_buffer buffer = {.size = sizeof(buffer)};
+  struct tt_device_buffer buffer;
   struct offer *mine = o->mine;
   size_t bytes = mine->bytes;
   if (!tt_user_memory_known(o->env)) {
     refuse(mine, "this library of the device knows nothing of users' memory");
     return;
   }
-  if (device->find_buffer(o->buffers->context->handle, o->ptr, &buffer) != ncclSuccess) {
+  if (tt_user_look(o->buffers, o->ptr, &buffer) != ncclSuccess) {
     refuse(mine, tt_log_thread_error());
     return;
   }
