@@ -147,7 +147,7 @@ static ncclResult_t agree_on_multicast(struct ncclComm *comm)
 {
   int32_t *machine;
   TT_TRY(TT_CALLOC(&machine, (size_t)comm->nranks));
-  for (int r = 0; r < comm->nranks; r++) machine[r] = comm->env->peers[r].node;
+  for (int r = 0; r < comm->nranks; r++) machine[r] = comm->env->peers[r].machine;
   ncclResult_t result = tt_multicast_agree(comm, machine);
   free(machine);
   return result;

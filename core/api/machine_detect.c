@@ -110,15 +110,26 @@ static ncclResult_t detect(struct ncclComm *comm, struct tt_xml **xml, struct tt
   return result;
 }
 
-/* The ranks of this rank's host, ascending; *me is its own place among them. */
-static ncclResult_t local_ranks(const struct ncclComm *comm, int **out, int *count, int *me)
+static int host_of(const struct tt_peer_info *peer)
+{
+  return peer->node;
+}
+
+static int machine_of(const struct tt_peer_info *peer)
+{
+  return peer->machine;
+}
+
+/* The ranks that share this rank's host, or machine, ascending; *me is its own place among them. */
+static ncclResult_t ranks_of(const struct ncclComm *comm, int (*of)(const struct tt_peer_info *), int **out, int *count,
+                             int *me)
 {
   const struct tt_peer_info *peers = comm->env->peers;
   int *ranks;
   *count = 0;
   TT_TRY(TT_CALLOC(&ranks, (size_t)comm->nranks));
   for (int r = 0; r < comm->nranks; r++) {
-    if (peers[r].node != peers[comm->rank].node) continue;
+    if (of(&peers[r]) != of(&peers[comm->rank])) continue;
     if (r == comm->rank) *me = *count;
     ranks[(*count)++] = r;
   }
@@ -180,6 +191,15 @@ static void dump(const struct ncclComm *comm, const struct tt_xml *machine)
   if (path != NULL && comm->rank == tt_param_int(TT_PARAM_NCCL_TOPO_DUMP_FILE_RANK)) tt_topology_dump(machine, path);
 }
 
+/* Devices of a net plugin are numbered by each host. */
+static bool several_hosts(const struct ncclComm *comm, const int *ranks, int count)
+{
+  const struct tt_peer_info *peers = comm->env->peers;
+  for (int i = 1; i < count; i++)
+    if (peers[ranks[i]].node != peers[ranks[0]].node) return true;
+  return false;
+}
+
 ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **out)
 {
   ncclResult_t result;
@@ -193,7 +213,7 @@ ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **out)
   *out = NULL;
   TT_TRY_GOTO(detect(comm, &mine, &fused, &nfused), result, out);
   TT_TRY_GOTO(tell(mine, fused, nfused, &telling, &bytes), result, out);
-  TT_TRY_GOTO(local_ranks(comm, &ranks, &heard.nlocal, &heard.me), result, out);
+  TT_TRY_GOTO(ranks_of(comm, machine_of, &ranks, &heard.nlocal, &heard.me), result, out);
   heard.ranks = ranks;
   TT_TRY_GOTO(make_heard(&heard), result, out);
   TT_TRY_GOTO(TT_CALLOC(&offsets, (size_t)heard.nlocal + 1), result, out);
@@ -202,6 +222,10 @@ ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **out)
               result, out);
   TT_TRY_GOTO(fuse(&heard, told, offsets, out), result, out);
   dump(comm, *out);
+  if (several_hosts(comm, ranks, heard.nlocal)) {
+    TT_INFO(TT_GRAPH | TT_NET, "network devices are used one by one: the machine has several hosts");
+    goto out;
+  }
   result = tt_machine_apply_fused((const struct tt_machine_fused *const *)heard.fused, heard.nfused, heard.nlocal,
                                   heard.me, out);
 out:
@@ -222,7 +246,7 @@ ncclResult_t tt_machine_ask_peers(const struct ncclComm *comm, struct tt_machine
   const char **others = NULL;
   *out = (struct tt_machine_peers){0};
   if (comm->context == NULL || !(comm->device->features & TT_DEVICE_DESCRIBED)) return ncclSuccess;
-  TT_TRY_GOTO(local_ranks(comm, &out->ranks, &out->count, &out->me), result, out);
+  TT_TRY_GOTO(ranks_of(comm, host_of, &out->ranks, &out->count, &out->me), result, out);
   TT_TRY_GOTO(TT_CALLOC(&others, (size_t)out->count), result, out);
   TT_TRY_GOTO(TT_CALLOC(&out->status, (size_t)out->count * (size_t)out->count), result, out);
   for (int i = 0; i < out->count; i++) others[i] = peers[out->ranks[i]].pci;

@@ -83,6 +83,15 @@ static int device_of(const struct tt_machine *machine, int net)
   return machine->ndevices > 0 ? device % machine->ndevices : device;
 }
 
+/* A machine of several hosts has NICs, and GPUs whose ranks send, that this rank cannot use. */
+static bool is_here(const struct tt_machine *machine, const struct way *way)
+{
+  const struct tt_topology *t = machine->topology;
+  const int host = t->nodes[tt_topology_node(t, TT_NODE_GPU, machine->gpu)].host;
+  return t->nodes[tt_topology_node(t, TT_NODE_NET, way->net)].host == host &&
+         t->nodes[tt_topology_node(t, TT_NODE_GPU, way->gpu)].host == host;
+}
+
 bool tt_machine_route(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route)
 {
   const struct tt_machine *machine = routes;
@@ -94,7 +103,9 @@ bool tt_machine_route(const void *routes, int peer, int channel, int index, bool
     way = way_to(machine, net_of_ring(machine, channel));
     if (way.net < 0) way = way_to(machine, tt_topology_net_of_gpu(t, machine->gpu, channel));
   }
-  if (way.net < 0) return false;
+  if (way.net >= 0 && !is_here(machine, &way))
+    way = (struct way){tt_topology_net_of_gpu(t, machine->gpu, channel), machine->gpu};
+  if (way.net < 0 || !is_here(machine, &way)) return false;
   route->device = device_of(machine, way.net);
   route->rank = send ? t->nodes[tt_topology_node(t, TT_NODE_GPU, way.gpu)].gpu.rank : machine->rank;
   return true;

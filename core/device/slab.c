@@ -16,7 +16,7 @@ struct tt_slab {
   unsigned references; /* under `lock` */
   struct tt_device_memory memory;
   size_t used;
-  struct tt_device_export exports[2]; /* to another process, local; of kind NONE: not made. Under `exporting` */
+  struct tt_device_export exports[3]; /* by TT_EXPORT_NEAR, HERE, FAR; of kind NONE: not made. Under `exporting` */
   pthread_mutex_t exporting;
 };
 
@@ -90,7 +90,7 @@ static ncclResult_t make_slab(struct tt_slabs *slabs, size_t bytes, uint32_t num
   memcpy(slab->name, slabs->name, sizeof(slab->name));
   slab->number = number;
   slab->references = 1;
-  slab->exports[0].fd = slab->exports[1].fd = -1;
+  for (size_t i = 0; i < TT_COUNT(slab->exports); i++) slab->exports[i].fd = -1;
   pthread_mutex_init(&slab->exporting, NULL);
   pthread_mutex_lock(&lock);
   slab->next = all;
@@ -136,18 +136,24 @@ uint32_t tt_slab_number(const struct tt_slab *slab)
   return slab->number;
 }
 
-ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_export *out)
+static bool is_kind_for(uint32_t kind, int whom)
 {
+  if (whom == TT_EXPORT_FAR) return kind == TT_EXPORT_FABRIC;
+  return whom == TT_EXPORT_HERE ? kind == TT_EXPORT_LOCAL : kind == TT_EXPORT_FD || kind == TT_EXPORT_HANDLE;
+}
+
+ncclResult_t tt_slab_export(struct tt_slab *slab, int whom, struct tt_device_export *out)
+{
+  static const char *const names[] = {"another process", "the same process", "another host"};
   const struct tt_device *device = slab->context->device;
-  struct tt_device_export *kept = &slab->exports[local];
+  struct tt_device_export *kept = &slab->exports[whom];
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&slab->exporting);
   if (kept->kind == TT_EXPORT_NONE) {
-    result = device->export_memory(slab->context->handle, &slab->memory, local, kept);
-    if (result == ncclSuccess &&
-        (local ? kept->kind != TT_EXPORT_LOCAL : kept->kind != TT_EXPORT_FD && kept->kind != TT_EXPORT_HANDLE))
-      result = TT_FAIL(ncclInternalError, "device %s exports memory to %s process as kind %u, which is none for that",
-                       device->name, local ? "the same" : "another", kept->kind);
+    result = device->export_memory(slab->context->handle, &slab->memory, whom, kept);
+    if (result == ncclSuccess && !is_kind_for(kept->kind, whom))
+      result = TT_FAIL(ncclInternalError, "device %s exports memory to %s as kind %u, which is none for that",
+                       device->name, names[whom], kept->kind);
     if (result != ncclSuccess) *kept = (struct tt_device_export){.fd = -1};
   }
   *out = *kept;
@@ -194,7 +200,7 @@ int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes
   if (number == TT_SLAB_OFFERED) return offered(slabs, bytes);
   if (number <= UINT32_MAX && (number & TT_SLAB_LENT)) {
     slab = lend(slabs, (uint32_t)number);
-    if (slab && tt_slab_export(slab, false, &shown) != ncclSuccess) return -1;
+    if (slab && tt_slab_export(slab, TT_EXPORT_NEAR, &shown) != ncclSuccess) return -1;
   } else {
     pthread_mutex_lock(&slabs->mutex);
     if (number >= 1 && number <= slabs->count) slab = slabs->slabs[number - 1];
@@ -244,7 +250,7 @@ void tt_slab_release(struct tt_slab *slab)
   }
   pthread_mutex_unlock(&lock);
   if (!last) return;
-  for (int i = 0; i < 2; i++)
+  for (size_t i = 0; i < TT_COUNT(slab->exports); i++)
     if (slab->exports[i].fd >= 0) close(slab->exports[i].fd);
   slab->context->device->release(slab->context->handle, &slab->memory);
   tt_context_release(slab->context);

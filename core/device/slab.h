@@ -44,9 +44,9 @@ void tt_slabs_destroy(struct tt_slabs *slabs);
 ncclResult_t tt_slabs_alloc(struct tt_slabs *slabs, size_t bytes, struct tt_slab_piece *piece);
 
 uint32_t tt_slab_number(const struct tt_slab *slab);
-/* How the slab goes to a rank of this process (`local`) or another: made once, then the same. The descriptor stays the
+/* How the slab goes to a rank (`whom`: TT_EXPORT_NEAR, HERE or FAR): made once, then the same. The descriptor stays the
  * slab's. */
-ncclResult_t tt_slab_export(struct tt_slab *slab, bool local, struct tt_device_export *out);
+ncclResult_t tt_slab_export(struct tt_slab *slab, int whom, struct tt_device_export *out);
 /* A copy of the descriptor by which slab `number` was exported to other processes; -1 if it was not. The caller closes
  * it. A slab with TT_SLAB_LENT is made, and exported, when it is first asked for; for others no function of the device
  * is called. */
@@ -54,7 +54,7 @@ int tt_slabs_descriptor(struct tt_slabs *slabs, uint64_t number, uint64_t *bytes
 
 /* Hands out a copy of one more descriptor, by the number TT_SLAB_OFFERED, while `fd` stays open: until the next call.
  * -1: none any more. */
-#define TT_SLAB_OFFERED (UINT64_C(1) << 32)
+#define TT_SLAB_OFFERED (UINT64_C(1) << 63)
 void tt_slabs_offer(struct tt_slabs *slabs, int fd, uint64_t bytes);
 
 /* One more reference to a slab of a rank of this process; NULL if there is none such. One with TT_SLAB_LENT is made

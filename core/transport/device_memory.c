@@ -4,7 +4,8 @@
  * it. Data that carries its own news (LL, LL128) is always written. A connection serves one protocol.
  *
  * Handshake: version, role, protocol, whether the receiver reads, how this end's slab is exported, its number and
- * bytes, where in it this end's piece begins, the bytes of a slot; for exports of kind HANDLE the handle. */
+ * bytes, where in it this end's piece begins, the bytes of a slot; for exports of kinds HANDLE and FABRIC the handle.
+ */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -37,7 +38,7 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
     snprintf(reason, size, "a rank does not connect to itself");
   else if (tt_param_int(TT_PARAM_NCCL_P2P_DISABLE))
     snprintf(reason, size, "NCCL_P2P_DISABLE is set");
-  else if (a->node != b->node)
+  else if (a->node != b->node && a->machine != b->machine)
     snprintf(reason, size, "rank %d is on %s, rank %d on %s%s", from, a->host, to, b->host,
              strcmp(a->host, b->host) == 0 ? ", which do not prove to be one (containers?)" : "");
   else if (!tt_reach_both_ways(env->reach, env->peers, from, to))
@@ -51,6 +52,17 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
 static bool same_process(const struct tt_transport_env *env, const struct tt_connector *connector)
 {
   return env->peers[connector->peer].process == env->peers[env->rank].process;
+}
+
+static int export_for(const struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  if (same_process(env, connector)) return TT_EXPORT_HERE;
+  return env->peers[connector->peer].node == env->peers[env->rank].node ? TT_EXPORT_NEAR : TT_EXPORT_FAR;
+}
+
+static bool is_handle(uint32_t kind)
+{
+  return kind == TT_EXPORT_HANDLE || kind == TT_EXPORT_FABRIC;
 }
 
 static bool has_slots(const struct tt_connector *connector, const struct device_resources *resources)
@@ -102,7 +114,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
                    resources->protocol);
   TT_TRY(make_piece(env, connector, resources));
   struct tt_device_export shown;
-  TT_TRY(tt_slab_export(resources->mine.slab, same_process(env, connector), &shown));
+  TT_TRY(tt_slab_export(resources->mine.slab, export_for(env, connector), &shown));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, DEVICE_VERSION, 2);
   tt_wire_put_int(&w, connector->send, 1);
@@ -113,7 +125,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   tt_wire_put_int(&w, shown.bytes, 8);
   tt_wire_put_int(&w, resources->mine.offset, 8);
   tt_wire_put_int(&w, resources->buffers.slot_bytes[resources->protocol], 8);
-  if (shown.kind == TT_EXPORT_HANDLE) tt_wire_put(&w, shown.handle, sizeof(shown.handle));
+  if (is_handle(shown.kind)) tt_wire_put(&w, shown.handle, sizeof(shown.handle));
   mine->bytes = (uint16_t)w.at;
   return ncclSuccess;
 }
@@ -144,10 +156,12 @@ static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_co
   shown->bytes = tt_wire_get_int(&r, 8);
   theirs->offset = tt_wire_get_int(&r, 8);
   theirs->slot_bytes = tt_wire_get_int(&r, 8);
-  const unsigned char *handle = shown->kind == TT_EXPORT_HANDLE ? tt_wire_get(&r, sizeof(shown->handle)) : NULL;
+  const unsigned char *handle = is_handle(shown->kind) ? tt_wire_get(&r, sizeof(shown->handle)) : NULL;
   if (handle) memcpy(shown->handle, handle, sizeof(shown->handle));
   /* A rank of this process must not be asked by a socket that nobody serves, nor another one by its pointers. */
-  bool right_kind = (shown->kind == TT_EXPORT_LOCAL) == same_process(env, connector);
+  int whom = export_for(env, connector);
+  bool right_kind = (shown->kind == TT_EXPORT_LOCAL) == (whom == TT_EXPORT_HERE) &&
+                    (shown->kind == TT_EXPORT_FABRIC) == (whom == TT_EXPORT_FAR);
   if (theirs->source.number & TT_SLAB_LENT) right_kind = false; /* indirect.c's */
   if (r.bad || r.at != r.size || theirs->sends == connector->send || !right_kind)
     return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for device memory", connector->peer,
@@ -221,6 +235,7 @@ static void label(const struct tt_transport_env *env, const struct tt_connector 
   const struct device_resources *resources = connector->resources;
   const char *kind = same_process(env, connector)                 ? "direct pointer"
                      : resources->theirs_kind == TT_EXPORT_HANDLE ? "IPC"
+                     : resources->theirs_kind == TT_EXPORT_FABRIC ? "MNNVL"
                                                                   : "CUMEM";
   snprintf(text, size, "P2P/%s%s/%s", kind, resources->reads ? "/read" : "",
            protocols[tt_connect_index_protocol(connector->index)]);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/param.h"
 #include "bootstrap/bootstrap.h"
+#include "transport/fabric.h"
 #include "transport/imports.h"
 #include "transport/lent.h"
 #include "transport/memory.h"
@@ -122,6 +123,8 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   TT_TRY_GOTO(exchange(config, bootstrap, peers), result, out);
   TT_TRY_GOTO(tt_peer_memory_start(env->memory, peers), result, out);
   TT_TRY_GOTO(tt_node_prove(env->memory, bootstrap, config->rank, config->nranks, peers), result, out);
+  TT_TRY_GOTO(tt_fabric_agree(env->context, config->device_index, bootstrap, config->rank, config->nranks, peers),
+              result, out);
   number_devices(peers, config->nranks);
   if (env->net) TT_TRY_GOTO(tt_net_links_open(env), result, out);
   if (tt_transport_device_memory(env))

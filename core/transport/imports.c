@@ -69,12 +69,13 @@ static ncclResult_t reach(struct tt_imports *imports, const struct tt_import_sou
   switch (source->shown.kind) {
   case TT_EXPORT_LOCAL:
     import->slab = tt_slab_find(info->uds, source->number);
-    if (import->slab) return tt_slab_export(import->slab, true, from);
+    if (import->slab) return tt_slab_export(import->slab, TT_EXPORT_HERE, from);
     break;
   case TT_EXPORT_FD:
     from->kind = TT_EXPORT_FD;
     return tt_peer_memory_fetch(imports->memory, source->rank, source->number, &from->fd, &from->bytes);
   case TT_EXPORT_HANDLE:
+  case TT_EXPORT_FABRIC:
     *from = source->shown;
     from->fd = -1;
     return ncclSuccess;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "base/timer.h"
+#include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/state.h"
 
@@ -92,6 +93,7 @@ static ncclResult_t open_entered(struct tt_device_context *context)
   struct tt_cuda_context_state *state = context->state;
   int least, greatest;
   TT_TRY(tt_cuda_memory_choose(context->device, &state->vmm));
+  state->fabric = state->vmm && tt_cuda_in_fabric(context->device);
   TT_CUDA_TRY(cudaDeviceGetAttribute(&context->processors, cudaDevAttrMultiProcessorCount, context->device),
               "asking for the number of multiprocessors");
   TT_TRY(tt_cuda_host_block_take(&state->block));

@@ -169,3 +169,11 @@ ncclResult_t tt_cuda_describe(int index, struct tt_device_description *out)
   memcpy(out, &d, TT_MIN(size, sizeof(d)));
   return ncclSuccess;
 }
+
+bool tt_cuda_in_fabric(int index)
+{
+  static const unsigned char none[sizeof(((struct tt_device_description *)0)->fabric_cluster)];
+  struct tt_device_description d = {.size = sizeof(d)};
+  return tt_cuda_describe(index, &d) == ncclSuccess && d.fabric_state == TT_FABRIC_COMPLETED && d.fabric_status == 0 &&
+         memcmp(d.fabric_cluster, none, sizeof(none)) != 0;
+}

@@ -12,6 +12,8 @@
 #endif
 
 ncclResult_t tt_cuda_describe(int index, struct tt_device_description *out);
+/* Whether a device has joined a fabric that spans hosts. */
+bool tt_cuda_in_fabric(int index);
 ncclResult_t tt_cuda_peer_status(const char *from, const char *to, struct tt_device_peer *out);
 
 /* describe_links.c. Fills in the neighbours, and warns of links that do not work, between tt_nvml_enter and

@@ -63,8 +63,9 @@ static CUmemLocation location(const struct tt_device_context *context)
 
 static CUmemAllocationProp properties(const struct tt_device_context *context)
 {
+  const int near = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, far = near | CU_MEM_HANDLE_TYPE_FABRIC;
   return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                               .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                               .requestedHandleTypes = (CUmemAllocationHandleType)(context->state->fabric ? far : near),
                                .location = location(context)};
 }
 
@@ -120,6 +121,17 @@ static ncclResult_t granularity_of(const CUmemAllocationProp *properties, size_t
       "asking for the granularity of memory");
 }
 
+/* A process that has no right to the fabric (no IMEX channel) does without; the core finds out, and says so. */
+static CUresult create(struct tt_device_context *context, struct resource *resource)
+{
+  CUmemAllocationProp wanted = properties(context);
+  CUresult result = tt_cuda_driver()->cuMemCreate(&resource->handle, resource->bytes, &wanted, 0);
+  if (!context->state->fabric || (result != CUDA_ERROR_NOT_PERMITTED && result != CUDA_ERROR_NOT_SUPPORTED))
+    return result;
+  context->state->fabric = false;
+  return create(context, resource);
+}
+
 static ncclResult_t alloc_mapped(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
 {
   struct resource *resource = memory->resource;
@@ -129,7 +141,7 @@ static ncclResult_t alloc_mapped(struct tt_device_context *context, size_t bytes
   TT_TRY(granularity_of(&wanted, &granularity));
   resource->bytes = (bytes + granularity - 1) / granularity * granularity;
   snprintf(doing, sizeof(doing), "allocating %zu bytes on GPU %d", resource->bytes, context->device);
-  TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemCreate(&resource->handle, resource->bytes, &wanted, 0), doing));
+  TT_TRY(tt_cuda_driver_check(create(context, resource), doing));
   ncclResult_t result = map(context, granularity, memory);
   if (result != ncclSuccess) unmap(memory);
   return result;
@@ -254,6 +266,22 @@ ncclResult_t tt_cuda_export_ipc(void *ptr, struct tt_device_export *out)
   return ncclSuccess;
 }
 
+static ncclResult_t export_far(const struct tt_device_context *context, const struct resource *resource,
+                               struct tt_device_export *out)
+{
+  _Static_assert(sizeof(CUmemFabricHandle) <= sizeof(out->handle), "the handle fits");
+  if (resource->kind != MAPPED || !context->state->fabric)
+    return TT_FAIL(
+        ncclSystemError,
+        "rank %d: memory of GPU %d cannot be exported to other hosts: it was allocated without fabric handles",
+        context->rank, context->device);
+  TT_TRY(tt_cuda_driver_check(
+      tt_cuda_driver()->cuMemExportToShareableHandle(out->handle, resource->handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+      "making a fabric handle for memory of a GPU"));
+  out->kind = TT_EXPORT_FABRIC;
+  return ncclSuccess;
+}
+
 void tt_cuda_export_local(const struct tt_cuda_local *mine, struct tt_device_export *out)
 {
   out->kind = TT_EXPORT_LOCAL;
@@ -268,14 +296,15 @@ ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_d
   *out = (struct tt_device_export){.kind = TT_EXPORT_NONE, .fd = -1, .bytes = memory->bytes};
   if (resource == NULL || resource->kind == OPENED || resource->kind == BORROWED)
     return TT_FAIL(ncclInternalError, "rank %d: only memory that was allocated can be exported", context->rank);
-  if (local) {
+  if (local == TT_EXPORT_HERE) {
     struct tt_cuda_local mine = {.ptr = memory->ptr, .device = context->device, .mapped = resource->kind == MAPPED};
     tt_cuda_export_local(&mine, out);
     return ncclSuccess;
   }
   TT_TRY(tt_cuda_enter(context, &enter));
-  ncclResult_t result =
-      resource->kind == MAPPED ? tt_cuda_export_fd(resource->handle, out) : tt_cuda_export_ipc(memory->ptr, out);
+  ncclResult_t result = local == TT_EXPORT_FAR     ? export_far(context, resource, out)
+                        : resource->kind == MAPPED ? tt_cuda_export_fd(resource->handle, out)
+                                                   : tt_cuda_export_ipc(memory->ptr, out);
   tt_cuda_leave(&enter);
   return result;
 }
@@ -302,17 +331,21 @@ static ncclResult_t import_entered(struct tt_device_context *context, const stru
                                    struct tt_device_memory *memory)
 {
   struct resource *resource = memory->resource;
+  CUmemGenericAllocationHandle handle;
   cudaIpcMemHandle_t ipc;
   switch (in->kind) {
   case TT_EXPORT_LOCAL:
     return import_local(context, in, memory);
-  case TT_EXPORT_FD: {
-    CUmemGenericAllocationHandle handle;
+  case TT_EXPORT_FD:
     TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemImportFromShareableHandle(
                                     &handle, (void *)(intptr_t)in->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                                 "importing another process's memory from a file descriptor"));
     return import_mapped(context, handle, in->bytes, memory);
-  }
+  case TT_EXPORT_FABRIC:
+    TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)in->handle,
+                                                                                 CU_MEM_HANDLE_TYPE_FABRIC),
+                                "importing another host's memory from a fabric handle"));
+    return import_mapped(context, handle, in->bytes, memory);
   case TT_EXPORT_HANDLE:
     memcpy(&ipc, in->handle, sizeof(ipc));
     resource->kind = OPENED;

@@ -28,8 +28,9 @@ void tt_cuda_host_block_put(struct tt_cuda_host_block *block);
 struct tt_cuda_chunk; /* small_alloc.c */
 
 struct tt_cuda_context_state {
-  void *primary; /* the device's primary context, as the driver names it */
-  bool vmm;      /* memory is allocated by cuMem, else by cudaMalloc */
+  void *primary;       /* the device's primary context, as the driver names it */
+  bool vmm;            /* memory is allocated by cuMem, else by cudaMalloc */
+  _Atomic bool fabric; /* and so that it can be exported to other hosts */
   struct tt_cuda_host_block *block;
   cudaEvent_t launched;    /* behind the last launch */
   _Atomic bool any_launch; /* `launched` was recorded */

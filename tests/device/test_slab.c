@@ -169,11 +169,11 @@ START_TEST(exports)
   ck_assert_int_eq(tt_slabs_descriptor(slabs, 1, &bytes), -1);
   ck_assert_int_eq(tt_slabs_alloc(slabs, 1, &piece), ncclSuccess);
   ck_assert_int_eq(tt_slabs_descriptor(slabs, 1, &bytes), -1); /* not exported */
-  ck_assert_int_eq(tt_slab_export(piece.slab, true, &local), ncclSuccess);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_HERE, &local), ncclSuccess);
   ck_assert_uint_eq(local.kind, TT_EXPORT_LOCAL);
   ck_assert_int_eq(tt_slabs_descriptor(slabs, 1, &bytes), -1); /* not to others */
-  ck_assert_int_eq(tt_slab_export(piece.slab, false, &other), ncclSuccess);
-  ck_assert_int_eq(tt_slab_export(piece.slab, false, &again), ncclSuccess);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_NEAR, &other), ncclSuccess);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_NEAR, &again), ncclSuccess);
   ck_assert_int_eq(other.fd, again.fd);
   int fd = tt_slabs_descriptor(slabs, 1, &bytes);
   ck_assert_int_ge(fd, 0);
@@ -196,11 +196,15 @@ START_TEST(wrong_kinds)
   open_slabs(&slabs, "a");
   ck_assert_int_eq(tt_slabs_alloc(slabs, 1, &piece), ncclSuccess);
   kind = TT_EXPORT_HANDLE;
-  ck_assert_int_eq(tt_slab_export(piece.slab, true, &out), ncclInternalError);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_HERE, &out), ncclInternalError);
   kind = 9;
-  ck_assert_int_eq(tt_slab_export(piece.slab, false, &out), ncclInternalError);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_NEAR, &out), ncclInternalError);
+  setenv("FAKE_FABRIC", "1", 1); /* which it may use */
+  kind = TT_EXPORT_FD;
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_FAR, &out), ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "to another host as kind 2"));
   kind = TT_EXPORT_NONE;
-  ck_assert_int_eq(tt_slab_export(piece.slab, true, &out), ncclSuccess); /* it is asked again */
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_HERE, &out), ncclSuccess); /* it is asked again */
   tt_slabs_destroy(slabs);
 }
 END_TEST
@@ -213,7 +217,7 @@ static void *find_and_release(void *arg)
   for (int i = 0; i < 2000; i++) {
     struct tt_slab *slab = tt_slab_find("shared", 1);
     struct tt_device_export out;
-    if (slab && tt_slab_export(slab, true, &out) != ncclSuccess) return arg;
+    if (slab && tt_slab_export(slab, TT_EXPORT_HERE, &out) != ncclSuccess) return arg;
     tt_slab_release(slab);
   }
   return NULL;

@@ -21,6 +21,7 @@ struct fake_cuda {
   int peers;       /* enabled */
   bool fabric;     /* handles for a fabric can be asked for; but memory with them only with `imex` */
   bool imex;
+  bool joined;     /* devices have joined the fabric */
   bool old_driver; /* it knows no ids of physical memory */
   int accesses;    /* given to devices other than the thread's */
   int nics;        /* allocations that NICs can use */

@@ -144,6 +144,7 @@ START_TEST(hgx)
   ck_assert_uint_eq(d.fabric_state, TT_FABRIC_COMPLETED);
   ck_assert_uint_eq(d.fabric_clique, 7);
   ck_assert_uint_eq(d.fabric_cluster[15], 0x11);
+  ck_assert(tt_cuda_in_fabric(0));
   ck_assert_str_eq(warned, "");
 }
 END_TEST
@@ -412,12 +413,14 @@ START_TEST(fabric)
   ck_assert_str_eq(warned, "");
   d = describe(1);
   ck_assert_int_eq(d.fabric_status, 15);
+  ck_assert(!tt_cuda_in_fabric(1));
   warns("GPU 1 (0000:02:00.0, NVIDIA B200) could not join its NVLink fabric: GPU is lost");
   d = describe(2);
   ck_assert_int_eq(d.fabric_status, 0);
   warns("GPU 2 (0000:03:00.0, NVIDIA B200): the NVLink fabric has less bandwidth");
   d = describe(3);
   ck_assert_uint_eq(d.fabric_state, TT_FABRIC_NONE);
+  ck_assert(!tt_cuda_in_fabric(3));
   ck_assert_uint_eq(d.known & TT_DESCRIBED_FABRIC, TT_DESCRIBED_FABRIC);
 }
 END_TEST

@@ -44,7 +44,7 @@ static bool is_all(const void *ptr, size_t count, int value)
 }
 
 /* Allocates, exports, imports, and writes on both sides. Returns the first failure; nothing is left then. */
-static ncclResult_t share(int local, uint32_t kind, bool owner_first)
+static ncclResult_t share(int whom, uint32_t kind, bool owner_first)
 {
   struct tt_device_memory memory, import;
   struct tt_device_export export;
@@ -52,7 +52,7 @@ static ncclResult_t share(int local, uint32_t kind, bool owner_first)
   if (result != ncclSuccess) return result;
   ck_assert_uint_eq(memory.bytes, ROUNDED);
   ck_assert(is_all(memory.ptr, memory.bytes, 0));
-  result = tt_cuda_export(one, &memory, local, &export);
+  result = tt_cuda_export(one, &memory, whom, &export);
   if (result == ncclSuccess) {
     ck_assert_uint_eq(export.kind, kind);
     ck_assert_uint_eq(export.bytes, memory.bytes);
@@ -79,12 +79,12 @@ static ncclResult_t share(int local, uint32_t kind, bool owner_first)
 }
 
 /* And once with each of the calls failing. */
-static void share_each_way(int local, uint32_t kind, bool owner_first)
+static void share_each_way(int whom, uint32_t kind, bool owner_first)
 {
   int before = all_memory(), failures = 0;
   for (int call = 1;; call++) {
     fake.fail_at = call;
-    ncclResult_t result = share(local, kind, owner_first);
+    ncclResult_t result = share(whom, kind, owner_first);
     bool reached = fake.fail_at == 0;
     fake.fail_at = 0;
     ck_assert_int_eq(all_memory(), before);
@@ -104,6 +104,26 @@ START_TEST(by_cumem)
     share_each_way(1, TT_EXPORT_LOCAL, owner_first);
     share_each_way(0, TT_EXPORT_FD, owner_first);
   }
+}
+END_TEST
+
+/* To another host of the fabric, where devices have joined one; who has no right to it has other memory. */
+START_TEST(by_fabric)
+{
+  struct tt_device_memory memory;
+  struct tt_device_export export;
+  fake.joined = true;
+  fake.imex = _i == 0;
+  open_both(NULL);
+  if (fake.imex)
+    for (int owner_first = 0; owner_first < 2; owner_first++)
+      share_each_way(TT_EXPORT_FAR, TT_EXPORT_FABRIC, owner_first);
+  ck_assert_int_eq(share(TT_EXPORT_NEAR, TT_EXPORT_FD, false), ncclSuccess);
+  if (fake.imex) return;
+  ck_assert_int_eq(tt_cuda_alloc(one, BYTES, &memory), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_export(one, &memory, TT_EXPORT_FAR, &export), ncclSystemError);
+  ck_assert_int_eq(export.kind, TT_EXPORT_NONE);
+  tt_cuda_release(one, &memory);
 }
 END_TEST
 
@@ -223,6 +243,7 @@ void add_memory(Suite *suite)
   TCase *tc = tcase_create("memory");
   tcase_set_timeout(tc, 60);
   tcase_add_loop_test(tc, by_cumem, 0, 2);
+  tcase_add_loop_test(tc, by_fabric, 0, 2);
   tcase_add_loop_test(tc, by_cuda_malloc, 0, 2);
   tcase_add_test(tc, required);
   tcase_add_test(tc, not_exported);

@@ -175,7 +175,7 @@ START_TEST(only_exported_slabs_are_handed_out)
   ck_assert_int_eq(tt_slabs_alloc(side.env.slabs, 1, &piece), ncclSuccess);
   ck_assert_int_eq(ask_for(me, &right, 1, &bytes), -1); /* there, but not exported */
   ck_assert_uint_eq(wait_dropped(&side, ++dropped), dropped);
-  ck_assert_int_eq(tt_slab_export(piece.slab, false, &shown), ncclSuccess);
+  ck_assert_int_eq(tt_slab_export(piece.slab, TT_EXPORT_NEAR, &shown), ncclSuccess);
   int before = open_descriptors();
   for (int i = 0; i < 10; i++) {
     int fd = ask_for(me, &right, 1, &bytes);

@@ -230,6 +230,8 @@ enum {
   TT_DEVICE_MULTICAST = 512,
   /* The factor of a work may lie in memory of the device: scale_at. */
   TT_DEVICE_SCALARS = 1024,
+  /* Where `describe` says that a device has joined a fabric, its memory can be exported to other hosts of it. */
+  TT_DEVICE_FABRIC = 2048,
 };
 
 struct tt_device_properties {
@@ -317,6 +319,9 @@ struct tt_device_memory {
  * this struct. HANDLE: `handle` is all. LOCAL: within one process only; `handle` then holds the backend's pointers.
  * FABRIC: `handle` is all, and can be imported on other hosts of the same fabric too. */
 enum { TT_EXPORT_NONE = 0, TT_EXPORT_LOCAL = 1, TT_EXPORT_FD = 2, TT_EXPORT_HANDLE = 3, TT_EXPORT_FABRIC = 4 };
+/* For whom it is: a rank of another process of this host (FD or HANDLE); of this process (LOCAL); of another host, with
+ * TT_DEVICE_FABRIC only (FABRIC). */
+enum { TT_EXPORT_NEAR = 0, TT_EXPORT_HERE = 1, TT_EXPORT_FAR = 2 };
 struct tt_device_export {
   uint32_t kind;
   int32_t fd; /* -1: none */
@@ -407,7 +412,7 @@ struct tt_device {
   /* Zeroed memory that the device and, by export, its peers can use. `bytes` is rounded up as the device needs. */
   ncclResult_t (*alloc)(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory);
   void (*release)(struct tt_device_context *context, struct tt_device_memory *memory);
-  /* `local`: for a rank of this process. */
+  /* `local`: TT_EXPORT_FAR, TT_EXPORT_NEAR or TT_EXPORT_HERE. */
   ncclResult_t (*export_memory)(struct tt_device_context *context, const struct tt_device_memory *memory, int local,
                                 struct tt_device_export *out);
   ncclResult_t (*import_memory)(struct tt_device_context *context, const struct tt_device_export *in,

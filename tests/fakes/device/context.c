@@ -162,7 +162,7 @@ static ncclResult_t status(struct tt_device_context *context, struct tt_device_s
   return ncclSuccess;
 }
 
-static const struct tt_device fake_device = {
+static struct tt_device fake_device = {
     .size = sizeof(struct tt_device),
     .name = "fake",
     .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_SIMPLE,
@@ -195,6 +195,8 @@ static const struct tt_device fake_device = {
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,
     .export_buffer = fake_export_buffer,
+    .describe = fake_describe,
+    .peer_status = fake_peer_status,
     .team_check = fake_team_check,
     .team_create = fake_team_create,
     .team_import = fake_team_import,
@@ -222,6 +224,7 @@ __attribute__((visibility("default"))) const struct tt_device *tutti_device(tt_d
   (void)why, (void)why_size;
   core_log = log;
   tt_log_redirect(to_core);
+  if (fake_has_fabric()) fake_device.features |= TT_DEVICE_DESCRIBED | TT_DEVICE_FABRIC;
   return &fake_device;
 }
 

@@ -86,8 +86,10 @@ ncclResult_t fake_team_place(struct tt_work *work);
 /* fabric.c: files by names that lead to them from any process of this machine, whatever hosts those claim to be. A
  * name stays good as long as this process has the file. */
 bool fake_has_fabric(void);
-void fake_fabric_name(int fd, unsigned char name[64]);
+ncclResult_t fake_fabric_name(int fd, unsigned char name[64]);
 int fake_fabric_open(const unsigned char name[64]);
+ncclResult_t fake_describe(int index, struct tt_device_description *out);
+ncclResult_t fake_peer_status(const char *from, const char *to, struct tt_device_peer *status);
 
 /* stream.c */
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);

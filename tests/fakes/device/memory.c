@@ -79,10 +79,14 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
                          struct tt_device_export *out)
 {
   struct block *block = memory->resource;
-  *out = (struct tt_device_export){.kind = local ? TT_EXPORT_LOCAL : TT_EXPORT_FD, .fd = -1, .bytes = block->bytes};
-  memcpy(out->handle, &block, sizeof block);
-  if (local) return ncclSuccess;
-  memset(out->handle, 0, sizeof out->handle);
+  static const uint32_t kinds[] = {
+      [TT_EXPORT_NEAR] = TT_EXPORT_FD, [TT_EXPORT_HERE] = TT_EXPORT_LOCAL, [TT_EXPORT_FAR] = TT_EXPORT_FABRIC};
+  *out = (struct tt_device_export){.kind = kinds[local], .fd = -1, .bytes = block->bytes};
+  if (out->kind == TT_EXPORT_FABRIC) return fake_fabric_name(block->fd, out->handle);
+  if (out->kind == TT_EXPORT_LOCAL) {
+    memcpy(out->handle, &block, sizeof block);
+    return ncclSuccess;
+  }
   out->fd = dup(block->fd);
   if (out->fd < 0) return TT_FAIL(ncclSystemError, "fake device %d cannot hand out its memory", context->device);
   return ncclSuccess;
@@ -111,6 +115,12 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
     fake_totals.memories++;
     *memory = (struct tt_device_memory){.ptr = block->ptr, .bytes = block->bytes, .resource = block};
     return ncclSuccess;
+  }
+  if (in->kind == TT_EXPORT_FABRIC) {
+    int fd = fake_fabric_open(in->handle);
+    ncclResult_t result = import_file(context, fd, in->bytes, memory);
+    if (fd >= 0) close(fd);
+    return result;
   }
   if (in->kind != TT_EXPORT_FD || in->fd < 0)
     return TT_FAIL(ncclInternalError, "fake device %d cannot import memory of kind %u", context->device, in->kind);

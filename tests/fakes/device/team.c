@@ -107,9 +107,12 @@ ncclResult_t fake_team_create(struct tt_device_context *context, const struct tt
   mapping->head->devices = config->devices;
   mapping->head->bytes = config->bytes;
   if (config->kind == TT_EXPORT_LOCAL) memcpy(out->handle, &mapping, sizeof mapping);
-  if (config->kind == TT_EXPORT_FABRIC) fake_fabric_name(fd, out->handle);
   if (config->kind == TT_EXPORT_FD) out->fd = dup(fd);
-  return ncclSuccess;
+  ncclResult_t result = config->kind == TT_EXPORT_FABRIC ? fake_fabric_name(fd, out->handle) : ncclSuccess;
+  if (result == ncclSuccess) return ncclSuccess;
+  fake_team_leave(context, *team);
+  *team = NULL;
+  return result;
 }
 
 ncclResult_t fake_team_import(struct tt_device_context *context, const struct tt_device_team_config *config,
