@@ -1347,6 +1347,19 @@ class Run(Case):
             self.assertEqual(done.returncode, status, command)
             self.assertIn(said, done.stderr)
 
+    def test_no_drop_in_beside_it(self):
+        os.mkdir(os.path.join(self.directory, "bin"))
+        alone = shutil.copy(self.RUN, os.path.join(self.directory, "bin"))
+        done = run(alone, "echo", "x")
+        self.assertEqual((done.returncode, done.stdout), (126, ""))
+        self.assertIn(f"no drop-in library at {self.directory}/lib/tutti/compat/libnccl.so.2", done.stderr)
+        os.makedirs(os.path.join(self.directory, "a b/bin"))
+        os.makedirs(os.path.join(self.directory, "a b/lib/tutti/compat"))
+        self.build("a b/lib/tutti/compat/libnccl.so.2", "int x;", "-shared", "-fPIC")
+        done = run(shutil.copy(self.RUN, os.path.join(self.directory, "a b/bin")), "echo", "x")
+        self.assertEqual((done.returncode, done.stdout), (126, ""))
+        self.assertIn("blanks", done.stderr)
+
     def test_termination_is_passed_on(self):
         script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"
         process = subprocess.Popen([self.RUN, "sh", "-c", script], text=True, stdout=subprocess.PIPE)
