@@ -25,7 +25,7 @@ class Skip(Exception):
     """Why a case does not apply here."""
 
 
-def case(name, cuda=False, ranks=1, seconds=40):
+def case(name, cuda=False, ranks=1, seconds=30):
     """Registers a case: `cuda`, it makes no sense on CPUs; `ranks`, the least number of ranks; `seconds`, its limit."""
     def register(function):
         CASES.append((name, function, cuda, ranks, seconds))
@@ -125,7 +125,7 @@ def arguments():
     parser.add_argument("--folder", default=".", help="shared by the ranks; empty at first")
     parser.add_argument("--report", default="/dev/stdout")
     parser.add_argument("--init", choices=("eager", "lazy", "none"), default="eager")
-    parser.add_argument("--timeout", type=int, default=25, help="seconds, of the process group")
+    parser.add_argument("--timeout", type=int, default=18, help="seconds, of the process group")
     parser.add_argument("--leave", action="store_true", help="end without destroying the process group")
     parser.add_argument("--library", default="", help="path that the one mapped libnccl.so.2 must have")
     parser.add_argument("--case", action="append", help="run these only")
