@@ -193,27 +193,21 @@ static int channel_limit(enum tt_param_id param, int from_config, int fallback)
   return from_config != NCCL_CONFIG_UNDEF_INT ? from_config : fallback;
 }
 
-/* Whether every rank maps every other's memory. */
-static bool all_mapped(const struct ncclComm *comm)
+/* How the ranks reach each other, as far as choices depend on it. */
+static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *input)
 {
-  if (comm->nnodes > 1) return false;
-  if (!tt_transport_device_memory(comm->env)) return !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE);
-  for (int a = 0; a < comm->nranks; a++)
-    for (int b = a + 1; b < comm->nranks; b++) {
-      char reason[192];
-      if (!tt_transport_device.can(comm->env, a, b, reason, sizeof reason)) return false;
-    }
-  return true;
-}
-
-/* What all connections of the communicator can do. Messages of LL and LL128 say by their words that they are there,
- * which a network may tear, and GPUs look at nothing else. */
-static uint32_t possible_protocols(const struct ncclComm *comm)
-{
-  uint32_t protocols = comm->device->protocols;
-  if (tt_transport_device_memory(comm->env) && tt_transport_networked(comm->env, comm->nnodes))
-    protocols &= 1u << TT_PROTO_SIMPLE;
-  return protocols;
+  const uint32_t direct = 1u << TT_TRANSPORT_DEVICE | 1u << TT_TRANSPORT_INDIRECT;
+  const bool devices = tt_transport_device_memory(comm->env);
+  uint32_t used;
+  TT_TRY(tt_transport_agree(comm->env, comm->bootstrap, &used));
+  input->all_mapped = comm->nnodes == 1 && !(used & 1u << TT_TRANSPORT_NET);
+  input->through_host = used & 1u << TT_TRANSPORT_HOST;
+  input->torn_lines = devices && (used & ~direct);
+  /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing
+   * else. */
+  input->protocols = comm->device->protocols;
+  if (devices && !input->all_mapped) input->protocols &= 1u << TT_PROTO_SIMPLE;
+  return ncclSuccess;
 }
 
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
@@ -225,16 +219,15 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .nranks = comm->nranks,
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,
-      .all_mapped = all_mapped(comm),
       .nodes_mapped = !tt_transport_device_memory(comm->env) && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
       .multicast = comm->multicast.possible,
       .multicast_wanted = comm->multicast.wanted,
       .multicast_channels = comm->multicast.possible ? comm->machine->joined->nvls_channels : 0,
-      .protocols = possible_protocols(comm),
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =
           TT_MIN(channel_limit(TT_PARAM_NCCL_MAX_NCHANNELS, config->maxCTAs, TT_MAX_CHANNELS), TT_MAX_CHANNELS),
   };
+  TT_TRY(find_ways(comm, &input));
   if (input.min_channels > input.max_channels)
     return TT_FAIL(ncclInvalidUsage,
                    "at least %d channels (NCCL_MIN_NCHANNELS, minCTAs) and at most %d "

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "device/describe.h"
 #include "graph/file.h"
 #include "graph/find.h"
 #include "graph/join_exchange.h"
@@ -103,6 +104,30 @@ static ncclResult_t plant(struct tt_machine *machine, int nways)
   return ncclSuccess;
 }
 
+static bool knows_links(const struct ncclComm *comm)
+{
+  struct tt_device_description description;
+  if (tt_param_string(TT_PARAM_NCCL_TOPO_FILE) || tt_param_string(TT_PARAM_NCCL_P2P_LEVEL)) return true;
+  return tt_device_describe(comm->device, comm->device_index, &description) == ncclSuccess &&
+         description.known & TT_DESCRIBED_NEIGHBOURS;
+}
+
+/* Whether the machine is to say which devices use each other's memory. Where the links of one are not known it would
+ * take GPUs that NVLink joins for far from each other; then only what they can map counts, unless the user means it. */
+static ncclResult_t agree_on_links(const struct ncclComm *comm, bool *known)
+{
+  uint8_t *all;
+  *known = false;
+  if (!tt_transport_device_memory(comm->env)) return ncclSuccess;
+  TT_TRY(TT_CALLOC(&all, (size_t)comm->nranks));
+  all[comm->rank] = knows_links(comm);
+  ncclResult_t result = tt_bootstrap_all_gather(comm->bootstrap, all, sizeof(*all));
+  *known = result == ncclSuccess;
+  for (int r = 0; r < comm->nranks; r++) *known = *known && all[r];
+  free(all);
+  return result;
+}
+
 /* What the rest of the library knows of all this. Trees are the graphs' where there are GPUs, whose links those follow:
  * in a machine they are chains. Processes that share memory are equally near to each other, and better off with a tree
  * of two children all the way. */
@@ -111,6 +136,7 @@ static ncclResult_t apply(struct ncclComm *comm)
   struct tt_machine *machine = comm->machine;
   const struct tt_joined *joined = machine->joined;
   const int nways = TT_MIN(joined->nsearched, joined->nchannels);
+  bool links_known;
   struct tt_programs_ways ways = {.nchannels = nways, .rings = joined->ring, .node = joined->node};
   memcpy(comm->node, joined->node, (size_t)comm->nranks * sizeof(*comm->node));
   comm->nnodes = joined->nnodes;
@@ -126,6 +152,8 @@ static ncclResult_t apply(struct ncclComm *comm)
   comm->env->apart = tt_machine_apart;
   comm->env->reads = tt_machine_reads;
   comm->env->between = tt_machine_between;
+  TT_TRY(agree_on_links(comm, &links_known));
+  if (links_known) comm->env->far = tt_machine_far;
   return tt_programs_create(comm->rank, comm->nranks, &ways, &comm->programs);
 }
 

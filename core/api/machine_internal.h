@@ -43,6 +43,7 @@ void tt_machine_free_peers(struct tt_machine_peers *peers);
 /* For transports (transport.h): `machine` is a struct tt_machine. */
 bool tt_machine_apart(const void *machine, int from, int to);
 bool tt_machine_reads(const void *machine, int from, int to);
+bool tt_machine_far(const void *machine, int from, int to, char *why, size_t size);
 int tt_machine_between(const void *machine, int from, int to);
 bool tt_machine_route(const void *machine, int peer, int channel, int index, bool send, struct tt_route *route);
 

@@ -1,6 +1,8 @@
 /* Which NIC a connection uses, through which rank, which ranks of a host it is for, and which of two GPUs moves data.
  */
 #include "api/machine_internal.h"
+
+#include <stdio.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "topology/checks.h"
@@ -139,4 +141,32 @@ int tt_machine_between(const void *routes, int from, int to)
   int relay = tt_topology_relay(machine->topology, a, b);
   if (relay < 0) return -1;
   return machine->topology->nodes[tt_topology_node(machine->topology, TT_NODE_GPU, relay)].gpu.rank;
+}
+
+/* Of one direction. */
+static bool is_far(const struct tt_topology *t, int a, int b, char *why, size_t size)
+{
+  struct tt_peer_check check;
+  tt_topology_check_peers(t, a, b, &check);
+  if (check.reason == TT_PEER_REASON_FAR) {
+    const int type = tt_topology_path_between(t, TT_NODE_GPU, a, TT_NODE_GPU, b)->type;
+    snprintf(why, size, "their path, %s, is longer than %s (NCCL_P2P_LEVEL%s)",
+             tt_topology_name_path((enum tt_path_type)type), tt_topology_name_path(tt_topology_peer_level(t)),
+             tt_param_string(TT_PARAM_NCCL_P2P_LEVEL) ? "" : " is not set");
+  } else if (check.reason == TT_PEER_REASON_DRIVER) {
+    snprintf(why, size, "the driver does not let them %s each other's memory",
+             check.status & TT_PEER_NO_READ ? "read" : "write");
+  }
+  return check.reason != TT_PEER_REASON_YES;
+}
+
+bool tt_machine_far(const void *routes, int from, int to, char *why, size_t size)
+{
+  const struct tt_machine *machine = routes;
+  const struct tt_topology *t = machine->topology;
+  int a = tt_topology_gpu_of_rank(t, TT_MIN(from, to)), b = tt_topology_gpu_of_rank(t, TT_MAX(from, to));
+  if (machine->peers[from].node != machine->peers[to].node || (a < 0 && b < 0)) return false;
+  if (a >= 0 && b >= 0) return is_far(t, a, b, why, size) || is_far(t, b, a, why, size);
+  snprintf(why, size, "only the network joins their parts of the machine");
+  return true;
 }

@@ -232,8 +232,11 @@ static void log_channel(const struct tt_connect *connect, const struct tt_connec
   tt_transport_get(connector->transport)->label(env, connector, label, sizeof(label));
   int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
   const char *direction = !net ? "" : connector->send ? "[send] " : "[receive] ";
-  static const int subsystems[TT_NUM_TRANSPORTS] = {
-      [TT_TRANSPORT_PEER] = TT_SHM, [TT_TRANSPORT_NET] = TT_NET, [TT_TRANSPORT_DEVICE] = TT_P2P};
+  static const int subsystems[TT_NUM_TRANSPORTS] = {[TT_TRANSPORT_PEER] = TT_SHM,
+                                                    [TT_TRANSPORT_NET] = TT_NET,
+                                                    [TT_TRANSPORT_DEVICE] = TT_P2P,
+                                                    [TT_TRANSPORT_INDIRECT] = TT_P2P,
+                                                    [TT_TRANSPORT_HOST] = TT_SHM};
   TT_INFO(TT_INIT | subsystems[connector->transport], "Channel %02d/%d : %d[%d] -> %d[%d] %svia %s", connector->channel,
           tt_connect_index_point_to_point(connector->index), from, env->peers[from].device, to, env->peers[to].device,
           direction, label);

@@ -29,6 +29,14 @@ struct device_resources {
   struct tt_import *theirs;
 };
 
+static bool is_reachable(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
+{
+  if (tt_reach_both_ways(env->reach, env->peers, from, to)) return true;
+  snprintf(reason, size, "%s devices %s of rank %d and %s of rank %d cannot map each other's memory", env->device->name,
+           env->peers[from].pci, from, env->peers[to].pci, to);
+  return false;
+}
+
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
   const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
@@ -41,11 +49,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   else if (a->node != b->node && a->machine != b->machine)
     snprintf(reason, size, "rank %d is on %s, rank %d on %s%s", from, a->host, to, b->host,
              strcmp(a->host, b->host) == 0 ? ", which do not prove to be one (containers?)" : "");
-  else if (!tt_reach_both_ways(env->reach, env->peers, from, to))
-    snprintf(reason, size, "%s devices %s of rank %d and %s of rank %d cannot map each other's memory",
-             env->device->name, a->pci, from, b->pci, to);
-  else
-    return true;
+  else if (!env->far || !env->far(env->routes, from, to, reason, size))
+    return is_reachable(env, from, to, reason, size);
   return false;
 }
 

@@ -14,6 +14,7 @@
 #include "transport/memory.h"
 #include "transport/net_link.h"
 #include "transport/node.h"
+#include "transport/pinned.h"
 #include "transport/reach.h"
 #include "transport/user_buffers.h"
 
@@ -48,6 +49,7 @@ static ncclResult_t make_slabs(struct tt_transport_env *env, const struct tt_pee
   TT_TRY(tt_slabs_create(env->context, me->uds, &env->slabs));
   TT_TRY(tt_imports_create(env->context, env->memory, env->peers, &env->imports));
   TT_TRY(tt_lent_create(env, &env->lent));
+  if (env->device->features & TT_DEVICE_HOST_MEMORY) TT_TRY(tt_pinned_create(env->context, env->memory, &env->pinned));
   TT_TRY(tt_user_buffers_create(env, &env->users));
   tt_peer_memory_set_source(env->memory, hand_out, env);
   return ncclSuccess;
@@ -142,6 +144,7 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
   tt_net_links_close(env);
   tt_lent_destroy(env->lent);
   tt_imports_destroy(env->imports);
+  tt_pinned_destroy(env->pinned);
   tt_peer_memory_destroy(env->memory); /* its service hands out device memory until then */
   tt_user_buffers_destroy(env->users);
   tt_slabs_destroy(env->slabs);

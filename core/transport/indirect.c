@@ -33,6 +33,8 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
 {
   reason[0] = '\0';
   if (!tt_transport_device_memory(env) || from == to || tt_param_int(TT_PARAM_NCCL_P2P_DISABLE)) return false;
+  char why[192];
+  if (env->far && env->far(env->routes, from, to, why, sizeof(why))) return false; /* as device_memory.c says */
   int between = rank_between(env, from, to);
   if (between < 0 || env->peers[from].node != env->peers[between].node ||
       env->peers[to].node != env->peers[between].node)

@@ -23,10 +23,9 @@ struct peer_resources {
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
   const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
+  if (tt_transport_device_memory(env)) return false; /* host_memory.c is for them */
   if (from == to) {
     snprintf(reason, size, "a rank does not connect to itself");
-  } else if (tt_transport_device_memory(env)) {
-    snprintf(reason, size, "buffers of device %s are not host memory", env->device->name);
   } else if (tt_param_int(TT_PARAM_NCCL_SHM_DISABLE)) {
     snprintf(reason, size, "NCCL_SHM_DISABLE is set");
   } else if (a->node != b->node) {

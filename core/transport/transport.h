@@ -1,5 +1,6 @@
 /* Transports: the ways in which one rank reaches another. `device` maps device memory of the other, `indirect` that of
- * a third one between them; `peer` maps its host memory; `net` moves slots through a net plugin and the proxy.
+ * a third one between them; `peer` maps its host memory, and `host` does for devices
+ * with memory of their own; `net` moves slots through a net plugin and the proxy.
  *
  * A connection is one direction between two ranks on a channel. Each end makes its half, sends the half's handshake (a
  * versioned byte string) to the other end, and completes when it has the other's. Both ends choose the transport by the
@@ -24,6 +25,7 @@ struct tt_bootstrap;     /* bootstrap/bootstrap.h */
 struct tt_peer_memory;   /* transport/memory.h */
 struct tt_resources;     /* transport/resources.h */
 struct tt_imports;       /* transport/imports.h */
+struct tt_pinned;        /* transport/pinned.h */
 struct tt_reach;         /* transport/reach.h */
 struct tt_lent;          /* transport/lent.h */
 struct tt_collnet_links; /* transport/collnet.h */
@@ -66,6 +68,9 @@ struct tt_transport_env {
   /* The rank whose device lies between those of two ranks of a host, which are to use its memory; -1: they use each
    * other's. The same on both. NULL: never. Likewise. */
   int (*between)(const void *routes, int from, int to);
+  /* Whether two ranks of a host are not to use their devices' memory, by their places in the machine, and why. The same
+   * on both. NULL: never. Likewise. */
+  bool (*far)(const void *routes, int from, int to, char *why, size_t size);
   const void *routes;
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */
@@ -74,6 +79,7 @@ struct tt_transport_env {
   struct tt_context *context;
   struct tt_slabs *slabs;        /* this rank's */
   struct tt_imports *imports;    /* other ranks' slabs */
+  struct tt_pinned *pinned;      /* this host's memory, for the device; NULL: it cannot use that */
   struct tt_reach *reach;        /* which devices reach which */
   struct tt_user_buffers *users; /* windows in users' memory */
   struct tt_lent *lent;          /* of other ranks' devices */
@@ -138,7 +144,8 @@ enum tt_transport_id {
   TT_TRANSPORT_NET = 1,
   TT_TRANSPORT_DEVICE = 2,
   TT_TRANSPORT_INDIRECT = 3,
-  TT_NUM_TRANSPORTS = 4
+  TT_TRANSPORT_HOST = 4,
+  TT_NUM_TRANSPORTS = 5
 };
 
 #define TT_HANDSHAKE_MAX 512
@@ -180,13 +187,15 @@ struct tt_transport {
   void (*label)(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size);
 };
 
-/* Whether any two ranks are connected over the network. The same on all ranks. */
-bool tt_transport_networked(const struct tt_transport_env *env, int nnodes);
-
-extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect;
+extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect,
+    tt_transport_host;
 
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
 ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);
 const struct tt_transport *tt_transport_get(enum tt_transport_id id);
+/* The transports between any two ranks of the communicator, as bits 1 << id; pairs that none can connect, which is an
+ * error once they are to be, count as TT_TRANSPORT_NET. Logs, once for this rank, which devices of its host it does not
+ * reach directly, and why. Takes part of all ranks. */
+ncclResult_t tt_transport_agree(const struct tt_transport_env *env, struct tt_bootstrap *bootstrap, uint32_t *used);
 
 #endif

@@ -67,6 +67,13 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
 /* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end. */
 #define NETWORK_STEP_NS 20000
 #define NETWORK_PER_US 10000
+/* GPUs that meet in the host's memory: estimates, of a PCIe link of the fourth or fifth generation and a poll across
+ * it. LL moves twice the bytes. More channels than these only share the link. */
+#define HOST_PER_US 20000
+#define HOST_CHANNEL 5000
+#define HOST_CHANNELS 8
+static const uint32_t host_step_ns[TT_NUM_PROTOCOLS] = {
+    [TT_PROTO_LL] = 3500, [TT_PROTO_LL128] = 3500, [TT_PROTO_SIMPLE] = 8000};
 /* A step costs as much as these bytes take on one channel: below, it is better not to cut. Guesses. */
 static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
     [TT_PROTO_LL] = 4096, [TT_PROTO_LL128] = 8192, [TT_PROTO_SIMPLE] = 32768};
@@ -132,10 +139,19 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
 {
   const struct wire *wire = &wires[algorithm][protocol];
   int most = (int)TT_MAX(wire->channels, 1);
+  if (input->through_host) most = TT_MIN(most, HOST_CHANNELS);
   if (algorithm == TT_ALGO_POINT_TO_POINT) most = pair_channels(input, most);
   if (input->device_channels > 0) most = TT_MIN(most, input->device_channels);
   uint64_t message = shape_of(input, collective, algorithm, bytes).message, each = TT_MAX(wire->channel_bytes, 1);
   return (int)TT_MIN(TT_MAX((message + each - 1) / each, 1), (uint64_t)most);
+}
+
+/* What a GPU's way to the host's memory makes of a protocol's figures: nothing of it is faster than it was. */
+static void slow_down(int protocol, int nchannels, uint64_t *step, uint64_t *per_us)
+{
+  const uint64_t most = TT_MIN(HOST_PER_US, (uint64_t)nchannels * HOST_CHANNEL);
+  *step = TT_MAX(*step, host_step_ns[protocol]);
+  *per_us = TT_MIN(*per_us, protocol == TT_PROTO_LL ? most / 2 : most);
 }
 
 /* Loops in which the channels move a step's message to a peer, slot by slot. Simple overlaps them. */
@@ -154,6 +170,7 @@ uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int
   const struct shape shape = shape_of(input, collective, algorithm, bytes);
   uint64_t step = wire->step_ns + shape.peers * wire->peer_ns, per_us = wire->per_us;
   per_us = TT_MAX(TT_MIN(per_us, (uint64_t)nchannels * wire->channel_per_us), 1);
+  if (input->through_host) slow_down(protocol, nchannels, &step, &per_us);
   if (!input->all_mapped) {
     step += NETWORK_STEP_NS;
     per_us = TT_MIN(per_us, NETWORK_PER_US);

@@ -66,6 +66,8 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   if (why) return why;
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
+  if (protocol == TT_PROTO_LL128 && input->torn_lines)
+    return "its lines of 128 bytes stay whole in devices' memory only, which some ranks do not share";
   bool fits = tt_conn_capacity(input->buffer_bytes[protocol] / TT_SLOTS, protocol) >= TT_PAT_PIECES * TT_PIECE_ALIGN;
   if (algorithm == TT_ALGO_PAT && !fits) return "the protocol's buffers are too small for its messages";
   /* Connections of all to all over a network are made only if the user asks for them by name, or if there is no other
@@ -158,18 +160,32 @@ static void describe(const struct tt_tuning *t, int collective, char *text, size
   }
 }
 
+/* Why a protocol that the user names is none here, if one is there by itself; "" if there is nothing to say. */
+static void explain_protocol(const struct tt_tuning *t, int collective, char *text, size_t size)
+{
+  const struct tt_env_list *env = &t->protocols;
+  text[0] = '\0';
+  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
+    if (!(env->allowed[collective] & 1u << p)) continue;
+    const char *why =
+        missing(t, as_program(collective), is_point_to_point(collective) ? TT_ALGO_POINT_TO_POINT : TT_ALGO_RING, p);
+    if (why) snprintf(text, size, "; %s: %s", tt_protocol_name(p), why);
+  }
+}
+
 static ncclResult_t nothing_left(const struct tt_tuning *t, int collective)
 {
-  char has[256];
+  char has[256], why[160];
   const struct tt_env_list *p = &t->protocols;
   describe(t, as_program(collective), has, sizeof(has));
   if (!p->value)
     return TT_FAIL(ncclInternalError, "%s has no usable algorithm and protocol: it has %s",
                    tt_collective_name(collective), has);
-  return TT_FAIL(ncclInvalidUsage, "%s is \"%s\"%s%s%s, which leaves nothing for %s here: it has %s", p->variable,
+  explain_protocol(t, collective, why, sizeof(why));
+  return TT_FAIL(ncclInvalidUsage, "%s is \"%s\"%s%s%s, which leaves nothing for %s here: it has %s%s", p->variable,
                  p->value, t->algorithms.value ? " and NCCL_ALGO is \"" : "",
                  t->algorithms.value ? t->algorithms.value : "", t->algorithms.value ? "\"" : "",
-                 tt_collective_name(collective), has);
+                 tt_collective_name(collective), has, why);
 }
 
 static ncclResult_t check_input(const struct tt_tuning_input *input)

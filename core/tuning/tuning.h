@@ -22,6 +22,8 @@ struct tt_tuning_input {
   bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
   bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
   int multicast_channels; /* that NVLS is to have; 0: no opinion */
+  bool through_host;      /* GPUs: some ranks of a node meet in the host's memory, not in that of a device */
+  bool torn_lines;        /* between some ranks lines of 128 bytes may arrive in pieces, so that LL128 is out */
   uint32_t protocols;     /* the device's, as bits */
   int device_channels;    /* that the device likes to use at most; 0: no opinion */
   int min_channels, max_channels;

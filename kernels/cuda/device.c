@@ -69,8 +69,8 @@ const struct tt_device *tt_cuda_device(void)
       .count = count,
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
-      .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_USER_MEMORY |
-                  TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC,
+      .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_DESCRIBED |
+                  TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC,
       .channels = 64,
       .current = current,
       .properties = properties,
@@ -98,6 +98,8 @@ const struct tt_device *tt_cuda_device(void)
       .user_free = tt_cuda_user_free,
       .find_buffer = tt_cuda_find_buffer,
       .export_buffer = tt_cuda_export_buffer,
+      .map_host = tt_cuda_map_host,
+      .unmap_host = tt_cuda_unmap_host,
   };
   return &device;
 }

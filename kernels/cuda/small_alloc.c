@@ -69,7 +69,7 @@ ncclResult_t tt_cuda_upload(struct tt_device_context *context, void *to, const v
   for (size_t at = 0; result == ncclSuccess && at < bytes; at += TT_CUDA_STAGING_BYTES) {
     size_t piece = TT_MIN(bytes - at, (size_t)TT_CUDA_STAGING_BYTES);
     memcpy(staging, (const char *)from + at, piece);
-    cudaError_t started = cudaMemcpyAsync((char *)to + at, staging, piece, cudaMemcpyHostToDevice, context->side);
+    cudaError_t started = cudaMemcpyAsync((char *)to + at, staging, piece, cudaMemcpyDefault, context->side);
     result = tt_cuda_side_wait(context, started, "copying to a GPU");
   }
   pthread_mutex_unlock(&context->lock);

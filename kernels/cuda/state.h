@@ -25,7 +25,11 @@ void tt_cuda_host_block_put(struct tt_cuda_host_block *block);
 #define TT_CUDA_SIDE_MS 60000
 #endif
 
-struct tt_cuda_chunk; /* small_alloc.c */
+struct tt_cuda_chunk; /* host_memory.c: see tt_device. */
+ncclResult_t tt_cuda_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
+void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
+
+/* small_alloc.c */
 
 struct tt_cuda_context_state {
   void *primary;       /* the device's primary context, as the driver names it */
@@ -69,6 +73,10 @@ ncclResult_t tt_cuda_user_free(void *ptr);
 ncclResult_t tt_cuda_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 ncclResult_t tt_cuda_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                    struct tt_device_export *out);
+
+/* host_memory.c: see tt_device. */
+ncclResult_t tt_cuda_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
+void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
 
 /* small_alloc.c */
 void tt_cuda_small_free_all(struct tt_device_context *context);

@@ -79,6 +79,7 @@ static void expect_nothing_left(void)
   ck_assert_int_eq(counts.contexts, 0);
   ck_assert_int_eq(counts.memories, 0);
   ck_assert_int_eq(counts.twins, 0);
+  ck_assert_int_eq(counts.hosts, 0);
 }
 
 #define SIMPLE tt_connect_index(true, TT_PROTO_SIMPLE, false)
@@ -191,16 +192,62 @@ START_TEST(reach_is_agreed)
 }
 END_TEST
 
+/* Devices that do not reach each other meet in the host's memory, the others as ever; all ranks know of both. */
+static void mixed(struct rank *rank)
+{
+  const int indices[] = {SIMPLE, LL};
+  uint32_t used = 0, expected = 0;
+  for (int a = 0; a < rank->nranks; a++)
+    for (int b = 0; b < rank->nranks; b++)
+      if (a != b) expected |= 1u << (blocked[a][b] || blocked[b][a] ? TT_TRANSPORT_HOST : TT_TRANSPORT_DEVICE);
+  RANK_CHECK(rank, tt_transport_agree(rank->env, rank->bootstrap, &used) == ncclSuccess && used == expected);
+  for (int peer = 0; peer < rank->nranks; peer++)
+    for (int i = 0; i < 2 && peer != rank->rank; i++)
+      for (int send = 0; send < 2; send++)
+        RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, indices[i], send) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+  for (int shift = 1; shift < rank->nranks; shift++) {
+    int to = (rank->rank + shift) % rank->nranks, from = (rank->rank + rank->nranks - shift) % rank->nranks;
+    struct tt_connector *there = tt_connect_get(rank->connect, to, 0, SIMPLE, true);
+    struct tt_connector *back = tt_connect_get(rank->connect, from, 0, SIMPLE, false);
+    struct tt_connector *ll = tt_connect_get(rank->connect, to, 0, LL, true);
+    bool apart = blocked[rank->rank][to] || blocked[to][rank->rank];
+    RANK_CHECK(rank, there && back && ll && ll->conn.twin && ll->transport == there->transport);
+    RANK_CHECK(rank, there->transport == (apart ? TT_TRANSPORT_HOST : TT_TRANSPORT_DEVICE));
+    RANK_CHECK(rank, send_by_hand(rank, there, TT_SLOTS) && recv_by_hand(rank, back, TT_SLOTS));
+  }
+}
+
+static void mixed_of_one_process_each(struct rank *rank)
+{
+  mixed(rank);
+  if (!rank->failed) RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+}
+
+START_TEST(devices_that_do_not_reach)
+{
+  world_run(3, mixed);
+  blocked[1][0] = true;
+  world_run(3, mixed);
+  world_run_processes(3, mixed_of_one_process_each, NULL);
+  blocked[0][2] = blocked[1][2] = true;
+  world_run(3, mixed);
+  expect_nothing_left();
+}
+END_TEST
+
 static void unreachable(struct rank *rank)
 {
   RANK_CHECK(rank, tt_connect_need(rank->connect, 1 - rank->rank, 0, SIMPLE, true) == ncclSuccess);
   RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSystemError);
   const char *text = tt_log_thread_error();
-  RANK_CHECK(rank, strstr(text, "0000:01:00.0") && strstr(text, "0000:02:00.0") && strstr(text, "not host memory"));
+  RANK_CHECK(rank, strstr(text, "0000:01:00.0") && strstr(text, "0000:02:00.0") && strstr(text, "NCCL_SHM_DISABLE"));
 }
 
-START_TEST(devices_that_do_not_reach)
+START_TEST(devices_without_a_way)
 {
+  set_env("NCCL_SHM_DISABLE", "1");
+  set_env("NCCL_NET_DISABLE", "1");
   blocked[1][0] = true;
   world_run(2, unreachable);
   expect_nothing_left();
@@ -258,6 +305,7 @@ void add_device(Suite *suite)
   tcase_add_test(tc, failing_open);
   tcase_add_test(tc, reach_is_agreed);
   tcase_add_test(tc, devices_that_do_not_reach);
+  tcase_add_test(tc, devices_without_a_way);
   tcase_add_test(tc, hidden_devices);
   tcase_add_test(tc, indices);
   suite_add_tcase(suite, tc);

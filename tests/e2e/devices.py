@@ -137,6 +137,31 @@ class Devices(OnDevices):
                     self.assertEqual("indirect" in via, {source, target} == {"0", "2"}, (source, target))
                 self.assertNotIn("NCCL WARN", text)
 
+    ALL = f"init {STEPS} reduce:3000 shift:1000 shift:100000 destroy"
+
+    def test_through_the_hosts_memory(self):
+        for protocol in ("LL", "Simple"):
+            with self.subTest(protocol):
+                text = self.all_good(self.on_fake(range(3), self.ALL, NCCL_P2P_DISABLE=1, NCCL_PROTO=protocol,
+                                                  NCCL_DEBUG="INFO", E2E_LOOK_BEHIND=1))
+                self.assertEqual(set(re.findall(r"Channel .* via (.*)", text)), {"SHM/direct/direct"})
+                self.assertIn("Rank 0 does not use the memory of rank 1's device (nor that of 1 more), but goes by SHM. "
+                              "P2P: NCCL_P2P_DISABLE is set", text)
+                self.assertNotIn("NCCL WARN", text)
+
+    def test_some_through_the_hosts_memory(self):
+        """How far apart devices may be that use each other's memory is the user's to say."""
+        for level, direct in (("NVL", {"01", "10", "12", "21"}), ("LOC", set())):
+            with self.subTest(level):
+                text = self.all_good(self.on_fake(range(3), self.ALL, NCCL_TOPO_FILE=self.three_in_a_row(),
+                                                  NCCL_P2P_LEVEL=level, NCCL_DEBUG="INFO"))
+                vias = re.findall(r"Channel \S+ : (\d)\[\d\] -> (\d)\[\d\] via (P2P/CUMEM|SHM/direct/direct)", text)
+                self.assertEqual({a + b for a, b, via in vias if via == "P2P/CUMEM"}, direct, text[-4000:])
+                self.assertEqual({a + b for a, b, via in vias if via != "P2P/CUMEM"},
+                                 {"01", "10", "12", "21", "02", "20"} - direct)
+                self.assertRegex(text, rf"Rank 0 does not use the memory of rank \d's device.*, but goes by SHM. P2P: their "
+                                 rf"path, \w+, is longer than {level} \(NCCL_P2P_LEVEL\)")
+
     def test_counters_that_wrap(self):
         for what, env in (("shared memory", {}), ("network", {"NCCL_SHM_DISABLE": 1})):
             for protocol in ("LL", "Simple"):
@@ -146,8 +171,9 @@ class Devices(OnDevices):
                     self.all_good([process.wait() for process in ranks])
         for protocol in ("LL", "Simple"):
             with self.subTest(f"device memory, {protocol}"):
-                self.all_good(self.on_fake(range(3), f"init {STEPS} {STEPS} destroy", NCCL_PROTO=protocol,
-                                           TUTTI_FIRST_STEP=ALMOST_32_BITS))
+                for disable in (0, 1):
+                    self.all_good(self.on_fake(range(3), f"init {STEPS} {STEPS} destroy", NCCL_PROTO=protocol,
+                                               TUTTI_FIRST_STEP=ALMOST_32_BITS, NCCL_P2P_DISABLE=disable))
 
     def test_first_step_is_agreed(self):
         self.all_fail(self.on_fake(range(2), "init", each=lambda r: {"TUTTI_FIRST_STEP": 8 * r}),
@@ -172,8 +198,8 @@ class Devices(OnDevices):
         self.all_fail([process.wait() for process in ranks],
                       r"\(TUTTI_DEVICE\) differs between ranks: rank 1 has host, rank 0 has fake")
 
-    def test_no_direct_access(self):
-        said = "P2P: NCCL_P2P_DISABLE is set; SHM: .*; NET: NCCL_NET_DISABLE is set"
+    def test_no_way_at_all(self):
+        said = "P2P: NCCL_P2P_DISABLE is set; SHM: NCCL_SHM_DISABLE is set; NET: "
         self.all_fail(self.on_fake(range(2), "init all_reduce:8", NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1,
                                    NCCL_NET_DISABLE=1), said)
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "program/emit.h"
 #include "tests/fakes/device/fake.h"
@@ -78,7 +79,8 @@ static void close_pair(struct end *ends)
     tt_program_free(ends[r].program);
   }
   fake_count(&counts);
-  ck_assert_int_eq(counts.contexts + counts.memories + counts.twins + counts.streams + counts.launches, 0);
+  ck_assert_int_eq(counts.contexts + counts.memories + counts.twins + counts.streams + counts.launches + counts.hosts,
+                   0);
 }
 
 /* Everything that a launch is given is overwritten after it. */
@@ -151,6 +153,43 @@ START_TEST(launches)
     memset(ends[0].output, 0, sizeof ends[0].output);
   }
   close_pair(ends);
+}
+END_TEST
+
+/* A connection in the host's memory opens for the context that has it mapped, as long as it has. */
+START_TEST(mapped_host)
+{
+  struct tt_device_context *contexts[2];
+  struct tt_conn conn;
+  struct fake_counts counts;
+  size_t slot_bytes = device->default_buffer[TT_PROTO_LL] / TT_SLOTS;
+  unsigned char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void *at;
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  for (int r = 0; r < 2; r++) {
+    struct tt_device_config config = {.size = sizeof config, .index = r, .rank = r, .nranks = 2};
+    ok(device->open(&config, &contexts[r]));
+  }
+  ck_assert_int_eq(device->map_host(contexts[0], memory, 100, &at), ncclInternalError);
+  ck_assert_int_eq(device->map_host(contexts[0], memory + 8, 4096, &at), ncclInternalError);
+  ok(device->map_host(contexts[0], memory, 65536, &at));
+  ok(device->map_host(contexts[0], memory, 65536, &at));
+  fake_count(&counts);
+  ck_assert_int_eq(counts.hosts, 2);
+  set_conn(&conn, at, TT_PROTO_LL, slot_bytes, 1);
+  ok(device->conn_open(contexts[0], &conn));
+  device->conn_close(contexts[0], &conn);
+  ck_assert_int_eq(device->conn_open(contexts[1], &conn), ncclInternalError);
+  device->unmap_host(contexts[0], memory, 65536);
+  ok(device->conn_open(contexts[0], &conn));
+  device->conn_close(contexts[0], &conn);
+  device->unmap_host(contexts[0], memory, 65536);
+  ck_assert_int_eq(device->conn_open(contexts[0], &conn), ncclInternalError);
+  device->unmap_host(contexts[0], memory, 65536); /* of what is not mapped: nothing */
+  fake_count(&counts);
+  ck_assert_int_eq(counts.hosts, 0);
+  for (int r = 0; r < 2; r++) device->close(contexts[r]);
+  munmap(memory, 65536);
 }
 END_TEST
 
@@ -252,6 +291,7 @@ int main(void)
   TCase *tests = tcase_create("device");
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, launches, 0, TT_NUM_PROTOCOLS);
+  tcase_add_test(tests, mapped_host);
   tcase_add_test(tests, replays);
   tcase_add_test(tests, stalls_and_stops);
   tcase_add_test(tests, failures);

@@ -119,6 +119,44 @@ cudaError_t cudaHostAlloc(void **ptr, size_t bytes, unsigned int flags)
   return cudaSuccess;
 }
 
+/* As CUDA has it: no range twice, nor parts of one. */
+static struct {
+  char *ptr;
+  size_t bytes;
+} registered[8];
+
+cudaError_t cudaHostRegister(void *ptr, size_t bytes, unsigned int flags)
+{
+  size_t n = sizeof(registered) / sizeof(registered[0]), free_one = n;
+  char *at = ptr;
+  RELAXED_ONLY;
+  MAY_FAIL;
+  if (flags != (cudaHostRegisterMapped | cudaHostRegisterPortable)) return cudaErrorInvalidValue;
+  for (size_t i = 0; i < n; i++) {
+    if (registered[i].ptr == NULL)
+      free_one = i;
+    else if (at < registered[i].ptr + registered[i].bytes && registered[i].ptr < at + bytes)
+      return cudaErrorHostMemoryAlreadyRegistered;
+  }
+  if (free_one == n) abort();
+  registered[free_one].ptr = at;
+  registered[free_one].bytes = bytes;
+  fake.registered++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *ptr)
+{
+  RELAXED_ONLY;
+  for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]); i++) {
+    if (registered[i].ptr != ptr) continue;
+    registered[i].ptr = NULL;
+    fake.registered--;
+    return cudaSuccess;
+  }
+  return cudaErrorHostMemoryNotRegistered;
+}
+
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
 {
   (void)ptr;
@@ -311,7 +349,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
   (void)stream;
   MAY_FAIL;
-  if (kind != cudaMemcpyHostToDevice) return cudaErrorInvalidValue;
+  if (kind != cudaMemcpyDefault) return cudaErrorInvalidValue;
   memcpy(to, from, bytes);
   return cudaSuccess;
 }

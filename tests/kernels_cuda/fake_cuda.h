@@ -17,6 +17,7 @@ struct fake_cuda {
   /* What exists. */
   int handles, mappings, ranges, mallocs, opened, streams, events, host_blocks;
   int bound;       /* copies of multicast memory */
+  int registered;  /* ranges of the host's memory */
   int freed_hosts; /* calls that would wait for all kernels */
   int peers;       /* enabled */
   bool fabric;     /* handles for a fabric can be asked for; but memory with them only with `imex` */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
 
@@ -44,10 +45,13 @@ static void open_pair(ncclComm_t *comms, int n)
   for (int r = 0; r < n; r++) wait_device(r);
 }
 
-/* A peer that never comes: the abort ends the works, and the other rank learns of it. */
+/* A peer that never comes: the abort ends the works, and the other rank learns of it. _i: 1: connections lie in the
+ * host's memory. */
 START_TEST(abort_alone)
 {
   ncclComm_t comms[2];
+  setenv("NCCL_P2P_DISABLE", _i ? "1" : "0", 1);
+  tt_param_reset();
   open_pair(comms, 2);
   ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
   uint64_t before = now_ms();
@@ -98,17 +102,21 @@ START_TEST(abort_idle)
 }
 END_TEST
 
-/* _i: the second rank's count. 90 takes the same way, so the data meets; 90000 may take another. */
+/* _i: the second rank's count, 90 takes the same way, so the data meets, 90000 may take another; and likewise in the
+ * host's memory. */
 START_TEST(counts_differ)
 {
-  static const size_t second[] = {90, 90000};
+  static const size_t seconds[] = {90, 90000};
+  const size_t second = seconds[_i % 2];
   ncclComm_t comms[2];
+  setenv("NCCL_P2P_DISABLE", _i / 2 ? "1" : "0", 1);
+  tt_param_reset();
   open_pair(comms, 2);
   for (int r = 0; r < 2; r++)
-    ok(ncclAllReduce(in[r], out[r], r == 0 ? 100 : second[_i], ncclFloat, ncclSum, comms[r], NULL));
+    ok(ncclAllReduce(in[r], out[r], r == 0 ? 100 : second, ncclFloat, ncclSum, comms[r], NULL));
   for (int r = 0; r < 2; r++) {
     ck_assert_int_eq(wait_for_error(comms[r]), ncclInvalidUsage);
-    expect_words(comms[r], _i == 0 ? "90 " : "90000 ");
+    expect_words(comms[r], second == 90 ? "90 " : "90000 ");
     expect_words(comms[r], "100 ");
     wait_device(r);
   }
@@ -154,7 +162,7 @@ START_TEST(seen_at_the_end)
 }
 END_TEST
 
-/* Devices find that ranks disagree and know no more: ranks tell each other. _i: as counts_differ. */
+/* Devices find that ranks disagree and know no more: ranks tell each other. _i: the second rank's count. */
 START_TEST(only_a_hash)
 {
   static const size_t second[] = {90, 90000};
@@ -283,10 +291,10 @@ void add_failures(Suite *suite)
 {
   TCase *tests = tcase_create("failures");
   tcase_set_timeout(tests, 0);
-  tcase_add_test(tests, abort_alone);
+  tcase_add_loop_test(tests, abort_alone, 0, 2);
   tcase_add_test(tests, abort_idle);
   tcase_add_test(tests, abort_ends_finalize);
-  tcase_add_loop_test(tests, counts_differ, 0, 2);
+  tcase_add_loop_test(tests, counts_differ, 0, 4);
   tcase_add_test(tests, seen_at_once);
   tcase_add_test(tests, seen_at_the_end);
   tcase_add_loop_test(tests, only_a_hash, 0, 2);

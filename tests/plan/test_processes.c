@@ -76,8 +76,16 @@ static void all_collectives(int rank, ncclComm_t comm)
   fake_stream_destroy(streams[1]);
 }
 
+/* _i: 1: all that follows goes by the host's memory. */
+static void set_way(int host)
+{
+  setenv("NCCL_P2P_DISABLE", host ? "1" : "0", 1);
+  tt_param_reset();
+}
+
 START_TEST(collectives)
 {
+  set_way(_i);
   run(all_collectives, -1);
 }
 END_TEST
@@ -129,6 +137,7 @@ static void one_is_killed(int rank, ncclComm_t comm)
 
 START_TEST(killed)
 {
+  set_way(_i);
   run(one_is_killed, N - 1);
 }
 END_TEST
@@ -168,9 +177,9 @@ void add_processes(Suite *suite)
 {
   TCase *tests = tcase_create("processes");
   tcase_set_timeout(tests, 0);
-  tcase_add_test(tests, collectives);
+  tcase_add_loop_test(tests, collectives, 0, 2);
   tcase_add_test(tests, teams);
-  tcase_add_test(tests, killed);
+  tcase_add_loop_test(tests, killed, 0, 2);
   tcase_add_test(tests, exit_early);
   suite_add_tcase(suite, tests);
 }

@@ -76,8 +76,9 @@ static void set(const char *name, const char *text)
 /* _i: number of ranks - 1 + MOST_RANKS * setting. */
 START_TEST(collectives)
 {
-  static const char *const settings[][3] = {
+  static const char *const settings[][4] = {
       {NULL, NULL, NULL},
+      {NULL, NULL, NULL, "1"},
       {"Ring", "Simple", "3"},
       {"Ring;AllReduce:Tree", "LL", NULL},
       {"AllReduce:TwoShot,OneShot;AllGather:Direct;ReduceScatter:Direct", "Simple", NULL},
@@ -88,6 +89,7 @@ START_TEST(collectives)
   set("NCCL_ALGO", settings[setting][0]);
   set("NCCL_PROTO", settings[setting][1]);
   set("NCCL_MIN_NCHANNELS", settings[setting][2]);
+  set("NCCL_P2P_DISABLE", settings[setting][3]);
   tt_param_reset();
   open_comms(comms, n);
   run_all(n, comms, streams);
@@ -394,7 +396,8 @@ START_TEST(nothing_is_left)
     run_all(N, comms, streams);
     close_comms(comms, N);
     fake_count(&counts);
-    ck_assert_int_eq(counts.contexts + counts.memories + counts.twins + counts.streams + counts.launches, 0);
+    ck_assert_int_eq(counts.contexts + counts.memories + counts.twins + counts.streams + counts.launches + counts.hosts,
+                     0);
     for (int waited = 0; again > 0 && waited < LONG_MS && count_threads() > threads; waited++) usleep(1000);
     if (again > 0) ck_assert_int_le(count_threads(), threads); /* the first time the root's thread may be counted */
     if (again > 0) ck_assert_int_le(count_descriptors(), descriptors);
@@ -408,7 +411,7 @@ void add_streams(Suite *suite)
 {
   TCase *tests = tcase_create("streams");
   tcase_set_timeout(tests, 0);
-  tcase_add_loop_test(tests, collectives, 0, 5 * MOST_RANKS);
+  tcase_add_loop_test(tests, collectives, 0, 6 * MOST_RANKS);
   tcase_add_test(tests, alike);
   tcase_add_test(tests, chosen_devices);
   tcase_add_test(tests, returns_when_enqueued);

@@ -7,8 +7,9 @@
 
 static const struct tt_device *fake;
 struct tt_device device_fake;
-int device_imports, device_exports[2], device_allocs;
-bool device_imports_fail, device_exports_fail;
+int device_imports, device_exports[2], device_allocs, device_maps;
+bool device_imports_fail, device_exports_fail, device_maps_fail;
+const struct tt_transport *device_transport = &tt_transport_device;
 
 static ncclResult_t counted_alloc(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory)
 {
@@ -32,6 +33,13 @@ ncclResult_t device_counted_import(struct tt_device_context *context, const stru
   return fake->import_memory(context, in, memory);
 }
 
+static ncclResult_t counted_map(struct tt_device_context *context, void *ptr, size_t bytes, void **at)
+{
+  device_maps++;
+  if (device_maps_fail) return ncclUnhandledCudaError;
+  return fake->map_host(context, ptr, bytes, at);
+}
+
 static void print(int level, const char *text)
 {
   (void)level;
@@ -46,8 +54,9 @@ void device_use_fake(void)
   device_fake.alloc = counted_alloc;
   device_fake.export_memory = device_counted_export;
   device_fake.import_memory = device_counted_import;
-  device_imports = device_exports[0] = device_exports[1] = device_allocs = 0;
-  device_imports_fail = device_exports_fail = false;
+  device_fake.map_host = counted_map;
+  device_imports = device_exports[0] = device_exports[1] = device_allocs = device_maps = 0;
+  device_imports_fail = device_exports_fail = device_maps_fail = false;
   side_use_device(&device_fake);
 }
 
@@ -63,6 +72,7 @@ void device_expect_nothing_left(void)
   ck_assert_int_eq(counts.contexts, 0);
   ck_assert_int_eq(counts.memories, 0);
   ck_assert_int_eq(counts.twins, 0);
+  ck_assert_int_eq(counts.hosts, 0);
 }
 
 struct tt_connector device_half(const struct side *side, bool send, int protocol)
@@ -74,7 +84,7 @@ void device_set_up_pair(struct device_pair *pair, int protocol)
 {
   for (int r = 0; r < 2; r++) {
     pair->connectors[r] = device_half(&pair->sides[r], r == 0, protocol);
-    ck_assert_int_eq(tt_transport_device.setup(&pair->sides[r].env, &pair->connectors[r], &pair->handshakes[r]),
+    ck_assert_int_eq(device_transport->setup(&pair->sides[r].env, &pair->connectors[r], &pair->handshakes[r]),
                      ncclSuccess);
   }
 }
@@ -84,7 +94,7 @@ void device_connect_pair(struct device_pair *pair)
   for (int r = 0; r < 2; r++) {
     bool done = false;
     ck_assert_int_eq(
-        tt_transport_device.connect(&pair->sides[r].env, &pair->connectors[r], &pair->handshakes[1 - r], &done),
+        device_transport->connect(&pair->sides[r].env, &pair->connectors[r], &pair->handshakes[1 - r], &done),
         ncclSuccess);
     ck_assert(done);
   }
@@ -92,7 +102,7 @@ void device_connect_pair(struct device_pair *pair)
 
 void device_close_pair(struct device_pair *pair)
 {
-  for (int r = 0; r < 2; r++) tt_transport_device.close(&pair->sides[r].env, &pair->connectors[r]);
+  for (int r = 0; r < 2; r++) device_transport->close(&pair->sides[r].env, &pair->connectors[r]);
 }
 
 void device_send(struct tt_conn *conn, int protocol, uint64_t steps)

@@ -7,8 +7,10 @@
 
 /* What sides use after device_use_fake; and how often its functions were called (exports: to others, local). */
 extern struct tt_device device_fake;
-extern int device_imports, device_exports[2], device_allocs;
-extern bool device_imports_fail, device_exports_fail;
+extern int device_imports, device_exports[2], device_allocs, device_maps;
+extern bool device_imports_fail, device_exports_fail, device_maps_fail;
+/* Of pairs: tt_transport_device, unless a test sets another one. */
+extern const struct tt_transport *device_transport;
 
 /* Fixtures. */
 void device_use_fake(void);

@@ -9,6 +9,7 @@ void add_peer(Suite *suite);
 void add_choose(Suite *suite);
 void add_device(Suite *suite);
 void add_device_hostile(Suite *suite);
+void add_host(Suite *suite);
 
 int main(void)
 {
@@ -20,6 +21,7 @@ int main(void)
   add_choose(suite);
   add_device(suite);
   add_device_hostile(suite);
+  add_host(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 #include "transport/imports.h"
+#include "transport/pinned.h"
 
 static bool in_child;
 static const struct tt_device *with_device;
@@ -58,6 +59,7 @@ static void open_device(struct side *side)
   expect(tt_context_open(with_device, side->rank, side->rank, 2, &env->context) == ncclSuccess, "tt_context_open");
   expect(tt_slabs_create(env->context, side->peers[side->rank].uds, &env->slabs) == ncclSuccess, "tt_slabs_create");
   expect(tt_imports_create(env->context, side->memory, side->peers, &env->imports) == ncclSuccess, "tt_imports_create");
+  expect(tt_pinned_create(env->context, side->memory, &env->pinned) == ncclSuccess, "tt_pinned_create");
   tt_peer_memory_set_source(side->memory, hand_out_slab, env->slabs);
 }
 
@@ -107,6 +109,7 @@ void side_open_both(struct side sides[2])
 void side_close(struct side *side)
 {
   tt_imports_destroy(side->env.imports);
+  tt_pinned_destroy(side->env.pinned);
   tt_peer_memory_destroy(side->memory);
   tt_slabs_destroy(side->env.slabs);
   tt_context_release(side->env.context);

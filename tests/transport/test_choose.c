@@ -1,5 +1,6 @@
 /* Which transport is chosen, and what is said when there is none. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
@@ -76,8 +77,18 @@ START_TEST(device_memory)
   ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
   const char *text = tt_log_thread_error();
   ck_assert_ptr_nonnull(strstr(text, "P2P: NCCL_P2P_DISABLE"));
-  ck_assert_ptr_nonnull(strstr(text, "SHM: buffers of device gpu are not host memory"));
+  ck_assert_ptr_nonnull(strstr(text, "SHM: device gpu cannot use the host's memory"));
   ck_assert_ptr_nonnull(strstr(text, "NET: buffers of device gpu are not host memory"));
+  /* One that can use it does, unless that is disabled, too. */
+  static const struct tt_device mapping = {.name = "gpu", .features = TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY};
+  on_gpu.device = &mapping;
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSuccess);
+  ck_assert_int_eq(id, TT_TRANSPORT_HOST);
+  set("NCCL_SHM_DISABLE", "1");
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "SHM: NCCL_SHM_DISABLE"));
+  set("NCCL_SHM_DISABLE", NULL);
+  on_gpu.device = &gpu;
   set("NCCL_P2P_DISABLE", NULL);
   ranks[1].node = 1;
   ranks[1].host[0] = 'b';
@@ -90,11 +101,35 @@ START_TEST(device_memory)
 }
 END_TEST
 
+static bool far_apart(const void *routes, int from, int to, char *why, size_t size)
+{
+  (void)routes;
+  snprintf(why, size, "far apart");
+  return from + to == 1;
+}
+
+/* Devices that the machine puts too far from each other; and what all ranks together use. */
+START_TEST(far)
+{
+  enum tt_transport_id id;
+  static const struct tt_device gpu = {.name = "gpu", .features = TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY};
+  struct tt_peer_info ranks[3] = {{.rank = 0, .host = "a"}, {.rank = 1, .host = "a"}, {.rank = 2, .host = "a"}};
+  struct tt_transport_env on_gpu = {.nranks = 2, .peers = ranks, .device = &gpu, .far = far_apart};
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSuccess);
+  ck_assert_int_eq(id, TT_TRANSPORT_HOST);
+  set("NCCL_SHM_DISABLE", "1");
+  ck_assert_int_eq(tt_transport_choose(&on_gpu, 1, 0, &id), ncclSystemError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "P2P: far apart; SHM: NCCL_SHM_DISABLE"));
+  set("NCCL_SHM_DISABLE", NULL);
+}
+END_TEST
+
 void add_choose(Suite *suite)
 {
   TCase *tc = tcase_create("choose");
   tcase_add_test(tc, order);
   tcase_add_test(tc, reasons);
   tcase_add_test(tc, device_memory);
+  tcase_add_test(tc, far);
   suite_add_tcase(suite, tc);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/log.h"
 #include "base/param.h"
 #include "program/emit.h"
 #include "tuning/cost_gpu.h"
@@ -111,6 +112,45 @@ START_TEST(protocols_of_the_device)
 }
 END_TEST
 
+/* LL128 needs lines that stay whole; who asks for nothing else is told why there is none. */
+START_TEST(torn_lines)
+{
+  struct tt_tuning_input input = gpus();
+  struct tt_tuning *tuning;
+  struct tt_choice choice;
+  input.torn_lines = input.through_host = true;
+  for (int f = TT_FUNC_BROADCAST; f <= TT_FUNC_SEND_RECV; f++)
+    for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8)
+      ck_assert_int_ne(choose(&input, f, bytes).protocol, TT_PROTO_LL128);
+  set("NCCL_PROTO", "LL128");
+  ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+  ck_assert_int_eq(tt_tuning_choose(tuning, TT_FUNC_ALL_REDUCE, 1024, &choice), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "; LL128: its lines of 128 bytes stay whole in devices' memory"));
+  tt_tuning_destroy(tuning);
+  input.torn_lines = false;
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 1024).protocol, TT_PROTO_LL128);
+  set("NCCL_PROTO", NULL);
+}
+END_TEST
+
+/* The host's memory makes nothing faster, takes few channels, and lets no rank exceed its link. */
+START_TEST(through_the_host)
+{
+  struct tt_tuning_input near = gpus(), far = gpus();
+  far.through_host = far.torn_lines = true;
+  for (int f = TT_FUNC_BROADCAST; f <= TT_FUNC_SEND_RECV; f++)
+    for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8) {
+      struct tt_choice a = choose(&near, f, bytes), b = choose(&far, f, bytes);
+      ck_assert(b.microseconds >= a.microseconds);
+      ck_assert_int_le(b.nchannels, 8);
+    }
+  struct tt_choice large = choose(&far, TT_FUNC_ALL_REDUCE, 512 * MIB);
+  ck_assert_int_eq(large.protocol, TT_PROTO_SIMPLE);
+  ck_assert(large.microseconds > 1.5f * (float)(512 * MIB) / 20000 && large.microseconds < 60000);
+  ck_assert_int_eq(choose(&far, TT_FUNC_ALL_REDUCE, 1024).protocol, TT_PROTO_LL);
+}
+END_TEST
+
 /* All sends and receives of a rank with all others run at once, on a GPU of 132 processors. */
 START_TEST(point_to_point)
 {
@@ -190,6 +230,8 @@ int main(void)
   tcase_add_test(tests, others);
   tcase_add_test(tests, protocols_of_the_device);
   tcase_add_test(tests, point_to_point);
+  tcase_add_test(tests, torn_lines);
+  tcase_add_test(tests, through_the_host);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, pat_by_name_only);

@@ -374,9 +374,10 @@ struct tt_device_status {
   uint32_t unexplained;          /* of a failure: ranks disagree, and `text` cannot say how; others may know more */
 };
 
-/* A backend. Functions may be called from any thread unless they say otherwise; none but close, release, drain and the
- * host device's launch waits for works. What a device without TT_DEVICE_STREAMS or TT_DEVICE_MEMORY does not need is
- * NULL, and so are its contexts. A function that fails has said why in a line of its `log`, at NCCL_LOG_WARN. */
+/* A backend. Functions may be called from any thread unless they say otherwise; none but close, release, unmap_host,
+ * drain and the host device's launch waits for works. What a device without TT_DEVICE_STREAMS or TT_DEVICE_MEMORY does
+ * not need is NULL, and so are its contexts. A function that fails has said why in a line of its `log`, at
+ * NCCL_LOG_WARN. */
 struct tt_device {
   size_t size;
   const char *name;

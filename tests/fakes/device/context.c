@@ -126,10 +126,22 @@ static void close_context(struct tt_device_context *context)
   fake_context_drop(context);
 }
 
+static ncclResult_t check_ends(const struct tt_device_context *context, const struct tt_conn *conn)
+{
+  bool there = fake_range_covers(context, (const void *)conn->head, sizeof *conn->head) &&
+               fake_range_covers(context, (const void *)conn->tail, sizeof *conn->tail) &&
+               (!conn->fifo || fake_range_covers(context, conn->fifo, TT_SLOTS * sizeof *conn->fifo));
+  for (int p = 0; p < TT_NUM_PROTOCOLS && there && !(conn->flags & TT_CONN_POOLED); p++)
+    there = !conn->slots[p] || fake_range_covers(context, conn->slots[p], TT_SLOTS * conn->slot_bytes[p]);
+  if (there) return ncclSuccess;
+  return TT_FAIL(ncclInternalError, "rank %d's connection with rank %d lies where fake device %d has nothing mapped",
+                 context->rank, conn->peer, context->device);
+}
+
 static ncclResult_t conn_open(struct tt_device_context *context, struct tt_conn *conn)
 {
   struct fake_twin *twin;
-  (void)context;
+  TT_TRY(check_ends(context, conn));
   TT_TRY(TT_CALLOC(&twin, 1));
   if (conn->step != 0) {
     atomic_store(conn->head, conn->step);
@@ -191,6 +203,8 @@ static struct tt_device fake_device = {
     .follow = fake_stream_follow,
     .capturing = fake_stream_capturing,
     .at_graph_end = fake_graph_end,
+    .map_host = fake_map_host,
+    .unmap_host = fake_unmap_host,
     .user_alloc = fake_user_alloc_on,
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,
@@ -203,8 +217,6 @@ static struct tt_device fake_device = {
     .team_add = fake_team_add,
     .team_bind = fake_team_bind,
     .team_leave = fake_team_leave,
-    .map_host = fake_map_host,
-    .unmap_host = fake_unmap_host,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */
@@ -252,5 +264,6 @@ __attribute__((visibility("default"))) void fake_count(struct fake_counts *count
                                  .twins = fake_totals.twins,
                                  .streams = fake_totals.streams,
                                  .launches = fake_totals.launches,
-                                 .users = fake_totals.users};
+                                 .users = fake_totals.users,
+                                 .hosts = fake_totals.hosts};
 }

@@ -57,6 +57,7 @@ void fake_forbid_teams(bool forbid);
 struct fake_counts {
   int contexts, memories, twins, streams, launches;
   int users; /* allocations of users, which are among the memories */
+  int hosts; /* ranges of the host's memory that contexts have mapped */
 };
 void fake_count(struct fake_counts *counts);
 

@@ -33,7 +33,7 @@ struct fake_launch {
 };
 
 extern struct fake_totals {
-  _Atomic int contexts, memories, twins, streams, launches, late, users, multicast;
+  _Atomic int contexts, memories, twins, streams, launches, late, users, multicast, hosts;
 } fake_totals;
 
 /* context.c */
@@ -58,11 +58,16 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
                          struct tt_device_export *out);
 ncclResult_t fake_import(struct tt_device_context *context, const struct tt_device_export *in,
                          struct tt_device_memory *memory);
-ncclResult_t fake_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
-void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
 
 /* Of a user's, at an address, or anywhere (NULL). Each import of it is mapped on its own. */
 ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory);
+
+/* host.c. What works may touch; `context` NULL: works of all contexts. */
+ncclResult_t fake_range_add(const struct tt_device_context *context, const void *ptr, size_t bytes);
+bool fake_range_remove(const struct tt_device_context *context, const void *ptr, size_t bytes);
+bool fake_range_covers(const struct tt_device_context *context, const void *ptr, size_t bytes);
+ncclResult_t fake_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
+void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
 
 /* user.c: see tt_device. */
 ncclResult_t fake_user_alloc_on(int index, size_t bytes, void **ptr);

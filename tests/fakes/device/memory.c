@@ -27,6 +27,11 @@ static ncclResult_t map_block(int fd, size_t bytes, void *at, struct tt_device_m
     free(block);
     return TT_FAIL(ncclSystemError, "cannot map %zu bytes of a fake device", bytes);
   }
+  if (fake_range_add(NULL, block->ptr, bytes) != ncclSuccess) {
+    munmap(block->ptr, bytes);
+    free(block);
+    return ncclSystemError;
+  }
   block->refs = 1;
   block->fd = fd;
   block->bytes = bytes;
@@ -70,6 +75,7 @@ void fake_release(struct tt_device_context *context, struct tt_device_memory *me
   memset(memory, 0, sizeof *memory);
   fake_totals.memories--;
   if (--block->refs > 0) return;
+  fake_range_remove(NULL, block->ptr, block->bytes);
   munmap(block->ptr, block->bytes);
   close(block->fd);
   free(block);
@@ -125,20 +131,4 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
   if (in->kind != TT_EXPORT_FD || in->fd < 0)
     return TT_FAIL(ncclInternalError, "fake device %d cannot import memory of kind %u", context->device, in->kind);
   return import_file(context, in->fd, in->bytes, memory);
-}
-
-ncclResult_t fake_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at)
-{
-  if (bytes == 0 || (uintptr_t)ptr % GRANULE != 0 || bytes % GRANULE != 0)
-    return TT_FAIL(ncclInternalError, "fake device %d maps whole pages of the host, not %zu bytes at %p",
-                   context->device, bytes, ptr);
-  fake_totals.memories++;
-  *at = ptr;
-  return ncclSuccess;
-}
-
-void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes)
-{
-  (void)context, (void)ptr, (void)bytes;
-  fake_totals.memories--;
 }
