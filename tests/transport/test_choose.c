@@ -78,7 +78,7 @@ START_TEST(device_memory)
   const char *text = tt_log_thread_error();
   ck_assert_ptr_nonnull(strstr(text, "P2P: NCCL_P2P_DISABLE"));
   ck_assert_ptr_nonnull(strstr(text, "SHM: device gpu cannot use the host's memory"));
-  ck_assert_ptr_nonnull(strstr(text, "NET: buffers of device gpu are not host memory"));
+  ck_assert_ptr_nonnull(strstr(text, "NET: device gpu cannot use the host's memory"));
   /* One that can use it does, unless that is disabled, too. */
   static const struct tt_device mapping = {.name = "gpu", .features = TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY};
   on_gpu.device = &mapping;
