@@ -90,7 +90,7 @@ START_TEST(device_memory)
   set("NCCL_SHM_DISABLE", NULL);
   on_gpu.device = &gpu;
   set("NCCL_P2P_DISABLE", NULL);
-  ranks[1].node = 1;
+  ranks[1].node = ranks[1].machine = 1;
   ranks[1].host[0] = 'b';
   ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "P2P: rank 0 is on a, rank 1 on b"));
