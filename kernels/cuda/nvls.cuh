@@ -196,12 +196,18 @@ struct tt_nvls : tt_simple {
     bool shared = false;
 #pragma unroll 1
     for (int k = 0; k < step.ninputs + step.noutputs; k++) shared |= is_multicast(step.inputs + k);
-    if (!shared)
+    if (!shared) {
       tt_simple::work<T>(step, rule, thread, threads);
-    else if (step.ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(step.final && rule.divide))
+      return;
+    }
+#pragma unroll 1
+    for (int k = 0; k < step.nsends; k++) move<T>(step.sends + k, rule, thread, threads);
+    if (step.ninputs == 1 && !(step.inputs[0].flags & TT_ENTRY_SCALED) && !(step.final && rule.divide))
       carry<T>(step.inputs, step.outputs, step.noutputs, rule, thread, threads);
     else
       combine<T>(step, rule, thread, threads);
+#pragma unroll 1
+    for (int k = 0; k < step.nreceives; k++) move<T>(step.receives + k, rule, thread, threads);
   }
 };
 

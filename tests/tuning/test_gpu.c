@@ -70,6 +70,43 @@ START_TEST(all_reduce)
 }
 END_TEST
 
+/* NVLS only where there is multicast memory, and somebody asks for it; not for what that does not reduce. */
+START_TEST(multicast)
+{
+  struct tt_tuning_input input = gpus();
+  struct tt_tuning *tuning;
+  struct tt_choice c;
+  static const char names[] = "AllReduce:NVLS,Ring;AllGather:NVLS";
+  set("NCCL_ALGO", names);
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 32 * MIB).algorithm, TT_ALGO_RING);
+  input.multicast = true;
+  input.multicast_channels = 16;
+  ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+  ck_assert_int_eq(tt_tuning_shared_channels(tuning), 16);
+  ck_assert_int_eq(tt_tuning_choose(tuning, TT_FUNC_ALL_GATHER, 32 * MIB, &c), ncclSuccess);
+  ck_assert_int_eq(c.algorithm, TT_ALGO_NVLS);
+  ck_assert_int_eq(c.protocol, TT_PROTO_SIMPLE);
+  ck_assert_int_eq(c.nchannels, 16);
+  ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_REDUCE, 32 * MIB, TT_WITHOUT_NVLS, &c), ncclSuccess);
+  ck_assert_int_eq(c.algorithm, TT_ALGO_RING);
+  ck_assert_ptr_nonnull(
+      strstr(tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, TT_PROTO_SIMPLE, TT_WITHOUT_NVLS),
+             "does not reduce"));
+  ck_assert_ptr_null(tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, TT_PROTO_SIMPLE, 0));
+  ck_assert_ptr_nonnull(tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, TT_PROTO_LL, 0));
+  tt_tuning_destroy(tuning);
+  set("NCCL_ALGO", NULL);
+  for (int wanted = 0; wanted < 2; wanted++) {
+    input.multicast_wanted = wanted;
+    ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+    const char *why = tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS, TT_PROTO_SIMPLE, 0);
+    ck_assert_int_eq(why == NULL, wanted);
+    ck_assert_int_eq(tt_tuning_shared_channels(tuning), wanted ? 16 : 0);
+    tt_tuning_destroy(tuning);
+  }
+}
+END_TEST
+
 /* On two GPUs a one-shot of 512 KiB does not quite fit its slots; a message that does takes less time. */
 START_TEST(loops_cost)
 {
@@ -227,6 +264,7 @@ int main(void)
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, all_reduce);
   tcase_add_test(tests, loops_cost);
+  tcase_add_test(tests, multicast);
   tcase_add_test(tests, others);
   tcase_add_test(tests, protocols_of_the_device);
   tcase_add_test(tests, point_to_point);
