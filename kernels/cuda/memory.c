@@ -126,8 +126,7 @@ static CUresult create(struct tt_device_context *context, struct resource *resou
 {
   CUmemAllocationProp wanted = properties(context);
   CUresult result = tt_cuda_driver()->cuMemCreate(&resource->handle, resource->bytes, &wanted, 0);
-  if (!context->state->fabric || (result != CUDA_ERROR_NOT_PERMITTED && result != CUDA_ERROR_NOT_SUPPORTED))
-    return result;
+  if (!context->state->fabric || result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY) return result;
   context->state->fabric = false;
   return create(context, resource);
 }
