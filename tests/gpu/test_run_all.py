@@ -130,7 +130,7 @@ class Groups(unittest.TestCase):
                 self.assertTrue(all(g.via == via and set(env) <= set(g.env) for g in here), name)
                 self.assertTrue(here or gpus == 1, name)
             hosts = [group for group in groups if "-H" in group.command]
-            self.assertEqual(len(hosts), 2 if gpus > 1 else 0)
+            self.assertEqual(len(hosts), 1 if gpus > 1 else 0)
             self.assertTrue(all(g.via == ["NET/Socket"] + ["P2P"] * (gpus > 2) for g in hosts))
         crowded = [group for group in run_all.all_groups(pathlib.Path(BUILD), 2) if "4,3" in group.command]
         self.assertEqual({g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] for g in crowded}, {"1"})
