@@ -18,6 +18,8 @@ TT_PARAM(TUTTI_INIT_WARN,              INT, 10, 0, 86400, false, "seconds after 
 TT_PARAM(NCCL_OOB_NET_ENABLE,          BOOL, 0, 0, 1, true, "1: the bootstrap ring runs over the net plugin")
 TT_PARAM(NCCL_HOSTID,                  STRING, 0, 0, 0, false, "replaces the host's identity; ranks with different ones use the network")
 TT_PARAM(NCCL_LAUNCH_MODE,             STRING, 0, 0, 0, false, "PARALLEL: a launch on a GPU does not wait for other ranks of the process (default); GROUP: for those that take part in it")
+TT_PARAM(NCCL_GRAPH_MIXING_SUPPORT,    BOOL, 1, 0, 1, false, "0: CUDA graphs with operations of a communicator are not ordered with other launches of it, which the program must see to")
+TT_PARAM(NCCL_GRAPH_STREAM_ORDERING,   BOOL, 1, 0, 1, false, "0: operations of a communicator on several streams of one CUDA graph are not put in order")
 TT_PARAM(NCCL_CONNECT_ROUND_MAX_PEERS, INT, 128, 1, 1000000, true, "peers connected in one round of set-up")
 TT_PARAM(NCCL_REPORT_CONNECT_PROGRESS, BOOL, 0, 0, 1, false, "1: log the progress of connection set-up")
 TT_PARAM(NCCL_NET,                     STRING, 0, 0, 0, true, "name of the network to use, as the plugin reports it")

@@ -105,6 +105,7 @@ static ncclResult_t open_entered(struct tt_device_context *context)
   TT_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
   TT_CUDA_TRY(cudaStreamCreateWithPriority(&context->side, cudaStreamNonBlocking, greatest), "making a stream");
   TT_CUDA_TRY(cudaEventCreateWithFlags(&state->launched, cudaEventDisableTiming), "making an event");
+  TT_CUDA_TRY(cudaEventCreateWithFlags(&state->joined, cudaEventDisableTiming), "making an event");
   return tt_cuda_executor_create(context);
 }
 
@@ -115,6 +116,7 @@ static void close_entered(struct tt_device_context *context)
   tt_cuda_executor_destroy(context);
   tt_cuda_small_free_all(context);
   if (state->launched != NULL) cudaEventDestroy(state->launched);
+  if (state->joined != NULL) cudaEventDestroy(state->joined);
   if (context->side != NULL) cudaStreamDestroy(context->side);
   if (state->block != NULL) tt_cuda_host_block_put(state->block);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/stream.h"
 
 /* Eight slots each, with their headers. LL and LL128 are for small messages; a slot of LL128 holds 16 KiB in lines of
  * 120 bytes, and line 0, so that messages of a power of two fill whole slots. A step of Simple costs about 0.65 us on
@@ -70,7 +71,8 @@ const struct tt_device *tt_cuda_device(void)
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
       .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_DESCRIBED |
-                  TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC,
+                  TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC | TT_DEVICE_JOIN |
+                  TT_DEVICE_GRAPHS,
       .channels = 64,
       .current = current,
       .properties = properties,
@@ -94,6 +96,10 @@ const struct tt_device *tt_cuda_device(void)
       .team_leave = tt_cuda_team_leave,
       .describe = tt_cuda_describe,
       .peer_status = tt_cuda_peer_status,
+      .check_stream = tt_cuda_check_stream,
+      .follow = tt_cuda_follow,
+      .capturing = tt_cuda_capturing,
+      .at_graph_end = tt_cuda_at_graph_end,
       .user_alloc = tt_cuda_user_alloc,
       .user_free = tt_cuda_user_free,
       .find_buffer = tt_cuda_find_buffer,

@@ -16,6 +16,8 @@
   X(cuCtxSetCurrent)                                                                                                   \
   X(cuCtxGetDevice)                                                                                                    \
   X(cuPointerGetAttribute)                                                                                             \
+  X(cuStreamGetCtx)                                                                                                    \
+  X(cuStreamIsCapturing)                                                                                               \
   X(cuPointerGetAttributes)                                                                                            \
   X(cuMemGetAddressRange)                                                                                              \
   X(cuMemGetAllocationGranularity)                                                                                     \

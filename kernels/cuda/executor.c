@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/stream.h"
 
 tt_cuda_kernel tt_cuda_kernel_0, tt_cuda_kernel_1, tt_cuda_kernel_2, tt_cuda_kernel_3, tt_cuda_kernel_4,
     tt_cuda_kernel_5, tt_cuda_kernel_6, tt_cuda_kernel_7, tt_cuda_kernel_8, tt_cuda_kernel_9, tt_cuda_kernel_10,
@@ -38,6 +39,7 @@ ncclResult_t tt_cuda_executor_create(struct tt_device_context *context)
   void *claim, *conns;
   TT_TRY(TT_CALLOC(&executor, 1));
   context->executor = executor;
+  executor->launched_end = &executor->launched;
   TT_TRY(TT_CALLOC(&executor->free_conns, TT_CUDA_CONTEXT_CONNS));
   TT_TRY(tt_cuda_small_alloc(context, sizeof(*executor->claim), &claim));
   TT_TRY(tt_cuda_small_alloc(context, TT_CUDA_CONTEXT_CONNS * sizeof(*executor->conns), &conns));
@@ -116,48 +118,6 @@ ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct
   return ncclSuccess;
 }
 
-/* ---- Launches that are too long for a kernel's parameters ---- */
-
-struct tt_cuda_blob_entry {
-  struct tt_cuda_blob_entry *next;
-  void *on_device;
-  size_t bytes;
-  bool busy, captured;
-};
-
-/* Once the last launch is done, so are all before it. */
-void tt_cuda_reclaim_blobs(struct tt_device_context *context)
-{
-  if (context->state->any_launch && cudaEventQuery(context->state->launched) != cudaSuccess) {
-    cudaGetLastError();
-    return;
-  }
-  for (struct tt_cuda_blob_entry *e = context->executor->blobs; e != NULL; e = e->next) e->busy = e->captured;
-}
-
-ncclResult_t tt_cuda_blob(struct tt_device_context *context, const uint32_t *words, size_t bytes, bool capturing,
-                          const uint32_t **on_device)
-{
-  struct tt_cuda_executor *executor = context->executor;
-  struct tt_cuda_blob_entry *entry = executor->blobs;
-  while (entry != NULL && (entry->busy || entry->bytes < bytes)) entry = entry->next;
-  if (entry == NULL) {
-    TT_TRY(TT_CALLOC(&entry, 1));
-    entry->bytes = 2 * bytes;
-    ncclResult_t result = tt_cuda_small_alloc(context, entry->bytes, &entry->on_device);
-    if (result != ncclSuccess) {
-      free(entry);
-      return result;
-    }
-    entry->next = executor->blobs;
-    executor->blobs = entry;
-  }
-  entry->busy = true;
-  entry->captured = capturing;
-  *on_device = entry->on_device;
-  return tt_cuda_upload(context, entry->on_device, words, bytes);
-}
-
 /* ---- Connections ---- */
 
 static ncclResult_t take_index(struct tt_device_context *context, uint32_t *index)
@@ -233,10 +193,8 @@ void tt_cuda_executor_destroy(struct tt_device_context *context)
       if (e->owner) free(e->packed);
       free(e);
     }
-  for (struct tt_cuda_blob_entry *e = executor->blobs, *next; e != NULL; e = next) {
-    next = e->next;
-    free(e);
-  }
+  tt_cuda_blobs_free(context);
+  tt_cuda_graphs_forget(context);
   free(executor->free_conns);
   free(executor);
   context->executor = NULL;

@@ -7,7 +7,8 @@
 #include "kernels/cuda/descriptor.h"
 
 struct tt_cuda_program_entry;
-struct tt_cuda_blob_entry;
+struct tt_cuda_blob;
+struct tt_cuda_graph;
 
 struct tt_cuda_executor {
   struct tt_cuda_conn *conns; /* device memory, TT_CUDA_CONTEXT_CONNS of them */
@@ -15,8 +16,12 @@ struct tt_cuda_executor {
   uint32_t *free_conns, nfree;
   uint32_t *claim;                            /* device memory: see tt_cuda_launch */
   struct tt_cuda_program_entry *programs[64]; /* by address and by content */
-  struct tt_cuda_blob_entry *blobs;
-  cudaStream_t last_stream; /* of the last launch outside of captures */
+  /* blob.c: pieces that launches use, the first of these first; that graphs use; that nobody does. */
+  struct tt_cuda_blob *launched, **launched_end, *captured, *idle;
+  /* graph.c */
+  cudaStream_t last_stream;     /* of the last launch outside of captures */
+  struct tt_cuda_graph *graphs; /* that have launches, as far as they are not known to be gone */
+  bool replayed;                /* one that is gone may have been launched since the last launch */
 };
 
 /* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols. */
@@ -42,11 +47,14 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
                                struct tt_cuda_short_shape *shape);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */
 unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands);
-/* Before a launch: device memory of earlier ones that are done may be used again. */
-void tt_cuda_reclaim_blobs(struct tt_device_context *context);
-/* Copies the words of a launch to device memory. They stay until the launch is done; for good if it is captured. */
-ncclResult_t tt_cuda_blob(struct tt_device_context *context, const uint32_t *words, size_t bytes, bool capturing,
-                          const uint32_t **on_device);
+/* blob.c: copies the words of a launch to a piece of device memory. The launch follows, and then tt_cuda_blob_launched,
+ * whether it went well or not: the piece stays until the launch is done, or the graph that it is captured into is gone.
+ */
+ncclResult_t tt_cuda_blob_take(struct tt_device_context *context, const uint32_t *words, size_t bytes,
+                               struct tt_cuda_blob **blob, const uint32_t **on_device);
+ncclResult_t tt_cuda_blob_launched(struct tt_device_context *context, struct tt_cuda_blob *blob, cudaStream_t stream,
+                                   struct tt_cuda_graph *graph);
+void tt_cuda_blobs_free(struct tt_device_context *context);
 
 static inline uint32_t tt_cuda_conn_index(const struct tt_conn *conn)
 {

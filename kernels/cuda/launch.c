@@ -8,6 +8,7 @@
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/stream.h"
 
 enum { MOST_WORDS = 4 * UINT16_MAX, LAUNCH_WORKS = 4096 };
 /* Local copies are cut so that a chunk's bytes fit 32 bits. */
@@ -238,23 +239,26 @@ static ncclResult_t find_kernel(const struct builder *b, const void **kernel)
                  b->protocol);
 }
 
-static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, bool capturing)
+static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, struct tt_cuda_graph *graph)
 {
   struct tt_device_context *context = b->context;
   const void *kernel;
   TT_TRY(find_kernel(b, &kernel));
   struct tt_cuda_launch launch = begin_launch(context);
+  struct tt_cuda_blob *blob = NULL;
   launch.nitems = b->nitems;
   launch.nwords = b->nwords;
   if (b->nwords <= TT_CUDA_PARAM_WORDS)
     memcpy(launch.words, b->words, b->nwords * sizeof(*b->words));
   else
-    TT_TRY(tt_cuda_blob(context, b->words, b->nwords * sizeof(*b->words), capturing, &launch.blob));
+    TT_TRY(tt_cuda_blob_take(context, b->words, b->nwords * sizeof(*b->words), &blob, &launch.blob));
   void *arguments[] = {&launch};
   dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1},
        block = {tt_cuda_threads(b->protocol, b->most_bytes, b->strands), 1, 1};
-  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
-  return ncclSuccess;
+  ncclResult_t result =
+      tt_cuda_check(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
+  ncclResult_t noted = blob != NULL ? tt_cuda_blob_launched(context, blob, stream, graph) : ncclSuccess;
+  return result != ncclSuccess ? result : noted;
 }
 
 /* How many works from the first on one kernel can run: of one protocol and type, not too many, and with scratch memory
@@ -271,7 +275,7 @@ static int segment(struct tt_work *const *works, int nworks)
 }
 
 static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_work *const *works, int nworks,
-                                   cudaStream_t stream, bool capturing)
+                                   cudaStream_t stream, struct tt_cuda_graph *graph)
 {
   struct builder b = {.context = context,
                       .protocol = works[0]->protocol,
@@ -287,11 +291,10 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   TT_TRY_GOTO(TT_CALLOC(&b.last, (size_t)nworks), result, out);
   TT_TRY_GOTO(put_works(&b, works, nworks), result, out);
   if (b.nwords > MOST_WORDS && nworks > 1) { /* positions are counted in 16 bits */
-    result = launch_segment(context, works, nworks / 2, stream, capturing);
-    if (result == ncclSuccess)
-      result = launch_segment(context, works + nworks / 2, nworks - nworks / 2, stream, capturing);
+    result = launch_segment(context, works, nworks / 2, stream, graph);
+    if (result == ncclSuccess) result = launch_segment(context, works + nworks / 2, nworks - nworks / 2, stream, graph);
   } else {
-    result = start_kernel(&b, stream, capturing);
+    result = start_kernel(&b, stream, graph);
   }
 out:
   free(b.keys);
@@ -311,34 +314,20 @@ static void sort_works(struct tt_work *const *works, int nworks, struct tt_work 
       if (works[w]->signature.collective == TT_FUNC_SEND_RECV && works[w]->protocol == protocol) sorted[n++] = works[w];
 }
 
-/* Works of a context run in the order of their launches, whatever the streams. What is being captured is ordered by the
- * graph that it becomes part of. */
-static ncclResult_t follow_last_launch(struct tt_device_context *context, cudaStream_t stream, bool capturing)
-{
-  struct tt_cuda_executor *executor = context->executor;
-  if (!capturing && context->state->any_launch && stream != executor->last_stream)
-    TT_CUDA_TRY(cudaStreamWaitEvent(stream, context->state->launched, 0), "waiting for the last launch's stream");
-  if (!capturing) executor->last_stream = stream;
-  return ncclSuccess;
-}
-
 static ncclResult_t launch_entered(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                    cudaStream_t stream)
 {
-  enum cudaStreamCaptureStatus status;
+  struct tt_cuda_graph *graph;
   struct tt_work **sorted;
   ncclResult_t result = ncclSuccess;
-  TT_CUDA_TRY(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
-  bool capturing = status != cudaStreamCaptureStatusNone;
   TT_TRY(TT_CALLOC(&sorted, (size_t)nworks));
   sort_works(works, nworks, sorted);
-  tt_cuda_reclaim_blobs(context);
-  TT_TRY_GOTO(follow_last_launch(context, stream, capturing), result, out);
+  TT_TRY_GOTO(tt_cuda_order_begin(context, stream, &graph), result, out);
   for (int w = 0, n; w < nworks; w += n) {
     n = segment(sorted + w, nworks - w);
-    TT_TRY_GOTO(launch_segment(context, sorted + w, n, stream, capturing), result, out);
+    TT_TRY_GOTO(launch_segment(context, sorted + w, n, stream, graph), result, out);
   }
-  if (!capturing) result = tt_cuda_launched(context, stream);
+  result = tt_cuda_order_end(context, stream, graph);
 out:
   free(sorted);
   return result;

@@ -36,7 +36,8 @@ struct tt_cuda_context_state {
   bool vmm;            /* memory is allocated by cuMem, else by cudaMalloc */
   _Atomic bool fabric; /* and so that it can be exported to other hosts */
   struct tt_cuda_host_block *block;
-  cudaEvent_t launched;    /* behind the last launch */
+  cudaEvent_t launched;    /* behind the last launch, and recorded by graphs (graph.c) */
+  cudaEvent_t joined;      /* for a moment, to join streams */
   _Atomic bool any_launch; /* `launched` was recorded */
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;

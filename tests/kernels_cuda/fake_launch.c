@@ -8,6 +8,7 @@
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/stream.h"
 
 static struct tt_cuda_context_state state;
 static struct tt_cuda_executor executor;
@@ -69,19 +70,6 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
-{
-  (void)stream;
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
-{
-  (void)stream, (void)event, (void)flags;
-  return cudaSuccess;
-}
-
 ncclResult_t tt_cuda_check(cudaError_t error, const char *doing)
 {
   (void)doing;
@@ -99,22 +87,32 @@ void tt_cuda_leave(const struct tt_cuda_enter *enter)
   (void)enter;
 }
 
-ncclResult_t tt_cuda_launched(struct tt_device_context *here, cudaStream_t stream)
+ncclResult_t tt_cuda_order_begin(struct tt_device_context *here, cudaStream_t stream, struct tt_cuda_graph **graph)
 {
   (void)here, (void)stream;
+  *graph = NULL;
   return ncclSuccess;
 }
 
-void tt_cuda_reclaim_blobs(struct tt_device_context *here)
+ncclResult_t tt_cuda_order_end(struct tt_device_context *here, cudaStream_t stream, struct tt_cuda_graph *graph)
 {
-  (void)here;
+  (void)here, (void)stream, (void)graph;
+  return ncclSuccess;
 }
 
-ncclResult_t tt_cuda_blob(struct tt_device_context *here, const uint32_t *words, size_t bytes, bool capturing,
-                          const uint32_t **on_device)
+ncclResult_t tt_cuda_blob_take(struct tt_device_context *here, const uint32_t *words, size_t bytes,
+                               struct tt_cuda_blob **blob, const uint32_t **on_device)
 {
-  (void)here, (void)words, (void)bytes, (void)capturing;
+  (void)here, (void)words, (void)bytes;
   *on_device = NULL;
+  *blob = NULL;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_blob_launched(struct tt_device_context *here, struct tt_cuda_blob *blob, cudaStream_t stream,
+                                   struct tt_cuda_graph *graph)
+{
+  (void)here, (void)blob, (void)stream, (void)graph;
   return ncclSuccess;
 }
 
