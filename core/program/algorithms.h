@@ -21,6 +21,7 @@ ncclResult_t tt_emit_collnet_chain(struct tt_builder *builder, const struct tt_e
 ncclResult_t tt_emit_nvls(struct tt_builder *builder, const struct tt_emit_request *request);
 /* Reports nodes of different sizes or of one rank. */
 ncclResult_t tt_emit_nvls_tree(struct tt_builder *builder, const struct tt_emit_request *request);
+ncclResult_t tt_emit_mapped(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_point_to_point(struct tt_builder *builder, const struct tt_emit_request *request);
 
 /* Where all ranks talk to all: peer i of a rank is rank + 1 + i, so that ranks start with different peers. */

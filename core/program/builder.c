@@ -138,6 +138,16 @@ void tt_builder_destination(struct tt_builder *builder, uint8_t buffer, struct t
   add_operand(builder, TT_DST, buffer, 0, chunks);
 }
 
+void tt_builder_member_source(struct tt_builder *builder, uint16_t member, uint8_t buffer, struct tt_chunks chunks)
+{
+  add_operand(builder, TT_SRC, buffer, member, chunks);
+}
+
+void tt_builder_member_destination(struct tt_builder *builder, uint16_t member, struct tt_chunks chunks)
+{
+  add_operand(builder, TT_DST, TT_MEMBER_OUTPUT, member, chunks);
+}
+
 void tt_builder_receive(struct tt_builder *builder, uint16_t peer, uint8_t buffer, struct tt_chunks chunks)
 {
   add_operand(builder, TT_RECV, buffer, peer, chunks);

@@ -37,7 +37,8 @@ uint16_t tt_builder_peer(struct tt_builder *builder, int32_t rank);
 /* Adds a semaphore and returns its index. */
 uint16_t tt_builder_semaphore(struct tt_builder *builder);
 
-/* Gives this rank and the others among `members` `blocks` blocks of memory to share. */
+/* Gives this rank and the others among `members` `blocks` blocks of memory to share; 0: they only use each other's
+ * buffers. */
 void tt_builder_share(struct tt_builder *builder, uint32_t blocks, const int32_t *members, uint32_t nmembers);
 
 /* The following instructions belong to a new strand. */
@@ -49,6 +50,9 @@ void tt_builder_wait(struct tt_builder *builder, uint16_t semaphore);
 
 void tt_builder_source(struct tt_builder *builder, uint8_t buffer, struct tt_chunks chunks);
 void tt_builder_destination(struct tt_builder *builder, uint8_t buffer, struct tt_chunks chunks);
+/* A member's input or output, by its index among the members. */
+void tt_builder_member_source(struct tt_builder *builder, uint16_t member, uint8_t buffer, struct tt_chunks chunks);
+void tt_builder_member_destination(struct tt_builder *builder, uint16_t member, struct tt_chunks chunks);
 void tt_builder_receive(struct tt_builder *builder, uint16_t peer, uint8_t buffer, struct tt_chunks chunks);
 void tt_builder_send(struct tt_builder *builder, uint16_t peer, uint8_t buffer, struct tt_chunks chunks);
 

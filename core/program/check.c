@@ -48,7 +48,7 @@ static bool check_head(const struct checker *checker)
       program->root >= program->nranks)
     return fail(checker, "rank %d, root %d of %d ranks", program->rank, program->root, program->nranks);
   if (program->parts < 1) return fail(checker, "a block has no parts");
-  if (program->npeers > 2 * (uint32_t)program->nranks || program->nscratch > TT_SHARED - TT_SCRATCH)
+  if (program->npeers > 2 * (uint32_t)program->nranks || program->nscratch > TT_MEMBER_INPUT - TT_SCRATCH)
     return fail(checker, "%u peers and %u scratch buffers are too many", program->npeers, program->nscratch);
   if (!tt_definition_blocks(program, &input_blocks, &output_blocks))
     return fail(checker, "collective %d has no definition", program->collective);
@@ -77,12 +77,12 @@ static bool check_peers(const struct checker *checker)
   return good;
 }
 
-/* Memory that is shared has members, this rank among them. */
+/* Memory that is shared has members, this rank among them. Members without such memory use each other's buffers. */
 static bool check_members(const struct checker *checker)
 {
   const struct tt_program *program = checker->program;
   bool own = false;
-  if (!program->shared_blocks != !program->nmembers || program->nmembers > (uint32_t)program->nranks)
+  if ((program->shared_blocks && !program->nmembers) || program->nmembers > (uint32_t)program->nranks)
     return fail(checker, "%u blocks are shared by %u members", program->shared_blocks, program->nmembers);
   for (uint32_t i = 0; i < program->nmembers; i++) {
     int32_t member = program->members[i];
@@ -93,9 +93,26 @@ static bool check_members(const struct checker *checker)
   return own || !program->nmembers || fail(checker, "the rank itself is not among its members");
 }
 
-/* Chunks that a buffer has; 0 for a buffer that this rank has not. */
-static uint64_t chunks_of(const struct tt_program *program, uint8_t buffer)
+static bool is_members(const struct tt_operand *operand)
 {
+  return operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT;
+}
+
+/* Chunks that a member's buffer has. */
+static uint64_t chunks_of_member(const struct tt_program *program, const struct tt_operand *operand)
+{
+  uint32_t input_blocks, output_blocks;
+  struct tt_program member = *program;
+  member.rank = program->members[operand->peer];
+  if (!tt_definition_blocks(&member, &input_blocks, &output_blocks)) return 0;
+  return (uint64_t)(operand->buffer == TT_MEMBER_INPUT ? input_blocks : output_blocks) * program->parts;
+}
+
+/* Chunks that a buffer has; 0 for a buffer that this rank has not. */
+static uint64_t chunks_of(const struct tt_program *program, const struct tt_operand *operand)
+{
+  uint8_t buffer = operand->buffer;
+  if (is_members(operand)) return chunks_of_member(program, operand);
   uint64_t blocks = buffer == TT_INPUT                                    ? program->input_blocks
                     : buffer == TT_SHARED || buffer == TT_MULTICAST       ? program->shared_blocks
                     : buffer == TT_OUTPUT                                 ? program->output_blocks
@@ -113,7 +130,11 @@ static bool check_operand(const struct checker *checker, const struct tt_operand
 {
   const struct tt_program *program = checker->program;
   if (operand->kind > TT_SEND) return fail_at(checker, "operand kind %d is unknown", operand->kind);
-  if (is_local(operand) ? operand->peer != 0 : operand->peer >= program->npeers)
+  if (is_members(operand) && !is_local(operand))
+    return fail_at(checker, "a message names a member's buffer, %d", operand->buffer);
+  if (is_members(operand) && operand->peer >= program->nmembers)
+    return fail_at(checker, "member index %d of %u", operand->peer, program->nmembers);
+  if (is_local(operand) ? operand->peer != 0 && !is_members(operand) : operand->peer >= program->npeers)
     return fail_at(checker, "peer index %d of %u", operand->peer, program->npeers);
   if (operand->modulo < 1) return fail_at(checker, "modulo %d is below 1", operand->modulo);
   bool empty = operand->count == 0 && !is_local(operand) && program->peers[operand->peer] >= 0;
@@ -128,8 +149,9 @@ static bool check_operand(const struct checker *checker, const struct tt_operand
     return is_local(operand) ? fail_at(checker, "a source or destination names the result") : true;
   if (operand->buffer == TT_MULTICAST && !is_local(operand)) return fail_at(checker, "a message to or from all copies");
   bool stores = operand->kind == TT_DST || operand->kind == TT_RECV;
-  if (stores && operand->buffer == TT_INPUT) return fail_at(checker, "the user's input would be written");
-  uint64_t chunks = chunks_of(program, operand->buffer);
+  if (stores && (operand->buffer == TT_INPUT || operand->buffer == TT_MEMBER_INPUT))
+    return fail_at(checker, "the user's input would be written");
+  uint64_t chunks = chunks_of(program, operand);
   if ((uint64_t)operand->modulo > chunks) {
     return fail_at(checker, "chunks up to %d of buffer %d, which has %llu", operand->modulo - 1, operand->buffer,
                    (unsigned long long)chunks);

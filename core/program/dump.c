@@ -17,18 +17,26 @@ static void print_number(const struct tt_operand *operand, uint32_t repeat, uint
   fputc('i', out);
 }
 
-static void print_chunk(const struct tt_operand *operand, uint32_t repeat, FILE *out)
+static void print_buffer(const struct tt_program *program, const struct tt_operand *operand, FILE *out)
+{
+  if (operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST)
+    fputs(operand->buffer == TT_SHARED ? "shared" : "multicast", out);
+  else if (operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT)
+    fprintf(out, "%s of %" PRId32, operand->buffer == TT_MEMBER_INPUT ? "input" : "output",
+            program->members[operand->peer]);
+  else if (operand->buffer >= TT_SCRATCH)
+    fprintf(out, "scratch%d", operand->buffer - TT_SCRATCH);
+  else
+    fputs(operand->buffer == TT_INPUT ? "input" : "output", out);
+}
+
+static void print_chunk(const struct tt_program *program, const struct tt_operand *operand, uint32_t repeat, FILE *out)
 {
   if (!operand->count) {
     fputs("nothing", out);
     return;
   }
-  if (operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST)
-    fputs(operand->buffer == TT_SHARED ? "shared" : "multicast", out);
-  else if (operand->buffer >= TT_SCRATCH)
-    fprintf(out, "scratch%d", operand->buffer - TT_SCRATCH);
-  else
-    fputs(operand->buffer == TT_INPUT ? "input" : "output", out);
+  print_buffer(program, operand, out);
   fputc('[', out);
   print_number(operand, repeat, 0, out);
   if (operand->count > 1) {
@@ -66,7 +74,7 @@ static bool print_side(const struct tt_program *program, const struct tt_instruc
     if (operand->buffer == TT_RESULT)
       print_peer(program, operand, out);
     else
-      print_chunk(operand, instruction->repeat, out);
+      print_chunk(program, operand, instruction->repeat, out);
   }
   return *between != '\0';
 }
@@ -80,9 +88,9 @@ static void print_moves(const struct tt_program *program, const struct tt_instru
     fputs(between, out);
     between = ", ";
     if (operand->kind == TT_SEND) print_peer(program, operand, out);
-    if (operand->kind == TT_RECV) print_chunk(operand, instruction->repeat, out);
+    if (operand->kind == TT_RECV) print_chunk(program, operand, instruction->repeat, out);
     fputs(" <- ", out);
-    if (operand->kind == TT_SEND) print_chunk(operand, instruction->repeat, out);
+    if (operand->kind == TT_SEND) print_chunk(program, operand, instruction->repeat, out);
     if (operand->kind == TT_RECV) print_peer(program, operand, out);
   }
 }
@@ -115,7 +123,10 @@ void tt_program_print(const struct tt_program *program, FILE *out)
   fprintf(out, ", parts %" PRIu32 ", input %" PRIu32 ", output %" PRIu32 "\n", program->parts, program->input_blocks,
           program->output_blocks);
   if (program->nmembers) {
-    fprintf(out, "shared %" PRIu32 " by", program->shared_blocks);
+    if (program->shared_blocks)
+      fprintf(out, "shared %" PRIu32 " by", program->shared_blocks);
+    else
+      fputs("members", out);
     for (uint32_t i = 0; i < program->nmembers; i++) fprintf(out, " %" PRId32, program->members[i]);
     fputc('\n', out);
   }

@@ -18,7 +18,8 @@
  * Peers are ranks or `network 0`; i counts repetitions. A list of chunks is written as its first and last, `output[5..0
  * mod 6]`, with the step where that is not one, `output[1..5 step 2 mod 6]`. A move is written with its own arrow:
  * `output[3] <- recv 1` stores what was received, `send 1 <- input[3]` sends a local chunk. A message without data is
- * `send 1 <- nothing`; `multicast[3]` is chunk 3 of all members' copies of the shared memory. Program and output are
+ * `send 1 <- nothing`; `multicast[3]` is chunk 3 of all members' copies of the shared memory; `input of 2[3]` is
+ * chunk 3 of rank 2's input. Program and output are
  * the caller's. */
 void tt_program_print(const struct tt_program *program, FILE *out);
 

@@ -18,14 +18,16 @@ static const struct {
     [TT_ALGO_TREE] = {tt_emit_tree, BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_COLLNET_DIRECT] = {tt_emit_collnet_direct, BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_COLLNET_CHAIN] = {tt_emit_collnet_chain, BIT(TT_FUNC_ALL_REDUCE)},
-    [TT_ALGO_NVLS] = {tt_emit_nvls,
-                      BIT(TT_FUNC_ALL_GATHER) | BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_REDUCE)},
+    [TT_ALGO_NVLS] = {tt_emit_nvls, BIT(TT_FUNC_ALL_GATHER) | BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_NVLS_TREE] = {tt_emit_nvls_tree, BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_ONE_SHOT] = {tt_emit_one_shot, BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_TWO_SHOT] = {tt_emit_two_shot, BIT(TT_FUNC_ALL_REDUCE)},
     [TT_ALGO_DIRECT] = {tt_emit_direct, BIT(TT_FUNC_BROADCAST) | BIT(TT_FUNC_REDUCE) | BIT(TT_FUNC_ALL_GATHER) |
                                             BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_TO_ALL) |
                                             BIT(TT_FUNC_SCATTER) | BIT(TT_FUNC_GATHER)},
+    [TT_ALGO_MAPPED] = {tt_emit_mapped, BIT(TT_FUNC_BROADCAST) | BIT(TT_FUNC_REDUCE) | BIT(TT_FUNC_ALL_GATHER) |
+                                            BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_REDUCE) |
+                                            BIT(TT_FUNC_ALL_TO_ALL) | BIT(TT_FUNC_SCATTER) | BIT(TT_FUNC_GATHER)},
     [TT_ALGO_PAT] = {tt_emit_pat, BIT(TT_FUNC_ALL_GATHER) | BIT(TT_FUNC_REDUCE_SCATTER)},
     [TT_ALGO_POINT_TO_POINT] = {tt_emit_point_to_point, BIT(TT_FUNC_SEND) | BIT(TT_FUNC_RECV)},
 };

@@ -18,9 +18,9 @@ const char *tt_collective_name(int collective)
 
 const char *tt_algorithm_name(int algorithm)
 {
-  static const char *const names[TT_NUM_ALGORITHMS] = {"TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
-                                                       "NVLS_TREE", "PAT",  "ONE_SHOT",       "TWO_SHOT",      "P2P",
-                                                       "DIRECT"};
+  static const char *const names[TT_NUM_ALGORITHMS] = {"TREE",      "RING",  "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
+                                                       "NVLS_TREE", "PAT",   "ONE_SHOT",       "TWO_SHOT",      "P2P",
+                                                       "DIRECT",    "MAPPED"};
   return name(names, TT_NUM_ALGORITHMS, algorithm);
 }
 

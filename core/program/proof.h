@@ -5,6 +5,7 @@
  *   proof_connection.c  bounded FIFOs between ranks
  *   proof_network.c     networks that reduce
  *   proof_shared.c      memory that several ranks share
+ *   proof_members.c     user buffers of other ranks
  *   proof_clock.c       what happened before what
  *   proof_instruction.c one repetition of one instruction
  *   proof_definition.c  what each collective must do
@@ -62,6 +63,7 @@ struct tt_memory {
   uint32_t *accesses; /* watched ranks: for each cell who wrote it last and when, and when each strand read it */
   uint32_t output_base, scratch_base; /* first block of the output and of scratch */
   uint32_t input_base;
+  bool reached; /* by others: `accesses` are of all strands that have clocks, not of the rank's own */
 };
 
 struct tt_semaphore {
@@ -85,7 +87,7 @@ struct tt_proof_rank {
   int step;
   const struct tt_program *program;
   struct tt_memory memory;
-  struct tt_shared *shared;     /* this rank's copy of memory that members share; NULL: none */
+  struct tt_shared *shared;     /* what members touch: this rank's copy of memory that they share; NULL: no members */
   struct tt_connection **links; /* a receiving and a sending one for each peer of the program, found at first use */
   struct tt_semaphore *semaphores;
   uint32_t live; /* strands still running */
@@ -167,6 +169,23 @@ bool tt_proof_shared_read(struct tt_proof *proof, const struct tt_proof_strand *
 bool tt_proof_shared_write(struct tt_proof *proof, const struct tt_proof_strand *strand,
                            const struct tt_operand *operand, uint32_t chunk, const uint32_t *clock,
                            const struct tt_value *value);
+
+/* Whether the memory of `owner` that members may touch is there for this operation, as far as `clock` knows (NULL: that
+ * does not matter), and that the strand touches it at `time`. */
+bool tt_proof_shared_open(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                          const struct tt_operand *operand, uint32_t chunk, int32_t owner, const uint32_t *clock);
+void tt_proof_shared_touch(struct tt_proof *proof, const struct tt_proof_strand *strand, int32_t owner, uint32_t time);
+
+/* proof_members.c */
+/* Whether the operand is of a member's user buffer; whether a program has such ones. */
+bool tt_proof_is_members(const struct tt_operand *operand);
+bool tt_proof_uses_members(const struct tt_program *program);
+/* Whether any member of the rank's program uses members' buffers in this step. */
+bool tt_proof_is_reached(const struct tt_proof *proof, int step, int32_t rank);
+/* Whose user buffer a local operand names, and which of the two: TT_INPUT or TT_OUTPUT; the operand's own where it is
+ * no member's. */
+int32_t tt_proof_owner(const struct tt_proof *proof, const struct tt_proof_strand *strand,
+                       const struct tt_operand *operand, uint8_t *buffer);
 
 /* proof_connection.c */
 /* From one rank or network to another, as programs name their peers; NULL if memory is short. */

@@ -20,7 +20,7 @@ static uint32_t most_strands(const struct tt_proof *proof, int32_t rank, bool *s
     const struct tt_program *program = proof->steps[step].programs[rank];
     if (!program) continue;
     if (program->nstrands > most) most = program->nstrands;
-    if (program->shared_blocks && most < 2) most = 2; /* it races with the strands of other ranks */
+    if (program->nmembers && most < 2) most = 2; /* it races with the strands of other ranks */
     *semaphores |= program->nsemaphores > 0;
   }
   return most;

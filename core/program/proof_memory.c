@@ -1,4 +1,5 @@
-/* A rank's buffers during one step: which chunk is which memory, what it holds, and who may touch it when. */
+/* A rank's buffers during one step: which chunk is which memory, what it holds, and who may touch it when: its own
+ * strands, and those of members that use its user buffers. */
 #include <stdlib.h>
 #include "program/proof.h"
 
@@ -23,8 +24,10 @@ bool tt_proof_memory_start(struct tt_proof *proof, int32_t rank)
                   program->parts;
   memory->cells = calloc(ncells + 1, sizeof(*memory->cells));
   if (!memory->cells) return tt_proof_out_of_memory(proof);
-  if (state->watch < 0) return true;
-  memory->accesses = calloc((ncells + 1) * (2 + program->nstrands), sizeof(*memory->accesses));
+  memory->reached = proof->width && tt_proof_is_reached(proof, state->step, rank);
+  if (state->watch < 0 && !memory->reached) return true;
+  uint32_t entries = memory->reached ? proof->width : program->nstrands;
+  memory->accesses = calloc((ncells + 1) * (2 + entries), sizeof(*memory->accesses));
   return memory->accesses ? true : tt_proof_out_of_memory(proof);
 }
 
@@ -82,48 +85,78 @@ static const char *buffer_name(uint8_t buffer)
   return buffer == TT_INPUT ? "input" : buffer == TT_OUTPUT ? "output" : "scratch";
 }
 
-/* Whether another strand's last write, and for a write its last reads, come before what `clock` follows. */
-static bool check_race(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
-                       uint32_t chunk, const uint32_t *clock, bool writes, uint32_t time)
+/* An access of a strand to a chunk of its own rank's memory, or of a member's. */
+struct place {
+  int32_t owner;
+  uint8_t buffer;
+  uint32_t chunk;
+  size_t cell;
+};
+
+static struct place find_place(const struct tt_proof *proof, const struct tt_proof_strand *strand,
+                               const struct tt_operand *operand, uint32_t chunk)
 {
-  const struct tt_proof_rank *state = &proof->ranks[strand->rank];
-  if (state->watch < 0) return true;
-  uint32_t nstrands = state->program->nstrands;
-  size_t cell = find_cell(proof, strand->rank, operand->buffer, chunk, strand->loop);
-  uint32_t *access = state->memory.accesses + cell * (2 + nstrands);
+  struct place place = {.chunk = chunk};
+  place.owner = tt_proof_owner(proof, strand, operand, &place.buffer);
+  place.cell = find_cell(proof, place.owner, place.buffer, chunk, strand->loop);
+  return place;
+}
+
+static bool fail_race(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct place *place,
+                      bool writes, const char *what)
+{
+  return tt_proof_fail(proof, strand, "%s %s chunk %u of rank %d, which %s", writes ? "writes" : "reads",
+                       buffer_name(place->buffer), place->chunk, place->owner, what);
+}
+
+/* Whether another strand's last write, and for a write its last reads, come before what `clock` follows. Strands are
+ * numbered as in the clocks where other ranks reach the memory, else from the owner's first. */
+static bool check_race(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct place *place,
+                       const uint32_t *clock, bool writes, uint32_t time)
+{
+  const struct tt_proof_rank *owner = &proof->ranks[place->owner];
+  bool reached = owner->memory.reached;
+  if (!owner->memory.accesses) return true;
+  uint32_t entries = reached ? proof->width : owner->program->nstrands;
+  uint32_t *access = owner->memory.accesses + place->cell * (2 + entries);
   uint32_t *writer = &access[0], *written = &access[1], *read = &access[2];
-  const uint32_t *known = clock + state->watch;
-  if (*writer && *writer - 1 != strand->index && *written > known[*writer - 1]) {
-    return tt_proof_fail(proof, strand, "%s %s chunk %u, which strand %u may be writing", writes ? "writes" : "reads",
-                         buffer_name(operand->buffer), chunk, *writer - 1);
-  }
+  const uint32_t *known = clock + (reached ? 0 : owner->watch);
+  int64_t own = strand->index;
+  if (reached) own = proof->ranks[strand->rank].watch < 0 ? -1 : proof->ranks[strand->rank].watch + strand->index;
+  if (*writer && *writer - 1 != own && *written > known[*writer - 1])
+    return fail_race(proof, strand, place, writes, "another strand may be writing");
   if (!writes) {
-    read[strand->index] = time;
+    if (own >= 0) read[own] = time;
     return true;
   }
-  for (uint32_t other = 0; other < nstrands; other++) {
-    if (other == strand->index || read[other] <= known[other]) continue;
-    return tt_proof_fail(proof, strand, "writes %s chunk %u, which strand %u may still have to read",
-                         buffer_name(operand->buffer), chunk, other);
+  for (uint32_t other = 0; other < entries; other++) {
+    if (other == own || read[other] <= known[other]) continue;
+    return fail_race(proof, strand, place, writes, "another strand may still have to read");
   }
-  *writer = strand->index + 1;
+  *writer = (uint32_t)(own + 1);
   *written = time;
   return true;
 }
 
-static struct tt_cell *cell_of(struct tt_proof *proof, const struct tt_proof_strand *strand,
-                               const struct tt_operand *operand, uint32_t chunk)
+/* A member's buffer is touched within the operation of its owner. */
+static bool is_open(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
+                    uint32_t chunk, const uint32_t *clock)
 {
-  return &proof->ranks[strand->rank].memory.cells[find_cell(proof, strand->rank, operand->buffer, chunk, strand->loop)];
+  uint8_t buffer;
+  if (!tt_proof_is_members(operand)) return true;
+  int32_t owner = tt_proof_owner(proof, strand, operand, &buffer);
+  return tt_proof_shared_open(proof, strand, operand, chunk, owner, proof->width ? clock : NULL);
 }
 
 bool tt_proof_mark_write(struct tt_proof *proof, const struct tt_proof_strand *strand, const struct tt_operand *operand,
                          uint32_t chunk)
 {
   if (tt_proof_is_shared(operand)) return tt_proof_shared_mark(proof, strand, operand, chunk);
-  struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
+  if (!is_open(proof, strand, operand, chunk, NULL)) return false;
+  struct place place = find_place(proof, strand, operand, chunk);
+  struct tt_cell *cell = &proof->ranks[place.owner].memory.cells[place.cell];
   if (cell->written >> 1 == proof->event) {
-    return tt_proof_fail(proof, strand, "writes %s chunk %u twice in one instruction", buffer_name(operand->buffer),
+    return tt_proof_fail(proof, strand, "writes %s chunk %u twice in one instruction", buffer_name(place.buffer),
                          chunk);
   }
   cell->written = proof->event << 1 | (operand->kind == TT_DST);
@@ -134,25 +167,28 @@ bool tt_proof_read(struct tt_proof *proof, const struct tt_proof_strand *strand,
                    uint32_t chunk, const uint32_t *clock, struct tt_value *value)
 {
   if (tt_proof_is_shared(operand)) return tt_proof_shared_read(proof, strand, operand, chunk, clock, value);
-  const struct tt_cell *cell = cell_of(proof, strand, operand, chunk);
+  if (!is_open(proof, strand, operand, chunk, clock)) return false;
+  struct place place = find_place(proof, strand, operand, chunk);
+  const struct tt_cell *cell = &proof->ranks[place.owner].memory.cells[place.cell];
   const struct tt_program *program = proof->ranks[strand->rank].program;
   bool in_reduction = operand->kind == TT_SRC;
   /* A reduction may overwrite its own source, element by element; a move knows no order with the rest. */
   if (cell->written >> 1 == proof->event && !(in_reduction && cell->written & 1)) {
-    return tt_proof_fail(proof, strand, "reads and writes %s chunk %u in one instruction", buffer_name(operand->buffer),
+    return tt_proof_fail(proof, strand, "reads and writes %s chunk %u in one instruction", buffer_name(place.buffer),
                          chunk);
   }
   uint32_t time = 2 * strand->time + (in_reduction ? 0 : 1);
-  if (!check_race(proof, strand, operand, chunk, clock, false, time)) return false;
-  if (!holds(proof, strand->rank, operand->buffer, chunk, strand->loop, value)) {
-    return tt_proof_fail(proof, strand, "reads %s chunk %u, which nothing was written to", buffer_name(operand->buffer),
+  if (!check_race(proof, strand, &place, clock, false, time)) return false;
+  if (tt_proof_is_members(operand)) tt_proof_shared_touch(proof, strand, place.owner, time);
+  if (!holds(proof, place.owner, place.buffer, chunk, strand->loop, value)) {
+    return tt_proof_fail(proof, strand, "reads %s chunk %u, which nothing was written to", buffer_name(place.buffer),
                          chunk);
   }
   if (value->part != chunk % program->parts || value->loop != strand->loop) {
-    return tt_proof_fail(proof, strand, "reads %s chunk %u, which holds part %u of loop %u",
-                         buffer_name(operand->buffer), chunk, value->part, value->loop);
+    return tt_proof_fail(proof, strand, "reads %s chunk %u, which holds part %u of loop %u", buffer_name(place.buffer),
+                         chunk, value->part, value->loop);
   }
-  if (operand->buffer == TT_INPUT && tt_definition_reduces(program->collective)) value->scaled++;
+  if (place.buffer == TT_INPUT && tt_definition_reduces(program->collective)) value->scaled++;
   return true;
 }
 
@@ -160,7 +196,11 @@ bool tt_proof_write(struct tt_proof *proof, const struct tt_proof_strand *strand
                     uint32_t chunk, const uint32_t *clock, const struct tt_value *value)
 {
   if (tt_proof_is_shared(operand)) return tt_proof_shared_write(proof, strand, operand, chunk, clock, value);
-  if (!check_race(proof, strand, operand, chunk, clock, true, 2 * strand->time + 1)) return false;
-  cell_of(proof, strand, operand, chunk)->value = *value;
+  if (!is_open(proof, strand, operand, chunk, clock)) return false;
+  struct place place = find_place(proof, strand, operand, chunk);
+  uint32_t time = 2 * strand->time + 1;
+  if (!check_race(proof, strand, &place, clock, true, time)) return false;
+  if (tt_proof_is_members(operand)) tt_proof_shared_touch(proof, strand, place.owner, time);
+  proof->ranks[place.owner].memory.cells[place.cell].value = *value;
   return true;
 }

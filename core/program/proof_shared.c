@@ -50,10 +50,12 @@ bool tt_proof_shared_agree(struct tt_proof *proof, int step, int32_t rank)
   for (uint32_t i = 0; program && i < program->nmembers; i++) {
     const struct tt_program *other = proof->steps[step].programs[program->members[i]];
     if (other && other->nmembers == program->nmembers && other->shared_blocks == program->shared_blocks &&
+        other->parts == program->parts && other->collective == program->collective && other->root == program->root &&
         !memcmp(other->members, program->members, program->nmembers * sizeof(*program->members)))
       continue;
-    return tt_proof_fail(proof, NULL, "step %d: ranks %d and %d do not share the same memory with the same members",
-                         step, rank, program->members[i]);
+    return tt_proof_fail(proof, NULL,
+                         "step %d: ranks %d and %d do not share the same memory or buffers with the same members", step,
+                         rank, program->members[i]);
   }
   return true;
 }
@@ -63,7 +65,7 @@ bool tt_proof_shared_start(struct tt_proof *proof, int32_t rank)
   struct tt_proof_rank *state = &proof->ranks[rank];
   struct tt_proof_strand *strands = proof->strands + (size_t)rank * proof->max_strands;
   uint32_t ncells = state->program->shared_blocks * state->program->parts;
-  if (!ncells) return true;
+  if (!state->program->nmembers) return true;
   struct tt_shared *shared = calloc(1, sizeof(*shared) + ncells * sizeof(*shared->cells));
   if (!shared) return tt_proof_out_of_memory(proof);
   state->shared = shared;
@@ -85,8 +87,7 @@ bool tt_proof_shared_end(struct tt_proof *proof, int32_t rank)
     for (uint32_t i = 0; !known && i < proof->max_strands; i++)
       known = strands[i].clock[entry] >= state->shared->touch[entry];
     if (known) continue;
-    return tt_proof_fail(proof, NULL, "step %d: rank %d ends while others may still use its shared memory", state->step,
-                         rank);
+    return tt_proof_fail(proof, NULL, "step %d: rank %d ends while others may still use its memory", state->step, rank);
   }
   return true;
 }
@@ -105,9 +106,10 @@ void tt_proof_shared_free(struct tt_proof_rank *state)
 
 static bool fail(const struct access *access, const char *what)
 {
-  return tt_proof_fail(access->proof, access->strand, "%s chunk %u of rank %d's shared memory, %s",
+  return tt_proof_fail(access->proof, access->strand, "%s chunk %u of rank %d's %s, %s",
                        access->operand->kind == TT_DST || access->operand->kind == TT_RECV ? "writes" : "reads",
-                       access->chunk, access->owner, what);
+                       access->chunk, access->owner, tt_proof_is_members(access->operand) ? "buffer" : "shared memory",
+                       what);
 }
 
 static struct cell *cell_of(const struct access *access)
@@ -138,6 +140,19 @@ static void note_touch(const struct access *access, uint32_t time)
 {
   uint32_t entry = entry_of(access);
   if (entry) access->proof->ranks[access->owner].shared->touch[entry - 1] = time;
+}
+
+bool tt_proof_shared_open(struct tt_proof *proof, const struct tt_proof_strand *strand,
+                          const struct tt_operand *operand, uint32_t chunk, int32_t owner, const uint32_t *clock)
+{
+  struct access access = {proof, strand, operand, chunk, owner, clock};
+  return is_open(&access);
+}
+
+void tt_proof_shared_touch(struct tt_proof *proof, const struct tt_proof_strand *strand, int32_t owner, uint32_t time)
+{
+  struct access access = {.proof = proof, .strand = strand, .owner = owner};
+  note_touch(&access, time);
 }
 
 static bool follows_writer(const struct access *access, const struct cell *cell)

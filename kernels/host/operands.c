@@ -23,21 +23,29 @@ static size_t stride_of(const struct tt_geometry *geometry, uint8_t buffer)
 {
   if (buffer == TT_INPUT) return geometry->input_stride;
   if (buffer == TT_SHARED || buffer == TT_MULTICAST) return geometry->shared_stride;
+  if (buffer == TT_MEMBER_INPUT) return geometry->input_stride;
+  if (buffer == TT_MEMBER_OUTPUT) return geometry->output_stride;
   return buffer == TT_OUTPUT ? geometry->output_stride : geometry->scratch_stride;
 }
 
-/* Start of a buffer; NULL if this rank has none. For all copies of shared memory it is that of the first. */
-static unsigned char *base_of(const struct tt_work *work, uint8_t buffer)
+/* Start of an operand's buffer; NULL if there is none. For all copies of shared memory it is that of the first. */
+static unsigned char *base_of(const struct tt_work *work, const struct tt_operand *operand)
 {
+  uint8_t buffer = operand->buffer;
+  if (buffer == TT_MEMBER_INPUT)
+    return (unsigned char *)(uintptr_t)work->member_inputs[operand->peer]; /* only ever read */
+  if (buffer == TT_MEMBER_OUTPUT) return work->member_outputs[operand->peer];
   if (buffer == TT_SHARED) return work->shared;
   if (buffer == TT_MULTICAST) return work->copies[0];
   if (buffer >= TT_SCRATCH) return work->scratch == NULL ? NULL : work->scratch[buffer - TT_SCRATCH];
   return buffer == TT_INPUT ? (unsigned char *)(uintptr_t)work->input /* only ever read */ : work->output;
 }
 
-/* A chunk of a buffer, or of TT_RESULT, in the strand's loop. */
-static struct tt_host_piece find_chunk(const struct tt_host_strand *strand, uint8_t buffer, uint32_t chunk)
+/* A chunk of an operand's buffer, or of TT_RESULT, in the strand's loop. */
+static struct tt_host_piece find_chunk(const struct tt_host_strand *strand, const struct tt_operand *operand,
+                                       uint32_t chunk)
 {
+  uint8_t buffer = operand->buffer;
   const struct tt_work_channel *channel = strand->channel->work;
   const struct tt_geometry *geometry = &channel->geometry;
   uint32_t parts = channel->program->parts, part = chunk % parts;
@@ -45,10 +53,12 @@ static struct tt_host_piece find_chunk(const struct tt_host_strand *strand, uint
   size_t elements = tt_geometry_part(geometry, parts, strand->loop, part, &offset);
   struct tt_host_piece piece = {.bytes = elements * element_bytes};
   if (buffer == TT_RESULT || elements == 0) return piece;
-  unsigned char *base = base_of(strand->run->work, buffer);
+  unsigned char *base = base_of(strand->run->work, operand);
   if (base == NULL) return piece;
   bool shared = buffer == TT_SHARED || buffer == TT_MULTICAST;
-  if (buffer >= TT_SCRATCH) offset = (shared ? geometry->shared_lo : geometry->scratch_lo) + part * geometry->chunk;
+  bool users = buffer == TT_MEMBER_INPUT || buffer == TT_MEMBER_OUTPUT;
+  if (buffer >= TT_SCRATCH && !users)
+    offset = (shared ? geometry->shared_lo : geometry->scratch_lo) + part * geometry->chunk;
   piece.local = base + (offset + chunk / parts * stride_of(geometry, buffer)) * element_bytes;
   return piece;
 }
@@ -57,7 +67,7 @@ struct tt_host_piece tt_host_piece(const struct tt_host_strand *strand, const st
                                    uint32_t piece)
 {
   if (operand->count == 1) return (struct tt_host_piece){operand->local, operand->bytes};
-  return find_chunk(strand, operand->source->buffer, tt_operand_piece(operand->source, strand->repetition, piece));
+  return find_chunk(strand, operand->source, tt_operand_piece(operand->source, strand->repetition, piece));
 }
 
 /* The operand's connection, its step there, and its place behind earlier uses in the same instruction. */
@@ -96,10 +106,10 @@ static ncclResult_t measure(const struct tt_host_strand *strand, uint32_t number
 {
   struct tt_host_operand *operand = &strand->operands[number];
   const struct tt_operand *source = operand->source;
-  bool missing = source->buffer != TT_RESULT && base_of(strand->run->work, source->buffer) == NULL;
+  bool missing = source->buffer != TT_RESULT && base_of(strand->run->work, source) == NULL;
   size_t next = 0;
   for (uint32_t p = 0; p < operand->count; p++) {
-    struct tt_host_piece piece = find_chunk(strand, source->buffer, tt_operand_piece(source, strand->repetition, p));
+    struct tt_host_piece piece = find_chunk(strand, source, tt_operand_piece(source, strand->repetition, p));
     if (piece.bytes > 0 && missing) return bad_program(strand, number, "the buffer it names is NULL on this rank");
     if (operand->count == 1) operand->local = piece.local;
     operand->bytes = next + piece.bytes;
@@ -118,7 +128,8 @@ static ncclResult_t resolve_one(struct tt_host_strand *strand, uint32_t number, 
   operand->count = (uint32_t)source->count;
   operand->result = source->kind == TT_SRC || source->kind == TT_DST || source->buffer == TT_RESULT;
   TT_TRY(measure(strand, number));
-  operand->scaled = run->scale && source->buffer == TT_INPUT && (source->kind == TT_SRC || source->kind == TT_SEND);
+  operand->scaled = run->scale && (source->buffer == TT_INPUT || source->buffer == TT_MEMBER_INPUT) &&
+                    (source->kind == TT_SRC || source->kind == TT_SEND);
   if (source->kind == TT_SEND || source->kind == TT_RECV) TT_TRY(connect(strand, number, source->peer));
   if (operand->result) {
     strand->reduced = false;

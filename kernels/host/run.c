@@ -115,17 +115,21 @@ static void clear_strands(struct tt_host_run *run)
   run->strands = NULL;
 }
 
-/* Shared memory is there, and used with the protocol that orders it. */
+/* What ranks share is there, and used with the protocol that orders it. */
 static ncclResult_t check_shared(const struct tt_work *work)
 {
   for (uint32_t c = 0; c < work->nchannels; c++) {
-    if (work->channels[c].program->shared_blocks == 0) continue;
-    if (work->shared == NULL || work->copies == NULL)
+    const struct tt_program *program = work->channels[c].program;
+    if (program->nmembers == 0) continue;
+    if (program->shared_blocks == 0 && (work->member_inputs == NULL || work->member_outputs == NULL))
+      return TT_FAIL(ncclInternalError, "rank %d: the program of channel %u needs members' buffers, and there are none",
+                     work->rank, c);
+    if (program->shared_blocks > 0 && (work->shared == NULL || work->copies == NULL))
       return TT_FAIL(ncclInternalError, "rank %d: the program of channel %u needs shared memory, and there is none",
                      work->rank, c);
     if (work->protocol != TT_PROTO_SIMPLE)
-      return TT_FAIL(ncclInternalError, "rank %d: protocol %d does not order shared memory: use SIMPLE", work->rank,
-                     work->protocol);
+      return TT_FAIL(ncclInternalError, "rank %d: protocol %d does not order memory that ranks share: use SIMPLE",
+                     work->rank, work->protocol);
   }
   return ncclSuccess;
 }

@@ -28,6 +28,8 @@ struct rank_state {
   uint32_t *input, *output; /* with a guard element behind each */
   uint32_t *scratch;
   void *scratches[1];
+  const void *inputs[MAX_RANKS]; /* all ranks', for who uses them */
+  void *outputs[MAX_RANKS];
 };
 
 #define GUARD 0xdeadbeefu
@@ -105,7 +107,7 @@ static int node_of(int nranks, int rank)
 
 static bool is_shared(int algorithm)
 {
-  return algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE;
+  return algorithm == TT_ALGO_NVLS || algorithm == TT_ALGO_NVLS_TREE || algorithm == TT_ALGO_MAPPED;
 }
 
 static void make_rank(struct world *world, const struct operation *o, int rank, uint64_t sequence,
@@ -164,6 +166,19 @@ static void check_rank(const struct operation *o, int rank, struct rank_state *s
   world_free_work(state->work);
 }
 
+/* Lets all ranks use each other's buffers. */
+static void map_buffers(const struct operation *o, struct rank_state *states[])
+{
+  for (int r = 0; o->algorithm == TT_ALGO_MAPPED && r < o->nranks; r++) {
+    for (int m = 0; m < o->nranks; m++) {
+      states[r]->inputs[m] = states[m]->work->input;
+      states[r]->outputs[m] = states[m]->work->output;
+    }
+    states[r]->work->member_inputs = states[r]->inputs;
+    states[r]->work->member_outputs = states[r]->outputs;
+  }
+}
+
 /* Runs `times` operations in one launch. */
 static void run(struct world *world, const struct operation *o, int times)
 {
@@ -176,6 +191,11 @@ static void run(struct world *world, const struct operation *o, int times)
       make_rank(world, o, r, (uint64_t)t, &states[r][t]);
       works[r][t] = states[r][t].work;
     }
+  }
+  for (int t = 0; t < times; t++) {
+    struct rank_state *of_time[MAX_RANKS];
+    for (int r = 0; r < o->nranks; r++) of_time[r] = &states[r][t];
+    map_buffers(o, of_time);
   }
   ck_assert_int_eq(world_run(world, rows, times), ncclSuccess);
   for (int r = 0; r < o->nranks; r++)
@@ -197,7 +217,7 @@ static void run_all_sizes(struct world *world, struct operation o)
         if (o.most_pieces > 1) room = room / (size_t)o.most_pieces / 4 * 4; /* pieces begin at multiples of 16 bytes */
         o.chunk = TT_MIN(chunks[c], room);
         if (o.count / o.chunk > 100) continue;
-        o.in_place = (k + c) % 2;
+        o.in_place = (k + c) % 2 && (o.algorithm != TT_ALGO_MAPPED || o.collective != TT_FUNC_ALL_TO_ALL);
         o.average = (k + c) / 2 % 2 && (o.collective == TT_FUNC_ALL_REDUCE || o.collective == TT_FUNC_REDUCE ||
                                         o.collective == TT_FUNC_REDUCE_SCATTER);
         o.root = (int)((k + c) % (size_t)o.nranks);
@@ -207,8 +227,8 @@ static void run_all_sizes(struct world *world, struct operation o)
   }
 }
 
-static const int algorithms[] = {TT_ALGO_RING,   TT_ALGO_TREE, TT_ALGO_ONE_SHOT, TT_ALGO_TWO_SHOT,
-                                 TT_ALGO_DIRECT, TT_ALGO_PAT,  TT_ALGO_NVLS,     TT_ALGO_NVLS_TREE};
+static const int algorithms[] = {TT_ALGO_RING, TT_ALGO_TREE, TT_ALGO_ONE_SHOT,  TT_ALGO_TWO_SHOT, TT_ALGO_DIRECT,
+                                 TT_ALGO_PAT,  TT_ALGO_NVLS, TT_ALGO_NVLS_TREE, TT_ALGO_MAPPED};
 
 static struct world_options options_for(int nranks, int protocol, bool proxied)
 {
@@ -236,13 +256,14 @@ START_TEST(test_every_emitter)
     for (int collective = 0; collective < TT_NUM_FUNCS; collective++) {
       if (!tt_program_supports(collective, algorithms[a])) continue;
       if (is_shared(algorithms[a]) && protocol != TT_PROTO_SIMPLE) continue;
+      if (algorithms[a] == TT_ALGO_MAPPED && options.proxied) continue; /* who has mapped buffers needs no proxy */
       run_all_sizes(&world,
                     (struct operation){
                         .collective = collective, .algorithm = algorithms[a], .protocol = protocol, .nranks = nranks});
       ran++;
     }
   }
-  ck_assert_int_ge(ran, protocol == TT_PROTO_SIMPLE ? 21 : 17);
+  ck_assert_int_ge(ran, protocol != TT_PROTO_SIMPLE ? 17 : options.proxied ? 21 : 29);
   world_close(&world);
 }
 END_TEST
@@ -276,13 +297,11 @@ END_TEST
 /* Average of floats: inputs are scaled where they are read, sent or not, so all ranks get the same bits. */
 START_TEST(test_scaled_inputs)
 {
-  static const int reductions[][2] = {{TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT},
-                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT},
-                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_RING},
-                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE},
-                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS}};
+  static const int reductions[][2] = {{TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT}, {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT},
+                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_RING},     {TT_FUNC_ALL_REDUCE, TT_ALGO_TREE},
+                                      {TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS},     {TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED}};
   enum { RANKS = 3, COUNT = 500 };
-  for (int which = 0; which < 5 * 2; which++) {
+  for (int which = 0; which < 6 * 2; which++) {
     int protocol = which % 2 && !is_shared(reductions[which / 2][1]) ? TT_PROTO_LL : TT_PROTO_SIMPLE;
     struct world_options options = options_for(RANKS, protocol, false);
     struct operation o = {.collective = reductions[which / 2][0],
@@ -305,12 +324,13 @@ START_TEST(test_scaled_inputs)
           (struct tt_reduction){.op = ncclSum, .datatype = ncclFloat32, .scale_inputs = 1, .scale.f32 = 1.0f / RANKS};
       for (int i = 0; i < COUNT; i++) ((float *)(void *)states[r].input)[i] = (float)(r * 1000 + i) * 0.37f;
     }
+    map_buffers(&o, (struct rank_state *[]){&states[0], &states[1], &states[2]});
     ck_assert_int_eq(world_run(&world, rows, 1), ncclSuccess);
     for (int r = 0; r < RANKS; r++) ck_assert_mem_eq(states[r].output, states[0].output, COUNT * sizeof(float));
     for (int i = 0; i < COUNT; i++) {
       float got = ((float *)(void *)states[0].output)[i], wanted = (float)(1000 + i) * 0.37f;
       if (got < wanted * 0.99999f || got > wanted * 1.00001f) ck_abort_msg("element %d: %g, not %g", i, got, wanted);
-      if (o.algorithm == TT_ALGO_ONE_SHOT) { /* in rank order: known to the bit */
+      if (o.algorithm == TT_ALGO_ONE_SHOT || o.algorithm == TT_ALGO_MAPPED) { /* in rank order: known to the bit */
         float sum = 0;
         for (int r = 0; r < RANKS; r++) {
           volatile float scaled = ((float *)(void *)states[r].input)[i] * (1.0f / RANKS);
@@ -350,14 +370,17 @@ START_TEST(test_sharing_is_refused)
   void **copies = state.work->copies;
   state.work->protocol = TT_PROTO_LL;
   ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclInternalError);
-  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "does not order shared memory: use SIMPLE"));
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "does not order memory that ranks share: use SIMPLE"));
   state.work->protocol = TT_PROTO_SIMPLE;
   state.work->copies = NULL;
   ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclInternalError);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "needs shared memory, and there is none"));
   state.work->copies = copies;
-  /* Without shared memory the message alone is refused. */
   state.programs[0]->shared_blocks = 0;
+  ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclInternalError);
+  ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "needs members' buffers, and there are none"));
+  /* Without shared memory the message alone is refused. */
+  state.programs[0]->nmembers = 0;
   state.work->protocol = TT_PROTO_LL;
   ck_assert_int_eq(tt_host_device()->launch(&state.work, 1, NULL, &launch), ncclSuccess);
   ncclResult_t result = ncclSuccess;

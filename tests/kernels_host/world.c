@@ -115,7 +115,7 @@ struct tt_work *world_work(struct world *world, int rank, const struct tt_progra
     }
   }
   const struct tt_program *first = programs[0];
-  if (first->nmembers) {
+  if (first->shared_blocks) {
     work->shared = world->shared[rank];
     work->copies = calloc(first->nmembers, sizeof(*work->copies));
     ck_assert(work->shared && work->copies);

@@ -12,6 +12,7 @@ static SRunner *short_ones(void)
   srunner_add_suite(runner, sequence_suite());
   srunner_add_suite(runner, scratch_suite());
   srunner_add_suite(runner, shared_suite());
+  srunner_add_suite(runner, mapped_suite());
   return runner;
 }
 

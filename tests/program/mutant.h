@@ -24,6 +24,12 @@ void mutant_double_instruction(struct mutant *mutant, uint32_t instruction);
 bool mutant_swap_instructions(struct mutant *mutant, uint32_t instruction);
 /* Lets a new strand begin at the instruction; false if one does already. */
 bool mutant_split_strand(struct mutant *mutant, uint32_t instruction);
+/* Whether a local operand names a member's buffer; and then its own rank's, TT_INPUT or TT_OUTPUT, if that is the
+ * member. */
+bool is_of_member(const struct tt_program *program, const struct tt_operand *operand);
+bool is_of_other_member(const struct tt_program *program, const struct tt_operand *operand);
+uint8_t own_buffer(const struct tt_program *program, const struct tt_operand *operand);
+
 void mutant_drop_operand(struct mutant *mutant, uint32_t instruction, uint32_t operand);
 void mutant_double_operand(struct mutant *mutant, uint32_t instruction, uint32_t operand);
 

@@ -7,19 +7,23 @@ static bool writes(const struct tt_operand *operand)
   return operand->kind == TT_DST || (operand->kind == TT_RECV && operand->buffer != TT_RESULT);
 }
 
-/* A number for the memory of a user's chunk, so that equal memory has equal numbers when in place. */
+/* A number for the memory of a user's chunk, so that equal memory has equal numbers when in place. Members' buffers are
+ * memory of theirs. */
 static uint64_t memory_of(const struct tt_program *program, const struct tt_operand *operand, uint32_t chunk,
                           bool in_place)
 {
-  uint32_t own = (uint32_t)program->rank * program->parts;
+  int32_t owner = is_of_member(program, operand) ? program->members[operand->peer] : program->rank;
+  uint32_t own = (uint32_t)owner * program->parts;
+  uint64_t rank = (uint64_t)owner << 48;
+  uint8_t buffer = own_buffer(program, operand);
   uint64_t apart = (uint64_t)1 << 32;
   bool gathers = program->collective == TT_FUNC_ALL_GATHER || program->collective == TT_FUNC_GATHER;
   bool scatters = program->collective == TT_FUNC_REDUCE_SCATTER || program->collective == TT_FUNC_SCATTER;
   if (operand->buffer == TT_MULTICAST) return TT_SHARED * apart + chunk;
-  if (!in_place || operand->buffer >= TT_SCRATCH) return operand->buffer * apart + chunk;
-  if (gathers && operand->buffer == TT_INPUT) return own + chunk;
-  if (scatters && operand->buffer == TT_OUTPUT) return own + chunk;
-  return chunk;
+  if (!in_place || buffer >= TT_SCRATCH) return rank + buffer * apart + chunk;
+  if (gathers && buffer == TT_INPUT) return rank + own + chunk;
+  if (scatters && buffer == TT_OUTPUT) return rank + own + chunk;
+  return rank + chunk;
 }
 
 static bool share_memory(const struct tt_program *program, const struct tt_operand *one, uint32_t one_chunk,
@@ -53,9 +57,9 @@ static bool is_empty(const struct tt_operand *operand)
 }
 
 /* One is a message without data, and the other touches the memory that such messages are about. */
-static bool is_told_of(const struct tt_operand *one, const struct tt_operand *other)
+static bool is_told_of(const struct tt_program *program, const struct tt_operand *one, const struct tt_operand *other)
 {
-  bool shared = other->buffer == TT_SHARED || other->buffer == TT_MULTICAST;
+  bool shared = other->buffer == TT_SHARED || other->buffer == TT_MULTICAST || is_of_other_member(program, other);
   return is_empty(one) && shared;
 }
 
@@ -74,7 +78,7 @@ static bool conflict(const struct tt_program *program, uint32_t one, uint32_t ot
       const struct tt_operand *a = &program->operands[first->first_operand + i];
       const struct tt_operand *b = &program->operands[second->first_operand + j];
       if (connections && same_direction(a, b)) return true;
-      if (is_told_of(a, b) || is_told_of(b, a)) return true;
+      if (is_told_of(program, a, b) || is_told_of(program, b, a)) return true;
       if (scratch_only && (a->buffer < TT_SCRATCH || b->buffer < TT_SCRATCH)) continue;
       if (operands_share(program, first, a, second, b)) return true;
     }
@@ -165,10 +169,25 @@ static bool may_swap_semaphores(const struct tt_program *program, uint32_t instr
                      second->semaphore, waits) <= signals;
 }
 
+/* Whether an instruction is nothing but messages without data of one kind. */
+static bool is_only(const struct tt_program *program, uint32_t instruction, uint8_t kind)
+{
+  const struct tt_instruction *at = &program->instructions[instruction];
+  bool only = at->noperands > 0;
+  for (uint32_t i = 0; i < at->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[at->first_operand + i];
+    only &= is_empty(operand) && operand->kind == kind;
+  }
+  return only;
+}
+
 bool may_swap(const struct tt_program *program, uint32_t instruction)
 {
   uint32_t next = instruction + 1;
   bool first = is_data(program, instruction), second = is_data(program, next);
+  /* A rank whose buffers others use, and that does nothing itself, is answered. */
+  bool idle = program->algorithm == TT_ALGO_MAPPED && program->ninstructions == 2;
+  if (idle && is_only(program, instruction, TT_SEND) && is_only(program, next, TT_RECV)) return false;
   if (first && second) return !conflict(program, instruction, next, true, false);
   if (!first && !second) return may_swap_semaphores(program, instruction);
   uint32_t semaphore = first ? next : instruction;

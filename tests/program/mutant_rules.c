@@ -50,12 +50,31 @@ static const struct tt_operand *sent_source(const struct tt_program *program, co
   return instruction->flags ? NULL : source;
 }
 
+bool is_of_member(const struct tt_program *program, const struct tt_operand *operand)
+{
+  bool local = operand->kind == TT_SRC || operand->kind == TT_DST;
+  return local && operand->peer < program->nmembers &&
+         (operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT);
+}
+
+bool is_of_other_member(const struct tt_program *program, const struct tt_operand *operand)
+{
+  return is_of_member(program, operand) && program->members[operand->peer] != program->rank;
+}
+
+uint8_t own_buffer(const struct tt_program *program, const struct tt_operand *operand)
+{
+  if (!is_of_member(program, operand)) return operand->buffer;
+  return operand->buffer == TT_MEMBER_INPUT ? TT_INPUT : TT_OUTPUT;
+}
+
 static uint64_t operand_word(const struct meaning *meaning, const struct tt_program *program,
                              const struct tt_instruction *instruction, const struct tt_operand *operand,
                              uint32_t repetition, uint32_t piece)
 {
   bool local = operand->kind == TT_SRC || operand->kind == TT_DST;
-  uint64_t buffer = operand->buffer;
+  bool others = local && is_of_other_member(program, operand);
+  uint64_t buffer = others ? operand->buffer : own_buffer(program, operand);
   uint32_t chunk = tt_operand_piece(operand, repetition, piece), count = (uint32_t)operand->count;
   if (meaning->sends_sources && buffer == TT_RESULT && operand->kind == TT_SEND) {
     const struct tt_operand *source = sent_source(program, instruction);
@@ -65,7 +84,9 @@ static uint64_t operand_word(const struct meaning *meaning, const struct tt_prog
   }
   if (buffer == TT_RESULT) chunk %= program->parts;
   if (!count) chunk = 0;
-  uint64_t peer = local ? 0xffff : (uint16_t)(program->peers[operand->peer] - 1); /* networks below */
+  uint64_t peer = others  ? (uint16_t)program->members[operand->peer]
+                  : local ? 0xffff
+                          : (uint16_t)(program->peers[operand->peer] - 1); /* networks below */
   return (uint64_t)operand->kind << 60 | buffer << 48 | peer << 32 | count << 24 | piece << 16 | chunk;
 }
 
@@ -145,8 +166,8 @@ bool may_repeat(const struct tt_program *program, uint32_t instruction)
   if (only_shared_to_output(program, copy)) return true;
   for (uint32_t i = 0; i < copy->noperands; i++) {
     const struct tt_operand *operand = &program->operands[copy->first_operand + i];
-    bool from_input = operand->kind == TT_SRC && operand->buffer == TT_INPUT;
-    bool to_memory = operand->kind == TT_DST && (!reduces || operand->buffer >= TT_SCRATCH);
+    bool from_input = operand->kind == TT_SRC && own_buffer(program, operand) == TT_INPUT;
+    bool to_memory = operand->kind == TT_DST && (!reduces || own_buffer(program, operand) >= TT_SCRATCH);
     if (!from_input && !to_memory) return false;
   }
   return true;

@@ -20,6 +20,14 @@ static const struct operation operations[] = {
     {TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 0},
     {TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0},
     {TT_FUNC_GATHER, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_ALL_TO_ALL, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_SCATTER, TT_ALGO_MAPPED, 0},
+    {TT_FUNC_GATHER, TT_ALGO_MAPPED, 0},
     {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 0},
     {TT_FUNC_ALL_GATHER, TT_ALGO_PAT, 2},
     {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT, 0},
@@ -64,7 +72,8 @@ bool has_root(const struct operation *operation)
 
 bool shares_memory(const struct operation *operation)
 {
-  return operation->algorithm == TT_ALGO_NVLS || operation->algorithm == TT_ALGO_NVLS_TREE;
+  return operation->algorithm == TT_ALGO_NVLS || operation->algorithm == TT_ALGO_NVLS_TREE ||
+         operation->algorithm == TT_ALGO_MAPPED;
 }
 
 bool is_dense(const struct operation *operation)
@@ -139,10 +148,25 @@ void free_set(struct program_set *set)
   set->programs = NULL;
 }
 
+bool in_place_is_possible(const struct operation *operation)
+{
+  return operation->algorithm != TT_ALGO_MAPPED || operation->collective != TT_FUNC_ALL_TO_ALL;
+}
+
+/* Programs that cannot be in place are proved out of place. */
+static bool in_place_of(const struct program_set *set, const struct way *way)
+{
+  const struct tt_program *first = set->programs[0];
+  for (int rank = 1; !first && rank < set->n; rank++) first = set->programs[rank];
+  struct operation operation = {first->collective, first->algorithm, 0};
+  return way->in_place && in_place_is_possible(&operation);
+}
+
 bool is_proved(const struct program_set *set, const struct way *way, char *why, size_t why_size)
 {
-  struct tt_validate_step step = {
-      .programs = (const struct tt_program *const *)set->programs, .loops = way->loops, .in_place = way->in_place};
+  struct tt_validate_step step = {.programs = (const struct tt_program *const *)set->programs,
+                                  .loops = way->loops,
+                                  .in_place = in_place_of(set, way)};
   struct tt_validate_options options = {.slots = way->slots, .seed = way->seed, .same_everywhere = true};
   return tt_program_validate(set->n, &step, 1, &options, why, why_size) == ncclSuccess;
 }

@@ -34,7 +34,9 @@ enum node_shape {
   NODE_SHAPES
 };
 
-/* Whether the algorithm uses memory that ranks share. */
+/* Whether there is a program for buffers that are the same memory. */
+bool in_place_is_possible(const struct operation *operation);
+/* Whether ranks touch each other's memory. */
 bool shares_memory(const struct operation *operation);
 /* Whether all ranks exchange messages with all others and with a network besides, which takes longest to run. */
 bool is_dense(const struct operation *operation);
@@ -83,6 +85,7 @@ Suite *validate_suite(void);
 Suite *sequence_suite(void);
 Suite *scratch_suite(void);
 Suite *shared_suite(void);
+Suite *mapped_suite(void);
 Suite *large_suite(void);
 Suite *mutation_suite(void);
 

@@ -41,6 +41,16 @@ static struct mutant *new_nvls(void)
   return mutant;
 }
 
+/* The root of a reduce is rank 1; instruction 2 reads parts of all inputs and writes to the root's output. */
+static struct mutant *new_mapped(void)
+{
+  const struct operation mapped = {TT_FUNC_REDUCE, TT_ALGO_MAPPED, 0};
+  struct program_set set = emit_set(&mapped, 3, 1, NULL);
+  struct mutant *mutant = mutant_new(set.programs[0]);
+  free_set(&set);
+  return mutant;
+}
+
 static struct tt_operand *first_of(struct mutant *mutant, uint32_t instruction)
 {
   return &mutant->operands[mutant->instructions[instruction].first_operand];
@@ -63,8 +73,8 @@ static void must_reject(struct mutant *mutant, const char *reason)
 
 START_TEST(good_programs)
 {
-  struct mutant *mutants[] = {new_ring(), new_tree_root(), new_chain()};
-  for (int i = 0; i < 3; i++) {
+  struct mutant *mutants[] = {new_ring(), new_tree_root(), new_chain(), new_mapped()};
+  for (int i = 0; i < 4; i++) {
     char why[64];
     ck_assert_int_eq(tt_program_check(&mutants[i]->program, why, sizeof(why)), ncclSuccess);
     ck_assert_str_eq(why, "");
@@ -78,7 +88,7 @@ START_TEST(wrong_head)
   REJECT(new_ring, "another version", m->program.size = 8);
   REJECT(new_ring, "another version", m->program.version++);
   REJECT(new_ring, "version 0: written for another version than 1", m->program.version = 0);
-  REJECT(new_ring, "algorithm 11", m->program.algorithm = TT_NUM_ALGORITHMS);
+  REJECT(new_ring, "algorithm 12", m->program.algorithm = TT_NUM_ALGORITHMS);
   REJECT(new_ring, "collective 11", m->program.collective = TT_NUM_FUNCS);
   REJECT(new_ring, "rank 4", m->program.rank = 4);
   REJECT(new_ring, "root -1", m->program.root = -1);
@@ -138,10 +148,22 @@ START_TEST(wrong_operands)
 }
 END_TEST
 
+START_TEST(wrong_members)
+{
+  REJECT(new_mapped, "member index 3 of 3", first_of(m, 2)[1].peer = 3);
+  REJECT(new_mapped, "member index 0 of 0", m->program.nmembers = 0);
+  REJECT(new_mapped, "input would be written", first_of(m, 2)[3].buffer = TT_MEMBER_INPUT);
+  REJECT(new_mapped, "of buffer 252, which has 0", first_of(m, 2)[3].peer = 2);
+  REJECT(new_mapped, "of buffer 251, which has 2", first_of(m, 2)[0].modulo = 3);
+  REJECT(new_mapped, "message names a member's buffer", first_of(m, 0)->buffer = TT_MEMBER_INPUT);
+  REJECT(new_mapped, "not among its members", m->program.nmembers = 2; m->members[0] = 1; m->members[1] = 2);
+}
+END_TEST
+
 START_TEST(wrong_sharing)
 {
   REJECT(new_nvls, "1 blocks are shared by 0 members", m->program.nmembers = 0);
-  REJECT(new_nvls, "0 blocks are shared by 3 members", m->program.shared_blocks = 0);
+  REJECT(new_nvls, "of buffer 253, which has 0", m->program.shared_blocks = 0);
   REJECT(new_nvls, "shared by 4 members", m->program.nmembers = 4);
   REJECT(new_nvls, "member 1 is rank 0", m->members[1] = 0);
   REJECT(new_nvls, "member 2 is rank 3", m->members[2] = 3);
@@ -154,7 +176,7 @@ START_TEST(wrong_sharing)
   REJECT(new_nvls, "a list of 0", first_of(m, 0)->count = 0);
   REJECT(new_nvls, "to or from all copies", first_of(m, 9)->count = 1; first_of(m, 9)->buffer = TT_MULTICAST);
   REJECT(new_ring, "chunks up to 3 of buffer 253", m->operands[0].buffer = TT_SHARED);
-  REJECT(new_ring, "too many", m->program.nscratch = TT_SHARED - TT_SCRATCH + 1);
+  REJECT(new_ring, "too many", m->program.nscratch = TT_MEMBER_INPUT - TT_SCRATCH + 1);
 }
 END_TEST
 
@@ -186,6 +208,7 @@ Suite *check_suite(void)
   tcase_add_test(tests, wrong_strands);
   tcase_add_test(tests, wrong_instructions);
   tcase_add_test(tests, wrong_operands);
+  tcase_add_test(tests, wrong_members);
   tcase_add_test(tests, wrong_sharing);
   tcase_add_test(tests, wrong_lists);
   tcase_add_test(tests, wrong_networks);

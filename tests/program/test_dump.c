@@ -307,6 +307,33 @@ START_TEST(shared_memory)
 }
 END_TEST
 
+START_TEST(members_buffers)
+{
+  must_print_rank((struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED, 0}, 2, 0, NULL, 1,
+                  "AllReduce MAPPED: rank 1 of 2, parts 2, input 1, output 1\n"
+                  "members 0 1\n"
+                  "strand 0\n"
+                  "  0       send 0 <- nothing\n"
+                  "  1       nothing <- recv 0\n"
+                  "  2       input of 0[1] + input of 1[1] -> output of 0[1], output of 1[1]  final\n"
+                  "  3       send 0 <- nothing\n"
+                  "  4       nothing <- recv 0\n");
+  must_print_rank((struct operation){TT_FUNC_BROADCAST, TT_ALGO_MAPPED, 0}, 3, 1, NULL, 1,
+                  "Broadcast MAPPED: rank 1 of 3, root 1, parts 2, input 1, output 1\n"
+                  "members 0 1 2\n"
+                  "strand 0\n"
+                  "  0       send 2 <- nothing, send 0 <- nothing\n"
+                  "  1       nothing <- recv 2, nothing <- recv 0\n");
+  must_print_rank((struct operation){TT_FUNC_SCATTER, TT_ALGO_MAPPED, 0}, 3, 1, NULL, 2,
+                  "Scatter MAPPED: rank 2 of 3, root 1, parts 1, input 0, output 1\n"
+                  "members 0 1 2\n"
+                  "strand 0\n"
+                  "  0       nothing <- recv 1\n"
+                  "  1       input of 1[2] -> output[0]\n"
+                  "  2       send 1 <- nothing\n");
+}
+END_TEST
+
 START_TEST(everything_else)
 {
   const int32_t peers[] = {1};
@@ -356,6 +383,7 @@ Suite *dump_suite(void)
   tcase_add_test(tests, point_to_point);
   tcase_add_test(tests, networks);
   tcase_add_test(tests, shared_memory);
+  tcase_add_test(tests, members_buffers);
   tcase_add_test(tests, everything_else);
   return suite;
 }

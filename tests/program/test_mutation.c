@@ -141,11 +141,13 @@ static void retarget(struct trial *trial, uint32_t at)
     operand->modulo--;
     judge(trial, mutant, false, "modulo of operand", at, operand->modulo);
   }
-  const uint8_t buffers[] = {TT_INPUT, TT_OUTPUT, TT_SCRATCH, TT_SHARED, TT_MULTICAST, TT_RESULT};
+  const uint8_t buffers[] = {TT_INPUT,         TT_OUTPUT, TT_SCRATCH,   TT_MEMBER_INPUT,
+                             TT_MEMBER_OUTPUT, TT_SHARED, TT_MULTICAST, TT_RESULT};
   for (size_t i = 0; i < sizeof(buffers); i++) {
     if (buffers[i] == original->buffer) continue;
     mutant = with_operand(trial, at, &operand);
     operand->buffer = buffers[i];
+    if (is_of_member(trial->original, original) && !is_of_member(trial->original, operand)) operand->peer = 0;
     mutant->program.nscratch = 1;
     mutant->program.scratch_blocks = (uint32_t)trial->set->n;
     judge(trial, mutant, false, "buffer of operand", at, buffers[i]);
@@ -156,6 +158,12 @@ static void retarget(struct trial *trial, uint32_t at)
     mutant = with_operand(trial, at, &operand);
     operand->peer = (uint16_t)peer;
     judge(trial, mutant, false, "peer of operand", at, peer);
+  }
+  for (uint32_t member = 0; is_of_member(trial->original, original) && member < trial->original->nmembers; member++) {
+    if (member == original->peer) continue;
+    mutant = with_operand(trial, at, &operand);
+    operand->peer = (uint16_t)member;
+    judge(trial, mutant, false, "member of operand", at, member);
   }
   for (uint8_t kind = TT_SRC; kind <= TT_SEND; kind++) {
     if (kind == original->kind) continue;
@@ -283,7 +291,7 @@ static void mutate_set(const struct operation *operation, struct program_set *se
 /* With shared memory, members are alike and mutants many: a few will do, on nodes enough for all places in a tree. */
 static bool is_worth_it(const struct operation *operation, int n)
 {
-  if (operation->algorithm == TT_ALGO_NVLS) return n <= 4;
+  if (operation->algorithm == TT_ALGO_NVLS || operation->algorithm == TT_ALGO_MAPPED) return n <= 4;
   if (operation->algorithm == TT_ALGO_NVLS_TREE)
     return n == 1 || n == 2 || n == 4 || n == 6 || (n == 8 && operation->variant == 2);
   return n != 6 && (n <= 8 || !is_dense(operation));

@@ -42,10 +42,10 @@ static struct sequence make_sequence(uint64_t *random)
     } else {
       sequence.sets[i] = emit_pair(n, root, other);
     }
-    sequence.steps[i] =
-        (struct tt_validate_step){.programs = (const struct tt_program *const *)sequence.sets[i].programs,
-                                  .loops = 1 + (uint32_t)(next_random(random) % 4),
-                                  .in_place = next_random(random) % 2};
+    sequence.steps[i] = (struct tt_validate_step){
+        .programs = (const struct tt_program *const *)sequence.sets[i].programs,
+        .loops = 1 + (uint32_t)(next_random(random) % 4),
+        .in_place = next_random(random) % 2 && (which >= count || in_place_is_possible(&operations[which]))};
   }
   free(ring);
   return sequence;

@@ -190,6 +190,9 @@ struct tt_work {
   /* With TT_DEVICE_SCALARS and reduction.scale_inputs: where the factor lies, one element of the reduction's type in
    * memory that the device reads, when the work runs; NULL: it is reduction.scale. */
   const void *scale_at;
+  const void **member_inputs;        /* TT_MEMBER_INPUT: each member's input as this rank's device reaches it, by index
+                                        into program->members; NULL: the programs use none */
+  void **member_outputs;             /* TT_MEMBER_OUTPUT, likewise */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */

@@ -42,6 +42,14 @@
  * stores to all copies. Every loop and every operation use the same memory again, and nothing but messages orders what
  * different members do to it. Neither buffer is ever NULL, and shared memory is zero only at first.
  *
+ * Members' buffers. A source in TT_MEMBER_INPUT, and a source or destination in TT_MEMBER_OUTPUT, is a chunk of the
+ * user's input or output of member members[peer], with that member's blocks, as the collective gives them; the member
+ * may be this rank itself. A program may have members for that alone, with no shared memory. Members' buffers are not
+ * NULL where the collective gives the member such a buffer. A member's user may still write its buffers until the
+ * operation has begun there, and use them again as soon as it has ended there: so a program touches another's buffer
+ * only between two messages, one by which it knows that the owner has begun, and one by which the owner knows, before
+ * it ends, that this rank is done. All members of such programs have the same parts.
+ *
  * The network as a peer. TT_PEER_NETWORK - k in `peers` (k >= 0) is a network that reduces (a collnet plugin's group of
  * ranks), number k of its kind. What all ranks with that peer send to it in the same step, one message each of equal
  * length, it reduces, and each of them receives the result, as the message of that step. It has the order of a
@@ -52,8 +60,9 @@
  * without regard to the other strands except through semaphores. Every direction of every connection is used by one
  * strand only. SIGNAL adds one to a semaphore; WAIT waits until it is positive and takes one.
  *
- * Scaling. Inputs of a reducing collective are scaled (average, PreMulSum) when they are read from TT_INPUT;
- * TT_FLAG_FINAL marks the instruction whose result is complete, where a division may have to follow.
+ * Scaling. Inputs of a reducing collective are scaled (average, PreMulSum) when they are read from TT_INPUT or
+ * TT_MEMBER_INPUT, with the factor of who reads; TT_FLAG_FINAL marks the instruction whose result is complete, where a
+ * division may have to follow.
  *
  * Version 1. It is stable: later versions only append members to struct tt_program, which begins with its size, and
  * values to enums: collectives, algorithms, opcodes, kinds of operands, buffers, flags. The other structs stay as they
@@ -104,7 +113,8 @@ enum tt_algorithm {
   TT_ALGO_TWO_SHOT = 8, /* every rank reduces one part and sends the result to all */
   TT_ALGO_POINT_TO_POINT = 9,
   TT_ALGO_DIRECT = 10, /* every rank exchanges with every other, in one step; sums run in rank order */
-  TT_NUM_ALGORITHMS = 11
+  TT_ALGO_MAPPED = 11, /* ranks read and write each other's user buffers; sums run in rank order */
+  TT_NUM_ALGORITHMS = 12
 };
 
 /* Protocols, numbered as in the tuner ABI. */
@@ -115,8 +125,10 @@ enum tt_buffer {
   TT_INPUT = 0,
   TT_OUTPUT = 1,
   TT_SCRATCH = 2,
-  TT_SHARED = 253,    /* this rank's copy of the members' memory */
-  TT_MULTICAST = 254, /* all copies at once: sources and destinations only */
+  TT_MEMBER_INPUT = 251,  /* a member's input: sources only */
+  TT_MEMBER_OUTPUT = 252, /* a member's output: sources and destinations only */
+  TT_SHARED = 253,        /* this rank's copy of the members' memory */
+  TT_MULTICAST = 254,     /* all copies at once: sources and destinations only */
   TT_RESULT = 255
 };
 
@@ -135,7 +147,7 @@ enum tt_operand_kind {
 struct tt_operand {
   uint8_t kind;   /* tt_operand_kind */
   uint8_t buffer; /* tt_buffer */
-  uint16_t peer;  /* index into peers; 0 for local operands */
+  uint16_t peer;  /* index into peers; of a member's buffer: into members; 0 for other local operands */
   int32_t start;
   int32_t stride;
   int32_t modulo; /* >= 1 */
@@ -181,7 +193,8 @@ struct tt_program {
   const struct tt_instruction *instructions;
   const struct tt_operand *operands;
   uint32_t shared_blocks; /* of the members' memory; 0: there is none */
-  uint32_t nmembers;      /* ranks that share it, this one among them; 0 where shared_blocks is */
+  uint32_t nmembers;      /* ranks that share it, or whose buffers are used, this one among them; may be 0 if
+                             shared_blocks is */
   const int32_t *members; /* ascending */
 };
 
