@@ -19,6 +19,7 @@ static const char *const algorithm_names[TT_NUM_ALGORITHMS] = {
     [TT_ALGO_ONE_SHOT] = "OneShot",
     [TT_ALGO_TWO_SHOT] = "TwoShot",
     [TT_ALGO_DIRECT] = "Direct",
+    [TT_ALGO_MAPPED] = "Mapped",
 };
 static const char *const protocol_names[TT_NUM_PROTOCOLS] = {"LL", "LL128", "Simple"};
 const struct tt_env_names tt_env_algorithms = {algorithm_names, TT_NUM_ALGORITHMS};

@@ -35,8 +35,8 @@ enum { TT_ENTRY_FIRST = 1, TT_ENTRY_SCALED = 2, TT_ENTRY_NO_CREDIT = 4 };
 
 struct tt_cuda_operand {
   uint8_t role;
-  uint8_t buffer;         /* index into a work's buffers; of IN_RECV and OUT_SEND unused */
-  uint16_t conn;          /* of the channel: sends by peer, then receives by peer */
+  uint8_t buffer; /* index into a work's buffers, or a member's: enum tt_buffer; of IN_RECV and OUT_SEND unused */
+  uint16_t conn;  /* of the channel: sends by peer, then receives by peer; of a member's buffer: the member */
   uint32_t start, stride; /* chunk = (start + repetition * stride) % modulo; both below modulo */
   uint32_t modulo;
   uint32_t uses_before; /* of its connection by earlier instructions of a loop */
@@ -113,14 +113,17 @@ struct tt_cuda_channel {
  * used for no more than half of its slots, and without scratch memory; alone in its launch, in LL or LL128, and all of
  * it fits the kernel's parameters. Then the host resolves all but the connections' steps. The words are
  *
- *     tt_cuda_short, tt_cuda_work, steps, entries, channels with their connections' indices
+ *     tt_cuda_short, tt_cuda_work, steps, entries, channels with their connections' indices, members' buffers
+ *
+ * A mapped work, of a program that uses members' buffers, has the same form, in Simple, and no other: its messages are
+ * all without data, and come first or last in a step of their own.
  */
 struct tt_cuda_short {
   uint16_t nsteps, nentries;
   uint16_t entries;                 /* quad of the first; steps lie behind the work */
   uint16_t channels, channel_quads; /* quad of the first, and from one to the next */
   uint16_t nstrands, strand_threads;
-  uint16_t reserved;
+  uint16_t members;                                 /* quad of the first member's pointers; 0: none */
   uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1]; /* of each strand; then nsteps */
 };
 enum { TT_CUDA_SHORT_WORK = 8 }; /* word at which the work lies */
@@ -138,7 +141,8 @@ enum {                           /* of an entry, beside TT_ENTRY_FIRST and TT_EN
        TT_CUDA_SHORT_OUTPUT = 8, /* its chunk is one of the output, else of the input */
        TT_CUDA_SHORT_LOCAL = 16,
        TT_CUDA_SHORT_MESSAGE = 32,
-       TT_CUDA_SHORT_LAST = 64 /* of its connection */
+       TT_CUDA_SHORT_LAST = 64,   /* of its connection */
+       TT_CUDA_SHORT_MEMBER = 128 /* its chunk is in the buffer of the member that `conn` says */
 };
 
 struct tt_cuda_short_entry {
@@ -156,6 +160,11 @@ struct tt_cuda_short_channel {
   uint32_t reserved;
 };
 
+/* A member's buffers, as this rank's device reaches them. */
+struct tt_cuda_short_member {
+  unsigned char *input, *output;
+};
+
 struct tt_cuda_launch {
   struct tt_cuda_mapped *mapped;
   uint32_t *claim;            /* set by the block that reports the first failure */
@@ -168,9 +177,10 @@ struct tt_cuda_launch {
 
 /* kernel.cu, compiled for each data type; by protocol and what it takes. As cudaLaunchKernel takes it. */
 enum tt_cuda_form {
-  TT_CUDA_FORM_ANY,   /* any works */
-  TT_CUDA_FORM_SHORT, /* one short work */
-  TT_CUDA_FORM_DEEP,  /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
+  TT_CUDA_FORM_ANY,    /* any works */
+  TT_CUDA_FORM_SHORT,  /* one short work */
+  TT_CUDA_FORM_DEEP,   /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
+  TT_CUDA_FORM_MAPPED, /* one mapped work, in Simple */
   TT_CUDA_FORMS
 };
 typedef const void *tt_cuda_kernel(int protocol, int form);

@@ -45,6 +45,8 @@ struct tt_cuda_short_shape {
 /* short.c: writes a short work (descriptor.h). */
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
                                struct tt_cuda_short_shape *shape);
+/* Whether a program uses members' buffers. */
+bool tt_cuda_is_mapped(const struct tt_program *program);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */
 unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands);
 /* blob.c: copies the words of a launch to a piece of device memory. The launch follows, and then tt_cuda_blob_launched,

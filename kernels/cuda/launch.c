@@ -261,13 +261,18 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, struct 
   return result != ncclSuccess ? result : noted;
 }
 
+static bool is_mapped(const struct tt_work *work)
+{
+  return tt_cuda_is_mapped(work->channels[0].program);
+}
+
 /* How many works from the first on one kernel can run: of one protocol and type, not too many, and with scratch memory
- * only alone, since works of a chain may overlap on different channels. */
+ * only alone, since works of a chain may overlap on different channels. Mapped works are alone, too. */
 static int segment(struct tt_work *const *works, int nworks)
 {
   int n = 1;
-  while (n < nworks && n < LAUNCH_WORKS && works[n]->protocol == works[0]->protocol &&
-         works[n]->reduction.datatype == works[0]->reduction.datatype &&
+  while (!is_mapped(works[0]) && n < nworks && !is_mapped(works[n]) && n < LAUNCH_WORKS &&
+         works[n]->protocol == works[0]->protocol && works[n]->reduction.datatype == works[0]->reduction.datatype &&
          shares_memory(works[n]) == shares_memory(works[0]) &&
          works[n]->channels[0].program->nscratch + works[0]->channels[0].program->nscratch == 0)
     n++;
@@ -287,6 +292,12 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
     TT_TRY(launch_short(context, works[0], stream, &launched));
   if (launched) return ncclSuccess;
+  if (is_mapped(works[0]))
+    return TT_FAIL(ncclInternalError,
+                   "rank %d: a program with members' buffers, of %u channels among %d ranks in chunks of %zu elements, "
+                   "is more than a kernel's parameters can describe",
+                   context->rank, works[0]->nchannels, works[0]->channels[0].program->nranks,
+                   works[0]->channels[0].geometry.last_chunk);
   TT_TRY_GOTO(TT_CALLOC(&b.keys, (size_t)nworks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&b.last, (size_t)nworks), result, out);
   TT_TRY_GOTO(put_works(&b, works, nworks), result, out);

@@ -73,16 +73,42 @@ static uint32_t repetitions_of(const struct tt_program *program, const struct tt
   return TT_MAX(pieces_of(program, instruction), instruction->repeat);
 }
 
-/* Kernels for shared memory know messages of no pieces too. */
-static ncclResult_t check_operand(const struct tt_operand *operand, uint32_t nscratch, bool shares, bool list)
+static bool is_members(const struct tt_operand *operand)
 {
-  if (operand->count == 0 && is_message(operand) && shares) return ncclSuccess;
+  return operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT;
+}
+
+bool tt_cuda_is_mapped(const struct tt_program *program)
+{
+  return program->nmembers > 0 && program->shared_blocks == 0;
+}
+
+/* Messages without data are run where members' buffers are what they are about. */
+static bool is_empty(const struct tt_operand *operand)
+{
+  return operand->count == 0 && is_message(operand);
+}
+
+/* `list`: it is one of an instruction's local lists. Kernels for shared memory know messages of no pieces too. */
+static ncclResult_t check_operand(const struct tt_program *program, const struct tt_operand *operand, bool list)
+{
+  uint32_t nscratch = program->nscratch;
+  bool shares = program->shared_blocks > 0;
+  if (tt_cuda_is_mapped(program)) {
+    if (is_empty(operand)) return ncclSuccess;
+    if (is_message(operand))
+      return TT_FAIL(ncclInvalidUsage, "a program with members' buffers has messages with data, which the CUDA device "
+                                       "cannot run");
+    if (is_members(operand) && operand->count == 1 && operand->modulo <= MOST) return ncclSuccess;
+  }
+  if (shares && is_empty(operand)) return ncclSuccess;
   if (operand->count != 1 && is_message(operand))
     return TT_FAIL(ncclInvalidUsage, "a program has a message of %d pieces; the CUDA device can run those of one",
                    operand->count);
   if (operand->count != 1 && !list)
     return TT_FAIL(ncclInvalidUsage, "a program has an operand of %d pieces; the CUDA device can run those of one",
                    operand->count);
+  if (is_members(operand)) return TT_FAIL(ncclInternalError, "a program uses members' buffers, and has no members");
   if (is_shared(operand) && !shares)
     return TT_FAIL(ncclInternalError, "a program uses shared memory and has no blocks of it");
   if (!is_shared(operand) && operand->buffer != TT_RESULT && operand->buffer >= TT_SCRATCH + nscratch)
@@ -101,6 +127,12 @@ static ncclResult_t check(const struct tt_program *program)
     return too_much("semaphores", program->nsemaphores, TT_CUDA_MAX_SEMAPHORES);
   if (program->nscratch > TT_CUDA_MAX_SCRATCH)
     return too_much("scratch buffers", program->nscratch, TT_CUDA_MAX_SCRATCH);
+  if (program->nmembers > TT_CUDA_MAX_CONNS) return too_much("members", program->nmembers, TT_CUDA_MAX_CONNS);
+  if (tt_cuda_is_mapped(program) && program->nstrands != 1)
+    return TT_FAIL(ncclInvalidUsage,
+                   "a program with members' buffers has %u strands; the CUDA device can run those of "
+                   "one",
+                   program->nstrands);
   if (program->noperands > MOST || program->ninstructions > MOST)
     return too_much("operands", TT_MAX(program->noperands, program->ninstructions), MOST);
   for (uint32_t i = 0; i < program->ninstructions; i++) {
@@ -116,7 +148,7 @@ static ncclResult_t check(const struct tt_program *program)
     const struct tt_instruction *instruction = &program->instructions[i];
     const bool lists = pieces_of(program, instruction) > 0;
     for (uint32_t k = 0; instruction->opcode == TT_OP_DATA && k < instruction->noperands; k++)
-      TT_TRY(check_operand(&program->operands[instruction->first_operand + k], program->nscratch, shares, lists));
+      TT_TRY(check_operand(program, &program->operands[instruction->first_operand + k], lists));
   }
   return ncclSuccess;
 }
@@ -138,7 +170,9 @@ static void pack_operand(struct packer *packer, const struct tt_operand *from, b
   *to = (struct tt_cuda_operand){
       .role = (uint8_t)role_of(from),
       .buffer = buffer_of(from),
-      .conn = from->buffer == TT_MULTICAST ? TT_CUDA_OF_MULTICAST : 0,
+      .conn = from->buffer == TT_MULTICAST ? TT_CUDA_OF_MULTICAST
+              : is_members(from)           ? from->peer
+                                           : 0,
   };
   if (from->count > 0) {
     to->start = below(from->start, from->modulo);
@@ -229,7 +263,8 @@ ncclResult_t tt_cuda_pack(const struct tt_program *program, struct tt_cuda_progr
   for (uint32_t s = 0; s < program->nstrands; s++)
     TT_TRY_GOTO(pack_strand(&packer, &program->strands[s], &packer.strands[s]), result, out);
   for (uint32_t k = 0; k < program->noperands; k++)
-    packer.operands[k].uses_a_loop = packer.uses[packer.operands[k].conn];
+    if (packer.operands[k].role != TT_CUDA_IN_LOCAL && packer.operands[k].role != TT_CUDA_OUT_LOCAL)
+      packer.operands[k].uses_a_loop = packer.uses[packer.operands[k].conn];
   *out = packer.packed;
   packer.packed = NULL;
 out:

@@ -75,16 +75,20 @@ static bool count(const struct tt_cuda_program *packed, uint32_t *nsteps, uint32
 static void put_entry(const struct writer *w, const struct tt_cuda_program *packed,
                       const struct tt_cuda_operand *operand, uint32_t repetition, struct tt_cuda_short_entry *to)
 {
-  uint32_t chunk = (operand->start + repetition * operand->stride) % operand->modulo;
+  bool empty = operand->modulo == 0; /* a message without data */
+  uint32_t chunk = empty ? 0 : (operand->start + repetition * operand->stride) % operand->modulo;
   *to = (struct tt_cuda_short_entry){.role = operand->role,
                                      .conn = (uint8_t)operand->conn,
                                      .part = (uint16_t)(chunk % packed->parts),
                                      .row = (uint16_t)(chunk / packed->parts)};
   bool message = operand->role != TT_CUDA_IN_LOCAL && operand->role != TT_CUDA_OUT_LOCAL;
-  if (operand->role != TT_CUDA_IN_RECV && operand->role != TT_CUDA_OUT_SEND) {
+  if (operand->role != TT_CUDA_IN_RECV && operand->role != TT_CUDA_OUT_SEND && !empty) {
+    bool member = operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT;
+    bool input = operand->buffer == TT_INPUT || operand->buffer == TT_MEMBER_INPUT;
     to->flags |= TT_CUDA_SHORT_LOCAL;
-    if (operand->buffer == TT_OUTPUT) to->flags |= TT_CUDA_SHORT_OUTPUT;
-    if (operand->buffer == TT_INPUT && w->work->reduction.scale_inputs) to->flags |= TT_ENTRY_SCALED;
+    if (member) to->flags |= TT_CUDA_SHORT_MEMBER;
+    if (!input) to->flags |= TT_CUDA_SHORT_OUTPUT;
+    if (input && w->work->reduction.scale_inputs) to->flags |= TT_ENTRY_SCALED;
   }
   if (!message) return;
   to->uses_before = (uint8_t)(operand->uses_before + repetition);
@@ -182,16 +186,30 @@ static bool put_channel(struct writer *w, uint32_t c)
   return true;
 }
 
+static bool put_members(struct writer *w, struct tt_cuda_short *list)
+{
+  uint32_t nmembers = w->work->channels[0].program->nmembers;
+  struct tt_cuda_short_member *to = put(w, nmembers * sizeof(*to));
+  if (w->too_long) return false;
+  list->members = (uint16_t)((uint32_t *)to - w->words) / 4;
+  for (uint32_t m = 0; m < nmembers; m++)
+    to[m] = (struct tt_cuda_short_member){(unsigned char *)w->work->member_inputs[m], w->work->member_outputs[m]};
+  return true;
+}
+
 /* The program of all channels, if they have one in common and a single loop; else NULL. */
 static ncclResult_t common_program(struct tt_device_context *context, const struct tt_work *work,
                                    const struct tt_cuda_program **out)
 {
   const struct tt_cuda_program *common = NULL, *packed, *on_device;
   *out = NULL;
-  if (work->protocol == TT_PROTO_SIMPLE || work->nchannels > (unsigned)context->processors) return ncclSuccess;
+  bool mapped = tt_cuda_is_mapped(work->channels[0].program);
+  if (mapped != (work->protocol == TT_PROTO_SIMPLE) || work->nchannels > (unsigned)context->processors)
+    return ncclSuccess;
   for (uint32_t c = 0; c < work->nchannels; c++) {
     const struct tt_work_channel *channel = &work->channels[c];
-    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || channel->program->npeers == 0)
+    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || channel->program->npeers == 0 ||
+        channel->geometry.last_chunk > UINT32_MAX / tt_datatype_bytes(work->reduction.datatype))
       return ncclSuccess;
     TT_TRY(tt_cuda_program_get(context, channel->program, &packed, &on_device));
     if (c > 0 && packed != common) return ncclSuccess;
@@ -226,12 +244,16 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
     if (c == 0) list->channel_quads = (uint16_t)(w.at / 4 - list->channels);
     length = TT_MAX(length, work->channels[c].geometry.last_chunk);
   }
+  bool mapped = tt_cuda_is_mapped(work->channels[0].program);
+  if (mapped && !put_members(&w, list)) return ncclSuccess;
   uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
   unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
   unsigned threads =
       TT_MAX(tt_cuda_threads(work->protocol, bytes, list->nstrands), (list->nentries + step - 1) / step * step);
   list->strand_threads = (uint16_t)(threads / list->nstrands);
-  *shape = (struct tt_cuda_short_shape){
-      w.at, threads, is_deep(work->protocol, bytes, threads) ? TT_CUDA_FORM_DEEP : TT_CUDA_FORM_SHORT};
+  *shape = (struct tt_cuda_short_shape){w.at, threads,
+                                        mapped                                    ? TT_CUDA_FORM_MAPPED
+                                        : is_deep(work->protocol, bytes, threads) ? TT_CUDA_FORM_DEEP
+                                                                                  : TT_CUDA_FORM_SHORT};
   return ncclSuccess;
 }

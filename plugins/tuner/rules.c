@@ -29,6 +29,7 @@ static const char *const algorithms[TUTTI_NUM_ALGORITHMS] = {
     [TUTTI_ALGO_ONE_SHOT] = "one_shot",
     [TUTTI_ALGO_TWO_SHOT] = "two_shot",
     [TUTTI_ALGO_DIRECT] = "direct",
+    [TUTTI_ALGO_MAPPED] = "mapped",
 };
 static const char *const protocols[NCCL_NUM_PROTOCOLS] = {
     [NCCL_PROTO_LL] = "ll", [NCCL_PROTO_LL128] = "ll128", [NCCL_PROTO_SIMPLE] = "simple"};

@@ -32,6 +32,7 @@ static const char *const algorithms[TT_NUM_ALGORITHMS] = {
     [TT_ALGO_TWO_SHOT] = "two_shot",
     [TT_ALGO_POINT_TO_POINT] = "p2p",
     [TT_ALGO_DIRECT] = "direct",
+    [TT_ALGO_MAPPED] = "mapped",
 };
 
 static bool same(const char *a, const char *b)

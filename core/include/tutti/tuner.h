@@ -50,7 +50,8 @@ extern "C" {
 #define TUTTI_ALGO_ONE_SHOT 7
 #define TUTTI_ALGO_TWO_SHOT 8
 #define TUTTI_ALGO_DIRECT 10
-#define TUTTI_NUM_ALGORITHMS 11
+#define TUTTI_ALGO_MAPPED 11 /* in buffers of windows only; elsewhere no candidate */
+#define TUTTI_NUM_ALGORITHMS 12
 
 /* Columns of the cost table. */
 #define NCCL_PROTO_UNDEF -1
