@@ -154,6 +154,8 @@ uint64_t tt_cost_ns(const struct tt_tuning_input *input, int collective, int alg
     return lockstep(input, protocol, 2, 2 * share) + 2 * others * POST_NS;
   case TT_ALGO_DIRECT:
     return direct(input, collective, protocol, others, b, share);
+  case TT_ALGO_MAPPED: /* two exchanges of messages without data, and the data once */
+    return lockstep(input, protocol, 2, collective == TT_FUNC_ALL_REDUCE ? 2 * share : share) + 4 * others * POST_NS;
   case TT_ALGO_PAT:
     return pat(input, protocol, n, share);
   case TT_ALGO_COLLNET_DIRECT:

@@ -64,6 +64,9 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   if (is_collnet(algorithm) && protocol != TT_PROTO_SIMPLE) return "a network reduces plain data only";
   const char *why = is_nvls(algorithm) ? missing_nvls(t, collective, algorithm, protocol) : NULL;
   if (why) return why;
+  if (algorithm == TT_ALGO_MAPPED && protocol != TT_PROTO_SIMPLE) return "members' buffers need Simple";
+  if (algorithm == TT_ALGO_MAPPED && input->nnodes > 1) return "the ranks are on several nodes";
+  if (algorithm == TT_ALGO_MAPPED && !input->all_mapped) return "not all ranks share memory";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
   if (protocol == TT_PROTO_LL128 && input->torn_lines)
@@ -281,6 +284,7 @@ static uint64_t cost_of(const struct tt_tuning *t, int collective, int algorithm
 
 static bool is_without(int algorithm, uint32_t without)
 {
+  if (algorithm == TT_ALGO_MAPPED) return !(without & TT_WITH_MAPPED);
   return (without & TT_WITHOUT_COLLNET && is_collnet(algorithm)) || (without & TT_WITHOUT_NVLS && is_nvls(algorithm));
 }
 

@@ -55,9 +55,10 @@ struct tt_choice {
  * the variable, its value and what the collective has. */
 ncclResult_t tt_tuning_choose(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
 /* What an operation cannot use, as bits: CollNet or NVLS, since the network, or multicast memory, does not reduce its
- * type by its operation. */
-enum { TT_WITHOUT_COLLNET = 1, TT_WITHOUT_NVLS = 2 };
-/* The same without some algorithms. `choice->reason` says so if NCCL_ALGO names them. */
+ * type by its operation; and what only some can use: Mapped, as all ranks have mapped its buffers. */
+enum { TT_WITHOUT_COLLNET = 1, TT_WITHOUT_NVLS = 2, TT_WITH_MAPPED = 4 };
+/* The same without some algorithms, or with Mapped, which is else no candidate. `choice->reason` says so if NCCL_ALGO
+ * names what is out. */
 ncclResult_t tt_tuning_choose_without(const struct tt_tuning *tuning, int collective, size_t bytes, uint32_t without,
                                       struct tt_choice *choice);
 

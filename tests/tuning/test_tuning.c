@@ -185,6 +185,7 @@ static void check_choice(const struct tt_tuning_input *input, int collective, si
       bool usual = input->all_mapped || !direct || named || !tt_program_supports(collective, TT_ALGO_RING);
       bool collnet = a == TT_ALGO_COLLNET_DIRECT || a == TT_ALGO_COLLNET_CHAIN;
       if (collnet && !input->collnet_networks) continue;
+      if (a == TT_ALGO_MAPPED) continue; /* no buffers are said to be mapped */
       if (a == TT_ALGO_NVLS || a == TT_ALGO_NVLS_TREE) continue; /* there is no multicast memory */
       if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a) && usual) possible = true;
     }
