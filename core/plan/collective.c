@@ -5,6 +5,7 @@
 #include "plan/agreed.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
+#include "plan/mapped.h"
 #include "plan/shared.h"
 #include "program/emit.h"
 #include "program/signature.h"
@@ -60,7 +61,7 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
   };
 }
 
-ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes,
+ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
                             struct tt_choice *choice)
 {
   const bool reduces = tt_collective_reduces(task->collective);
@@ -68,7 +69,8 @@ ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *t
   bool unreduced = comm->collnet != NULL && reduces &&
                    (task->scaled || !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op));
   bool unread = comm->multicast.possible && reduces && !tt_multicast_reduces(&comm->multicast, task->datatype, op);
-  const uint32_t without = (unreduced ? TT_WITHOUT_COLLNET : 0) | (unread ? TT_WITHOUT_NVLS : 0);
+  const uint32_t without =
+      (unreduced ? TT_WITHOUT_COLLNET : 0) | (unread ? TT_WITHOUT_NVLS : 0) | (mapped ? TT_WITH_MAPPED : 0);
   if (unread)
     TT_INFO(TT_TUNING, "%s: NVLS is out, as multicast memory does not reduce %s by %s",
             tt_collective_name(task->collective), tt_datatype_name(task->datatype), tt_op_name(op));
@@ -89,9 +91,10 @@ ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *t
 }
 
 /* A communicator of one rank needs no choice: every collective is a local copy. */
-static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, struct tt_choice *choice)
+static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
+                           struct tt_choice *choice)
 {
-  if (comm->nranks > 1) return tt_plan_choose(comm, task, bytes, choice);
+  if (comm->nranks > 1) return tt_plan_choose(comm, task, bytes, mapped, choice);
   int algorithm = tt_program_supports(task->collective, TT_ALGO_RING) ? TT_ALGO_RING : TT_ALGO_DIRECT;
   *choice = (struct tt_choice){.algorithm = algorithm,
                                .protocol = TT_PROTO_SIMPLE,
@@ -107,8 +110,11 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
   size_t bytes = task->count * element * blocks;
 
-  struct tt_work *kept = tt_kept_take(comm, task);
+  struct tt_mapped_buffers mapped;
+  TT_TRY(tt_mapped_find(plan, task, &mapped));
+  struct tt_work *kept = tt_kept_take(comm, task, mapped.all);
   if (kept != NULL) {
+    tt_mapped_place(&mapped, kept);
     kept->signature.sequence = comm->collectives++;
     kept->op_count = task->op_count;
     if (tt_plan_append(plan, kept)) return ncclSuccess;
@@ -118,13 +124,14 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   }
 
   struct tt_choice choice;
-  TT_TRY(choose(comm, task, bytes, &choice));
+  TT_TRY(choose(comm, task, bytes, mapped.all, &choice));
   const struct tt_program *programs[TT_MAX_CHANNELS];
   for (int c = 0; c < choice.nchannels; c++)
     TT_TRY(tt_programs_get(comm->programs, task->collective, choice.algorithm, task->root, c, &programs[c]));
 
-  struct tt_work *work = tt_plan_new_work(plan, programs, choice.nchannels);
+  struct tt_work *work = tt_plan_new_work(plan, programs, choice.nchannels, mapped.all ? comm->nranks : 0);
   if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
+  tt_mapped_place(&mapped, work);
   work->input = task->input;
   work->output = task->output;
   work->protocol = choice.protocol;
@@ -143,6 +150,10 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   size_t capacity = bytes, scratch = 0; /* capacity of a local copy; else of a slot */
   if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
   if (choice.largest_chunk > 0) capacity = TT_MIN(capacity, choice.largest_chunk);
+  if (tt_mapped_is(programs[0])) { /* no slots to fit: a single loop */
+    capacity = bytes + 64;
+    choice.smallest_chunk = capacity;
+  }
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
     const struct tt_geometry_cut cut = {

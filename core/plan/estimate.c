@@ -18,7 +18,7 @@ ncclResult_t tt_plan_estimate(const struct ncclComm *comm, float *microseconds)
     if (message)
       TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
     else
-      TT_TRY(tt_plan_choose(comm, task, bytes, &choice));
+      TT_TRY(tt_plan_choose(comm, task, bytes, false, &choice));
     if (message)
       messages = TT_MAX(messages, choice.microseconds);
     else

@@ -31,13 +31,13 @@ static bool is_like(const struct tt_work *work, const struct tt_task *task)
          s->root == task->root;
 }
 
-struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task)
+struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped)
 {
   struct tt_kept *kept = comm->kept;
   if (kept == NULL || tt_log_enabled(TT_LOG_INFO, TT_TUNING)) return NULL; /* each choice is to be logged */
   for (int k = 0; k < KEPT; k++) {
     struct tt_work *work = kept->works[k];
-    if (work == NULL || !is_like(work, task)) continue;
+    if (work == NULL || !is_like(work, task) || (work->member_inputs != NULL) != mapped) continue;
     kept->works[k] = NULL;
     work->input = task->input;
     work->output = task->output;

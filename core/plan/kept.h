@@ -7,8 +7,9 @@
 
 #include "plan/plan.h"
 
-/* A kept work for the task, with its connections, pointed at the task's buffers; NULL: there is none. */
-struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task);
+/* A kept work for the task, with its connections, pointed at the task's buffers; NULL: there is none. `mapped`: as for
+ * tt_plan_choose, since other works are chosen then; they have room for the members' buffers. */
+struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped);
 /* Keeps a work that was launched, in place of the one that has been kept longest; frees what cannot be kept. */
 void tt_kept_give(struct ncclComm *comm, struct tt_work *work);
 void tt_kept_free(struct ncclComm *comm);

@@ -1,8 +1,8 @@
 /* The plan: turns the tasks of a group into works that a device executes, and runs them.
  *
  * Order: collectives in call order, then point-to-point operations in rounds (graph/join.h), in which each rank
- * sends to one rank and receives from one, the k-th message of a pair in pass k. Everything that a group needs is connected
- * before any of it is launched. */
+ * sends to one rank and receives from one, the k-th message of a pair in pass k. Everything that a group needs is
+ * connected before any of it is launched. */
 #ifndef TT_PLAN_PLAN_H
 #define TT_PLAN_PLAN_H
 
@@ -53,16 +53,19 @@ void tt_plan_stop(struct ncclComm *comm);
 /* Frees what a communicator's operations keep, after that. */
 void tt_plan_end(struct ncclComm *comm);
 
-/* A collective's algorithm, protocol and channels, where there are several ranks; `bytes` as for the tuning. Where a
- * tuner has a say it may wait for rank 0's service, never for a user's call. */
-ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes,
+/* A collective's algorithm, protocol and channels, where there are several ranks; `bytes` as for the tuning; `mapped`:
+ * all ranks have mapped its buffers. Where a tuner has a say it may wait for rank 0's service, never for a user's call.
+ */
+ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
                             struct tt_choice *choice);
 
 /* A task's op as signatures have it; 0 where nothing is reduced. */
 int tt_plan_op(const struct tt_task *task);
 
-/* works.c: makes a work with channels and room for their connections, and appends it to the plan. */
-struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels);
+/* works.c: makes a work with channels and room for their connections, and for the buffers of `nmembers` ranks, and
+ * appends it to the plan. */
+struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels,
+                                 int nmembers);
 /* Appends a work; false for lack of memory. */
 bool tt_plan_append(struct tt_plan *plan, struct tt_work *work);
 /* Channels for a copy within the rank. */

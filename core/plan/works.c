@@ -52,16 +52,17 @@ bool tt_plan_append(struct tt_plan *plan, struct tt_work *work)
   return true;
 }
 
-struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels)
+struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *const *programs, int nchannels,
+                                 int nmembers)
 {
   size_t npeers = 0, nscratch = 0;
   for (int c = 0; c < nchannels; c++) {
     npeers += programs[c]->npeers;
     nscratch = TT_MAX(nscratch, programs[c]->nscratch);
   }
-  struct tt_work *work =
-      tt_pool_take_zeroed(plan->comm->pool, sizeof *work + (size_t)nchannels * sizeof *work->channels +
-                                                2 * npeers * sizeof(struct tt_conn *) + nscratch * sizeof(void *));
+  struct tt_work *work = tt_pool_take_zeroed(
+      plan->comm->pool, sizeof *work + (size_t)nchannels * sizeof *work->channels +
+                            2 * npeers * sizeof(struct tt_conn *) + (nscratch + 2 * (size_t)nmembers) * sizeof(void *));
   if (work == NULL) return NULL;
   work->size = sizeof *work;
   work->channels = (struct tt_work_channel *)(work + 1);
@@ -73,6 +74,10 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
     conns += 2 * programs[c]->npeers;
   }
   if (nscratch > 0) work->scratch = (void **)conns;
+  if (nmembers > 0) {
+    work->member_inputs = (const void **)conns + nscratch;
+    work->member_outputs = (void **)conns + nscratch + nmembers;
+  }
   work->nchannels = (uint32_t)nchannels;
   work->abort = &plan->comm->abort;
   work->pool = plan->comm->pool;

@@ -30,22 +30,40 @@ START_TEST(found)
   struct tt_program program = {0};
   char in, out;
   struct tt_work *work = new_work(&program, &sum);
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
   tt_kept_give(&comm, work);
   struct tt_task other[4] = {sum, sum, sum, sum};
   other[0].count = 101;
   other[1].datatype = ncclFloat16;
   other[2].op = ncclMax;
   other[3].root = 1;
-  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i]));
+  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false));
   struct tt_task same = sum;
   same.input = &in;
   same.output = &out;
-  ck_assert_ptr_eq(tt_kept_take(&comm, &same), work);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false), work);
   ck_assert_ptr_eq(work->input, &in);
   ck_assert_ptr_eq(work->output, &out);
-  ck_assert_ptr_null(tt_kept_take(&comm, &same)); /* it is in use */
+  ck_assert_ptr_null(tt_kept_take(&comm, &same, false)); /* it is in use */
   tt_kept_give(&comm, work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* A call whose buffers all ranks have mapped is another one than a call whose buffers they have not. */
+START_TEST(mapped)
+{
+  struct tt_program program = {0};
+  const void *inputs[1];
+  struct tt_work *plain = new_work(&program, &sum), *mapped = new_work(&program, &sum);
+  mapped->member_inputs = inputs;
+  tt_kept_give(&comm, plain);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, true));
+  tt_kept_give(&comm, mapped);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, true), mapped);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, false), plain);
+  tt_pool_give(plain);
+  tt_pool_give(mapped);
   tt_kept_free(&comm);
 }
 END_TEST
@@ -62,9 +80,9 @@ START_TEST(scaled)
   work->signature.op = (uint8_t)tt_plan_op(&twice);
   work->reduction.scale.bits = 2;
   tt_kept_give(&comm, work);
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
-  ck_assert_ptr_null(tt_kept_take(&comm, &thrice));
-  ck_assert_ptr_eq(tt_kept_take(&comm, &twice), work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_null(tt_kept_take(&comm, &thrice, false));
+  ck_assert_ptr_eq(tt_kept_take(&comm, &twice, false), work);
   tt_pool_give(work);
   tt_kept_free(&comm);
 }
@@ -77,7 +95,7 @@ START_TEST(moves_have_no_operation)
   struct tt_task gather = {.collective = TT_FUNC_ALL_GATHER, .count = 7, .datatype = ncclInt8, .op = ncclSum};
   tt_kept_give(&comm, new_work(&program, &gather));
   gather.op = ncclMax;
-  struct tt_work *work = tt_kept_take(&comm, &gather);
+  struct tt_work *work = tt_kept_take(&comm, &gather, false);
   ck_assert_ptr_nonnull(work);
   tt_kept_give(&comm, work);
   tt_kept_free(&comm);
@@ -94,8 +112,8 @@ START_TEST(not_kept)
   comm.device = &host;
   tt_kept_give(&comm, new_work(&program, &sum));
   comm.device = &streams;
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum));
-  ck_assert_ptr_null(tt_kept_take(&comm, &message));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_null(tt_kept_take(&comm, &message, false));
 }
 END_TEST
 
@@ -107,7 +125,7 @@ START_TEST(replaced)
   for (task.count = 1; task.count <= 100; task.count++) tt_kept_give(&comm, new_work(&program, &task));
   int found = 0;
   for (task.count = 1; task.count <= 100; task.count++) {
-    struct tt_work *work = tt_kept_take(&comm, &task);
+    struct tt_work *work = tt_kept_take(&comm, &task, false);
     if (work == NULL) {
       ck_assert_int_eq(found, 0); /* the oldest are gone, not any */
       continue;
@@ -132,6 +150,7 @@ int main(void)
   tcase_set_timeout(tests, 0);
   tcase_add_checked_fixture(tests, setup, NULL);
   tcase_add_test(tests, found);
+  tcase_add_test(tests, mapped);
   tcase_add_test(tests, scaled);
   tcase_add_test(tests, moves_have_no_operation);
   tcase_add_test(tests, not_kept);

@@ -1,0 +1,22 @@
+/* Collectives whose buffers all ranks have mapped, as they lie in windows: then ranks may read and write each other's
+ * (TT_ALGO_MAPPED). Whether they do is the same on all ranks without asking them: windows are opened by all together,
+ * and a user promises to use them at one offset on all ranks. */
+#ifndef TT_PLAN_MAPPED_H
+#define TT_PLAN_MAPPED_H
+
+#include "plan/plan.h"
+
+/* By rank, as this rank's device reaches them. In the plan's zone. */
+struct tt_mapped_buffers {
+  bool all; /* both buffers are mapped by all, and there is a program for them; else the arrays mean nothing */
+  void **inputs, **outputs;
+};
+
+/* Looks the task's buffers up. */
+ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, struct tt_mapped_buffers *buffers);
+/* Gives a work made with room for them the addresses; nothing if it has none. */
+void tt_mapped_place(const struct tt_mapped_buffers *buffers, struct tt_work *work);
+/* Whether a program uses members' buffers. Its work then has a single loop. */
+bool tt_mapped_is(const struct tt_program *program);
+
+#endif
