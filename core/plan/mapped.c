@@ -29,22 +29,30 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
   return x < y + b_bytes && y < x + a_bytes;
 }
 
+/* Looks up one buffer. */
+static ncclResult_t find(struct ncclComm *comm, const void *ptr, size_t bytes, void **at, bool *all)
+{
+  struct tt_user_place place;
+  TT_TRY(tt_user_buffers_find(comm->env->users, ptr, bytes, &place, at));
+  *all = place.window != NULL && place.everywhere;
+  return ncclSuccess;
+}
+
+/* Only those buffers have to be mapped that others touch: what a rank alone reads or writes may lie anywhere. */
 ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, struct tt_mapped_buffers *buffers)
 {
   struct ncclComm *comm = plan->comm;
-  struct tt_user_place place;
+  bool sums = task->collective == TT_FUNC_ALL_REDUCE, scatters = task->collective == TT_FUNC_REDUCE_SCATTER;
+  bool exchanges = task->collective == TT_FUNC_ALL_TO_ALL, inputs = true, outputs = true;
   memset(buffers, 0, sizeof *buffers);
   if (!may_map(comm, task)) return ncclSuccess;
   size_t block = task->count * tt_datatype_bytes(task->datatype), all = block * (size_t)comm->nranks;
-  size_t input = task->collective == TT_FUNC_ALL_REDUCE || task->collective == TT_FUNC_ALL_GATHER ? block : all;
-  size_t output = task->collective == TT_FUNC_ALL_REDUCE || task->collective == TT_FUNC_REDUCE_SCATTER ? block : all;
-  if (task->collective == TT_FUNC_ALL_TO_ALL && overlap(task->input, input, task->output, output)) return ncclSuccess;
+  if (exchanges && overlap(task->input, all, task->output, all)) return ncclSuccess;
   TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
   buffers->outputs = buffers->inputs + comm->nranks;
-  TT_TRY(tt_user_buffers_find(comm->env->users, task->input, input, &place, buffers->inputs));
-  if (place.window == NULL || !place.everywhere) return ncclSuccess;
-  TT_TRY(tt_user_buffers_find(comm->env->users, task->output, output, &place, buffers->outputs));
-  buffers->all = place.window != NULL && place.everywhere;
+  if (sums || scatters) TT_TRY(find(comm, task->input, scatters ? all : block, buffers->inputs, &inputs));
+  if (!scatters) TT_TRY(find(comm, task->output, sums ? block : all, buffers->outputs, &outputs));
+  buffers->all = inputs && outputs;
   return ncclSuccess;
 }
 

@@ -8,7 +8,7 @@
 
 /* By rank, as this rank's device reaches them. In the plan's zone. */
 struct tt_mapped_buffers {
-  bool all; /* both buffers are mapped by all, and there is a program for them; else the arrays mean nothing */
+  bool all; /* what a program uses of them is mapped by all; else the arrays mean nothing */
   void **inputs, **outputs;
 };
 

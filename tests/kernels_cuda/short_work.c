@@ -39,6 +39,12 @@ void make_work(const struct tt_program *program, int nchannels, int protocol, bo
       .channels = made.channels,
       .context = &fake_context};
   made.work.reduction.scale.f32 = 0.5f;
+  for (uintptr_t m = 0; m < program->nmembers; m++) { /* only compared */
+    made.inputs[m] = (void *)((2 * m + 1) << 32);
+    made.outputs[m] = in_place ? (void *)(uintptr_t)made.inputs[m] : (void *)((2 * m + 2) << 32);
+  }
+  made.work.member_inputs = made.inputs;
+  made.work.member_outputs = made.outputs;
   for (int c = 0; c < nchannels; c++) {
     made.channels[c] = (struct tt_work_channel){.program = program,
                                                 .send = made.ends[c],
@@ -86,6 +92,16 @@ static bool overlaps(const struct place *places, uint32_t n, struct place place)
   return any;
 }
 
+static bool is_member(const struct walk_operand *want)
+{
+  return want->source->buffer == TT_MEMBER_INPUT || want->source->buffer == TT_MEMBER_OUTPUT;
+}
+
+static bool is_output(const struct walk_operand *want)
+{
+  return want->source->buffer == TT_OUTPUT || want->source->buffer == TT_MEMBER_OUTPUT;
+}
+
 /* Where the geometry says that the chunk lies, and where the kernel finds it. */
 static struct place read_place(const struct reading *reading, const struct walk_operand *want,
                                const struct tt_cuda_short_entry *got, int c)
@@ -98,12 +114,19 @@ static struct place read_place(const struct reading *reading, const struct walk_
   if (at > channel->share) at = channel->share;
   ck_assert_uint_eq(TT_MIN(channel->share - at, channel->part), 4 * length);
   if (!want->local) return (struct place){0, 0};
-  bool output = want->source->buffer == TT_OUTPUT;
+  bool output = is_output(want), member = is_member(want);
   size_t block = want->chunk / parts, stride = output ? geometry->output_stride : geometry->input_stride;
   const char *base = output ? made.work.output : made.work.input;
+  if (member) base = output ? made.outputs[want->source->peer] : made.inputs[want->source->peer];
   const char *wanted = base + 4 * (block * stride + offset);
-  const unsigned char *found = (got->flags & TT_CUDA_SHORT_OUTPUT ? channel->output : channel->input) + at +
-                               4 * got->row * reading->header->strides[output ? TT_OUTPUT : TT_INPUT];
+  const unsigned char *begin = got->flags & TT_CUDA_SHORT_OUTPUT ? channel->output : channel->input;
+  if (got->flags & TT_CUDA_SHORT_MEMBER) {
+    const struct tt_cuda_short_member *members =
+        (const struct tt_cuda_short_member *)(reading->words + 4 * reading->list->members);
+    begin = got->flags & TT_CUDA_SHORT_OUTPUT ? members[got->conn].output : members[got->conn].input;
+    begin += channel->output - reading->header->buffers[TT_OUTPUT];
+  }
+  const unsigned char *found = begin + at + 4 * got->row * reading->header->strides[output ? TT_OUTPUT : TT_INPUT];
   if (length > 0) ck_assert_ptr_eq(found, wanted);
   return (struct place){(uintptr_t)wanted, (uintptr_t)wanted + 4 * length};
 }
@@ -112,8 +135,9 @@ static uint8_t flags_of(const struct walk_operand *want)
 {
   uint8_t flags = 0;
   if (want->local) flags |= TT_CUDA_SHORT_LOCAL;
-  if (want->local && want->source->buffer == TT_OUTPUT) flags |= TT_CUDA_SHORT_OUTPUT;
-  if (want->local && want->source->buffer == TT_INPUT) flags |= TT_ENTRY_SCALED; /* the work asks for it */
+  if (want->local && is_member(want)) flags |= TT_CUDA_SHORT_MEMBER;
+  if (want->local && is_output(want)) flags |= TT_CUDA_SHORT_OUTPUT;
+  if (want->local && !is_output(want)) flags |= TT_ENTRY_SCALED; /* the work asks for it */
   if (!want->message) return flags;
   flags |= TT_CUDA_SHORT_MESSAGE;
   if (want->use == 0) flags |= TT_ENTRY_FIRST;
@@ -242,7 +266,8 @@ static bool should_be_short(const struct tt_program *program, int nchannels)
   size_t words = TT_CUDA_SHORT_WORK + sizeof(struct tt_cuda_work) / 4 +
                  (size.steps * sizeof(struct tt_cuda_short_step) + 15) / 16 * 4 +
                  (size.entries * sizeof(struct tt_cuda_short_entry) + 15) / 16 * 4 +
-                 (size_t)nchannels * ((sizeof(struct tt_cuda_short_channel) + 8 * program->npeers + 15) / 16 * 4);
+                 (size_t)nchannels * ((sizeof(struct tt_cuda_short_channel) + 8 * program->npeers + 15) / 16 * 4) +
+                 program->nmembers * sizeof(struct tt_cuda_short_member) / 4;
   return program->npeers > 0 && program->nscratch == 0 && size.uses <= TT_SLOTS / 2 && size.steps <= UINT8_MAX &&
          size.entries <= TT_CUDA_ENTRIES && words <= TT_CUDA_PARAM_WORDS;
 }
@@ -278,6 +303,7 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
   ck_assert_uint_ge(threads, reading->nentries);
   ck_assert_uint_eq(threads % (32 * program->nstrands), 0);
   ck_assert_uint_eq(threads, reading->list->strand_threads * program->nstrands);
+  ck_assert_int_eq(program->nmembers > 0, shape.form == TT_CUDA_FORM_MAPPED);
   if (barriers) *barriers += reading->barriers;
   free(reading);
   return true;

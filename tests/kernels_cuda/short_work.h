@@ -15,6 +15,8 @@ extern struct made_work {
   struct tt_work_channel channels[MOST_CHANNELS];
   struct tt_conn conns[MOST_CHANNELS][2 * MOST_RANKS];
   struct tt_conn *ends[MOST_CHANNELS][2 * MOST_RANKS];
+  const void *inputs[MOST_RANKS]; /* members' */
+  void *outputs[MOST_RANKS];
 } made;
 
 /* Makes `made.work`. Parts are so long that the last of a share are cut short or empty. */

@@ -44,12 +44,14 @@ static int role_of(const struct walk_operand *operand)
   }
 }
 
-/* Shared memory has a place of its own, and the multicast address a mark. */
+/* Shared memory has a place of its own, the multicast address a mark, and a member's buffer its number. */
 static void read_buffer(const struct tt_operand *want, const struct tt_cuda_operand *got)
 {
   const bool shared = want->buffer == TT_SHARED, multicast = want->buffer == TT_MULTICAST;
   ck_assert_int_eq(got->buffer, shared ? TT_CUDA_SHARED : multicast ? TT_CUDA_MULTICAST : want->buffer);
-  if (want->kind == TT_SRC || want->kind == TT_DST) ck_assert_int_eq(got->conn, multicast ? TT_CUDA_OF_MULTICAST : 0);
+  const bool member = want->buffer == TT_MEMBER_INPUT || want->buffer == TT_MEMBER_OUTPUT;
+  if (want->kind == TT_SRC || want->kind == TT_DST)
+    ck_assert_int_eq(got->conn, multicast ? TT_CUDA_OF_MULTICAST : member ? want->peer : 0);
 }
 
 static void read_operand(const struct walk_operand *want, uint32_t repetition, const struct tt_cuda_operand *got)
@@ -193,7 +195,7 @@ START_TEST(every_algorithm)
       read_set(&set);
     }
   }
-  ck_assert_int_eq(run, 22);
+  ck_assert_int_eq(run, 30);
 }
 END_TEST
 
@@ -318,6 +320,30 @@ END_TEST
     refused(ncclInvalidUsage, what);                                                                                   \
   } while (0)
 
+/* Members' buffers: no data in messages, and a single strand. */
+START_TEST(members)
+{
+  const struct operation mapped = {TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED, 0};
+  struct program_set set = emit_set(&mapped, 3, 0, NULL);
+  made.program = *set.programs[0];
+  accepted();
+  made.program.nstrands = 2;
+  refused(ncclInvalidUsage, "2 strands");
+  made.program.nstrands = 1;
+  made.program.nmembers = 0;
+  refused(ncclInvalidUsage, "a message of 0 pieces");
+  made.program = *set.programs[0];
+  struct tt_operand *operands = (struct tt_operand *)(uintptr_t)made.program.operands;
+  operands[0].count = 1;
+  refused(ncclInvalidUsage, "has messages with data");
+  operands[0].count = 0;
+  free_set(&set);
+  make(1, 2);
+  made.operands[1].buffer = TT_MEMBER_OUTPUT;
+  refused(ncclInternalError, "has no members");
+}
+END_TEST
+
 START_TEST(numbers)
 {
   LIMIT(nstrands, TT_CUDA_MAX_STRANDS / 2, " strands; the CUDA device can run ");
@@ -383,6 +409,7 @@ int main(void)
   tcase_add_test(meaning, shuffled_rings);
   tcase_add_test(refusals, pieces);
   tcase_add_test(refusals, buffers);
+  tcase_add_test(refusals, members);
   tcase_add_test(refusals, numbers);
   tcase_add_test(refusals, operands);
   tcase_add_test(refusals, algorithms);

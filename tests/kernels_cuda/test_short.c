@@ -45,6 +45,26 @@ START_TEST(every_algorithm)
 }
 END_TEST
 
+/* Members' buffers: all of their programs are short works, in Simple. */
+START_TEST(mapped)
+{
+  int n = _i, count, found = 0, tried = 0;
+  const struct operation *operations = all_operations(&count);
+  for (int o = 0; o < count; o++) {
+    if (operations[o].algorithm != TT_ALGO_MAPPED) continue;
+    for (int root = 0; root < (has_root(&operations[o]) ? n : 1); root++) {
+      struct program_set set = emit_set(&operations[o], n, root, NULL);
+      for (int rank = 0; rank < n; rank++, tried++)
+        found += read_work(set.programs[rank], 1 + rank % MOST_CHANNELS, TT_PROTO_SIMPLE, rank % 2, NULL);
+      forget_programs();
+      free_set(&set);
+    }
+  }
+  ck_assert_int_ge(tried, 8 * n);
+  ck_assert_int_eq(found, n == 1 ? 0 : tried); /* copies have no messages */
+}
+END_TEST
+
 /* In place a ring writes what it has read before; a one-shot of one step needs none. */
 START_TEST(barriers)
 {
@@ -278,6 +298,7 @@ int main(void)
   TCase *tc = tcase_create("short");
   tcase_set_timeout(tc, 120);
   tcase_add_loop_test(tc, every_algorithm, 1, MOST_RANKS + 1);
+  tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
   tcase_add_test(tc, barriers);
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);

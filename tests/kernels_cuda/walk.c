@@ -22,7 +22,8 @@ static void add_operand(const struct tt_program *program, const struct tt_operan
                         struct walk_step *step)
 {
   struct walk_operand *operand = &step->operands[step->noperands++];
-  *operand = (struct walk_operand){.source = source, .kind = kind_of(source), .local = source->buffer != TT_RESULT};
+  *operand = (struct walk_operand){
+      .source = source, .kind = kind_of(source), .local = source->buffer != TT_RESULT && source->count > 0};
   operand->conn = conn_of(program, source);
   operand->message = operand->conn != UINT32_MAX;
   operand->chunk = tt_operand_piece(source, step->repetition, 0);

@@ -32,6 +32,11 @@ static size_t out_blocks(const struct operation *o)
   return o->kind == ALL_TO_ALL || o->kind == ALL_GATHER ? (size_t)o->n : 1;
 }
 
+size_t operation_room(const struct operation *o)
+{
+  return (in_blocks(o) > out_blocks(o) ? in_blocks(o) : out_blocks(o)) * o->count + 1;
+}
+
 void operation_open(struct operation *o)
 {
   o->in = malloc((in_blocks(o) * o->count + 1) * sizeof *o->in);

@@ -37,6 +37,8 @@ void operation_open(struct operation *operation);
 void operation_fill(struct operation *operation, uint32_t seed);
 ncclResult_t operation_call(const struct operation *operation, ncclComm_t comm, void *stream);
 void operation_check(const struct operation *operation);
+/* Elements of the larger of both buffers, and one more behind. */
+size_t operation_room(const struct operation *operation);
 void operation_close(struct operation *operation);
 
 /* Threads and descriptors of this process. */
@@ -52,5 +54,6 @@ void add_processes(Suite *suite);
 void add_gate(Suite *suite);
 void add_scalars(Suite *suite);
 void add_teams(Suite *suite);
+void add_mapped(Suite *suite);
 
 #endif

@@ -17,6 +17,7 @@ int main(void)
   add_gate(suite);
   add_scalars(suite);
   add_teams(suite);
+  add_mapped(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -4,14 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The copy of one work lies in one piece of memory: work, channels, ends of connections, scratch. */
+/* The copy of one work lies in one piece of memory: work, channels, ends of connections, scratch, members'
+ * buffers. */
 struct room {
-  size_t npeers, nscratch;
+  size_t npeers, nscratch, nmembers;
 };
+
+static _Atomic int mapped_works;
+
+__attribute__((visibility("default"))) int fake_mapped_works(void)
+{
+  return mapped_works;
+}
 
 static struct room measure(const struct tt_work *work)
 {
-  struct room room = {0, 0};
+  struct room room = {0};
+  if (work->member_inputs != NULL) room.nmembers = work->channels[0].program->nmembers;
   for (uint32_t c = 0; c < work->nchannels; c++) {
     room.npeers += work->channels[c].program->npeers;
     room.nscratch = TT_MAX(room.nscratch, (size_t)work->channels[c].program->nscratch);
@@ -49,8 +58,8 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
 {
   struct room room = measure(from);
   unsigned char *memory;
-  size_t bytes =
-      sizeof *from + from->nchannels * sizeof *from->channels + (2 * room.npeers + room.nscratch) * sizeof(void *);
+  size_t bytes = sizeof *from + from->nchannels * sizeof *from->channels +
+                 (2 * room.npeers + room.nscratch + 2 * room.nmembers) * sizeof(void *);
   TT_TRY(TT_CALLOC(&memory, bytes));
   struct tt_work *work = (struct tt_work *)(void *)memory;
   *out = work;
@@ -70,6 +79,13 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
     ends += 2 * npeers;
   }
   TT_TRY(fake_team_place(work));
+  if (room.nmembers > 0) {
+    work->member_inputs = (const void **)ends + room.nscratch;
+    work->member_outputs = (void **)ends + room.nscratch + room.nmembers;
+    memcpy(work->member_inputs, from->member_inputs, room.nmembers * sizeof(void *));
+    memcpy(work->member_outputs, from->member_outputs, room.nmembers * sizeof(void *));
+    mapped_works += work->channels[0].program->shared_blocks == 0;
+  }
   work->scratch = NULL;
   if (room.nscratch > 0) {
     work->scratch = (void **)ends;

@@ -1,0 +1,159 @@
+/* Collectives whose buffers lie in windows: ranks read and write them in place, in processes of their own or in one.
+ * What they do with other buffers, and where a program cannot be used, is what it was. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/param.h"
+#include "collectives.h"
+#include "tests/fakes/device/fake.h"
+
+enum { MOST = 4, LONG_MS = 60000, BUFFER = 17 << 20 };
+
+struct world {
+  int n;
+  ncclComm_t comms[MOST];
+  unsigned char *buffers[MOST]; /* inputs in the lower half, outputs in the upper */
+  ncclWindow_t windows[MOST];
+};
+
+static void open_world(struct world *world, int n, const char *algorithm)
+{
+  world->n = n;
+  if (algorithm)
+    setenv("NCCL_ALGO", algorithm, 1);
+  else
+    unsetenv("NCCL_ALGO");
+  unsetenv("NCCL_PROTO");
+  unsetenv("NCCL_MIN_NCHANNELS");
+  tt_param_reset();
+  ok(ncclCommInitAll(world->comms, n, NULL));
+  for (int r = 0; r < n; r++) {
+    void *ptr;
+    fake_set_device(r);
+    ok(ncclMemAlloc(&ptr, BUFFER));
+    world->buffers[r] = ptr;
+  }
+  ok(ncclGroupStart());
+  for (int r = 0; r < n; r++)
+    ok(ncclCommWindowRegister(world->comms[r], world->buffers[r], BUFFER, &world->windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  ok(ncclGroupEnd());
+}
+
+static void close_world(struct world *world)
+{
+  for (int r = 0; r < world->n; r++) {
+    ok(ncclCommWindowDeregister(world->comms[r], world->windows[r]));
+    ok(ncclMemFree(world->buffers[r]));
+    ok(ncclCommDestroy(world->comms[r]));
+  }
+}
+
+/* Whether ranks used each other's buffers. */
+static bool run(struct world *world, enum kind kind, size_t count, bool in_windows)
+{
+  struct operation operations[MOST];
+  int before = fake_mapped_works();
+  for (int r = 0; r < world->n; r++) {
+    operations[r] = (struct operation){.kind = kind, .n = world->n, .rank = r, .count = count, .seed = 7};
+    if (in_windows) {
+      ck_assert_uint_le(operation_room(&operations[r]) * 4, BUFFER / 2);
+      operations[r].in = (uint32_t *)(void *)world->buffers[r];
+      operations[r].out = (uint32_t *)(void *)(world->buffers[r] + BUFFER / 2);
+      operation_fill(&operations[r], 7);
+    } else {
+      operation_open(&operations[r]);
+    }
+  }
+  for (uint32_t time = 0; time < 3; time++) { /* the second and third with works that were kept */
+    for (int r = 0; time > 0 && r < world->n; r++) operation_fill(&operations[r], 7 + time);
+    ok(ncclGroupStart());
+    for (int r = 0; r < world->n; r++) ok(operation_call(&operations[r], world->comms[r], NULL));
+    ok(ncclGroupEnd());
+    for (int r = 0; r < world->n; r++) {
+      fake_set_device(r);
+      ck_assert(fake_stream_wait(NULL, LONG_MS));
+    }
+    for (int r = 0; r < world->n; r++) operation_check(&operations[r]);
+  }
+  for (int r = 0; !in_windows && r < world->n; r++) operation_close(&operations[r]);
+  int used = fake_mapped_works() - before;
+  ck_assert(used == 0 || used == 3 * world->n);
+  return used > 0;
+}
+
+static const enum kind mapped_kinds[] = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL};
+
+/* _i: ranks - 2. By name, at all sizes. */
+START_TEST(by_name)
+{
+  static const size_t counts[] = {1, 33, 1000, 20000};
+  struct world world;
+  open_world(&world, _i + 2, "Mapped");
+  for (int k = 0; k < 4; k++)
+    for (int c = 0; c < 4; c++) {
+      ck_assert(run(&world, mapped_kinds[k], counts[c], true));
+      ck_assert(!run(&world, mapped_kinds[k], counts[c], false));
+    }
+  /* The root alone would know whether its buffers are mapped. */
+  ck_assert(!run(&world, BROADCAST, 1000, true));
+  ck_assert(!run(&world, REDUCE, 1000, true));
+  close_world(&world);
+}
+END_TEST
+
+/* The cost model takes it for large ones, and the user can forbid it. */
+START_TEST(by_cost)
+{
+  struct world world;
+  open_world(&world, 2, NULL);
+  ck_assert(!run(&world, ALL_REDUCE, 1, true));
+  ck_assert(run(&world, ALL_GATHER, 1 << 20, true));
+  ck_assert(!run(&world, ALL_GATHER, 1 << 20, false));
+  close_world(&world);
+  open_world(&world, 2, "^Mapped");
+  ck_assert(!run(&world, ALL_GATHER, 1 << 20, true));
+  close_world(&world);
+}
+END_TEST
+
+/* In place, where there is a program for it. */
+START_TEST(in_place)
+{
+  enum { N = 3, COUNT = 5000 };
+  struct world world;
+  open_world(&world, N, "Mapped");
+  int before = fake_mapped_works();
+  for (int r = 0; r < N; r++)
+    for (int i = 0; i < COUNT; i++) ((uint32_t *)(void *)world.buffers[r])[i] = (uint32_t)(r * 1000 + i);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    ok(ncclAllReduce(world.buffers[r], world.buffers[r], COUNT, ncclUint32, ncclSum, world.comms[r], NULL));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    fake_set_device(r);
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+    for (int i = 0; i < COUNT; i++)
+      ck_assert_uint_eq(((uint32_t *)(void *)world.buffers[r])[i], (uint32_t)(3000 + 3 * i));
+  }
+  ck_assert_int_eq(fake_mapped_works() - before, N);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    ok(ncclAlltoAll(world.buffers[r], world.buffers[r], 10, ncclUint32, world.comms[r], NULL));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    fake_set_device(r);
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+  }
+  ck_assert_int_eq(fake_mapped_works() - before, N);
+  close_world(&world);
+}
+END_TEST
+
+void add_mapped(Suite *suite)
+{
+  TCase *tests = tcase_create("mapped");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, by_name, 0, MOST - 1);
+  tcase_add_test(tests, by_cost);
+  tcase_add_test(tests, in_place);
+  suite_add_tcase(suite, tests);
+}
