@@ -88,7 +88,7 @@ def mapped_libraries():
 def one(world, report, name, function, cuda, ranks, seconds):
     report.say(begin=name)
     started, outcome = time.monotonic(), {"ok": True}
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(seconds if world.cuda else 3 * seconds, exit=True)  # CPUs may be few and slow
     try:
         if cuda and not world.cuda:
             raise Skip("needs GPUs")

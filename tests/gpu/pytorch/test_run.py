@@ -161,6 +161,8 @@ class Libraries(Case):
         self.assertEqual(run.differs([[1.0], [2.0]], [[1.0], [2.0 + 1e-6]]), "")
         self.assertIn("rank 1, step 0", run.differs([[1.0], [2.0]], [[1.0], [2.0 + 1e-5]]))
         self.assertIn("instead of 1", run.differs([[1.0]], [[1.0, 2.0]]))
+        self.assertEqual(run.differs([None, [1.0]], [None, [1.0]]), "")
+        self.assertIn("instead of 0", run.differs([None, [1.0]], [[1.0], [1.0]]))
         self.assertIn("step 0", run.differs([[1.0]], [[float("nan")]]))
 
 
