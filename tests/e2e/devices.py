@@ -73,56 +73,50 @@ class Devices(OnDevices):
                       re.findall(r"(\d+)\[\d+\] -> (\d+)\[\d+\].* via (\S+)", text)}
 
     def test_fabric_across_hosts(self):
-        """Devices of one clique map each other's memory, whatever host they are on, and are one machine."""
-        text, vias = self.on_hosts("aabb", ["7"] * 4)
+        """Devices of one clique map each other's memory, whatever host they are on, and are one machine, which may have
+        multicast memory."""
+        text, vias = self.on_hosts("aabb", ["7"] * 4, NCCL_DEBUG_SUBSYS="ALL",
+                                   NCCL_ALGO="Ring;ReduceScatter:NVLS;AllGather:NVLS")
         self.assertIn("multi-node NVLink: clique 0x7 has 4 ranks, rank 2 is number 2", text)
         self.assertIn(": 1 hosts, device fake", text)
         self.assertGreaterEqual(len(vias), 8)
         for (source, target), via in vias.items():
             self.assertRegex(via, "P2P/MNNVL/" if source // 2 != target // 2 else "P2P/CUMEM/", (source, target))
         self.assertNotIn("NCCL WARN", text)
+        self.assertIn("NVLS multicast support is available: the devices of each machine can share memory with a multicast "
+                      "address, across hosts", text)
+        self.assertIn("4 devices share memory with a multicast address", text)
+        for collective in ("AllGather", "ReduceScatter"):
+            self.assertRegex(text, f"{collective}: .* algorithm NVLS ")
 
     def test_fabric_that_is_not_used(self):
-        init = "init destroy"
-        for env in ({"NCCL_MNNVL_ENABLE": 0}, {"NCCL_P2P_DISABLE": 1}):
-            with self.subTest(**env):
-                text, _ = self.on_hosts("ab", ["3", "3"], init, **env)
-                self.assertNotIn("multi-node NVLink", text)
-                self.assertIn(": 2 hosts, device fake", text)
-        text, _ = self.on_hosts("abcd", ["1", "2", "2", "1"], init)
-        self.assertIn("clique 0x2 has 2 ranks, rank 2 is number 1; its cluster has 4", text)
+        text, _ = self.on_hosts("ab", ["3", "3"], "init destroy", NCCL_MNNVL_ENABLE=0)
+        self.assertNotIn("multi-node NVLink", text)
         self.assertIn(": 2 hosts, device fake", text)
-        text, _ = self.on_hosts("ab", ["3", "3 closed"], init)
+        text, _ = self.on_hosts("abc", ["1", "2", "2"], "init destroy")
+        self.assertIn("clique 0x2 has 2 ranks, rank 2 is number 1; its cluster has 3", text)
+        self.assertIn(": 2 hosts, device fake", text)
+        text, _ = self.on_hosts("ab", ["3", "3 closed"], "init destroy")
         self.assertIn("rank 1 cannot share device memory with other hosts", text)
         self.assertIn(": 2 hosts, device fake", text)
-        processes = self.on_fake((0, 0), init, NCCL_MNNVL_ENABLE=1,
+        processes = self.on_fake((0, 1), "init destroy", NCCL_MNNVL_ENABLE=1,
                                  each=lambda r: {"NCCL_HOSTID": "ab"[r], "FAKE_FABRIC": ["3", "3 closed"][r]})
         self.all_fail(processes, "rank 1 cannot share device memory with other hosts")
 
     def test_fabric_by_hand(self):
         """Users' words on cluster and clique win over the device's."""
-        text, vias = self.on_hosts("ab", ["3", "4"], NCCL_MNNVL_CLIQUE_ID=9)
+        text, _ = self.on_hosts("ab", ["3", "4"], "init destroy", NCCL_MNNVL_CLIQUE_ID=9)
         self.assertIn("clique 0x9 has 2 ranks", text)
-        self.assertTrue(vias and all(via.startswith("P2P/MNNVL/") for via in vias.values()), vias)
         processes = self.on_fake((0, 0), "init destroy", NCCL_DEBUG="INFO",
                                  each=lambda r: {"NCCL_HOSTID": "ab"[r], "FAKE_FABRIC": "3", "NCCL_MNNVL_UUID": 100 + r})
         text = self.all_good(processes)
         self.assertNotIn("multi-node NVLink: clique", text)
         self.assertIn(": 2 hosts, device fake", text)
 
-    def test_multicast_across_hosts(self):
-        text, _ = self.on_hosts("aabb", ["7"] * 4, NCCL_DEBUG_SUBSYS="ALL",
-                                NCCL_ALGO="Ring;AllReduce:NVLS;AllGather:NVLS;ReduceScatter:NVLS")
-        self.assertIn("NVLS multicast support is available: the devices of each machine can share memory with a multicast address, across hosts", text)
-        self.assertIn("4 devices share memory with a multicast address", text)
-        self.assertIn("algorithm NVLS", text)
-
     def test_multicast_is_not_available(self):
-        text = self.all_good(self.on_fake(range(3), f"init {STEPS} destroy", NCCL_DEBUG="INFO", NCCL_NVLS_ENABLE=0,
+        text = self.all_good(self.on_fake(range(2), "init all_reduce:1000 destroy", NCCL_DEBUG="INFO", NCCL_NVLS_ENABLE=0,
                                           NCCL_ALGO="NVLS,Ring"))
         self.assertIn("NVLS multicast support is not available: NCCL_NVLS_ENABLE is 0", text)
-        text = self.all_good(self.on_fake(range(2), f"init {STEPS} destroy", NCCL_DEBUG="INFO"))
-        self.assertIn("NVLS multicast support is not available: it is not for 2 ranks", text)
 
     def test_through_a_device_between(self):
         """Memory of the device between is lent by its rank, who takes no part in what passes through it."""
