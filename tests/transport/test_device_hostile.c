@@ -53,10 +53,11 @@ START_TEST(handshakes_refused)
   REFUSED(bad.data[SLOT_BYTES + 1] ^= 0x40, "must be equal");
   REFUSED(bad.data[KIND] = TT_EXPORT_FD, "malformed"); /* of this process, and not asked by a socket */
   REFUSED(bad.data[KIND] = TT_EXPORT_HANDLE, "malformed");
+  REFUSED((bad.data[KIND] = TT_EXPORT_FABRIC, bad.bytes += 64), "malformed"); /* which leads to other hosts only */
   REFUSED(bad.data[KIND] = 77, "malformed");
   REFUSED(bad.data[NUMBER] = 2, "not there");
   REFUSED(bad.data[NUMBER + 3] = 0x7f, "not there");
-  REFUSED(bad.data[NUMBER + 3] = 0xff, "malformed"); /* one that would be lent */
+  REFUSED(bad.data[NUMBER + 3] = 0xff, "malformed");           /* one that would be lent */
   REFUSED(bad.data[OFFSET] += 64, "not in its device memory"); /* not aligned */
   REFUSED(bad.data[OFFSET + 3] = 0x70, "not in its device memory");
   REFUSED(memset(bad.data + OFFSET, 0xff, 8); bad.data[OFFSET] = 0x80, "not in its device memory");
@@ -188,6 +189,16 @@ START_TEST(only_exported_slabs_are_handed_out)
     ck_assert_int_eq(ask_for(me, &right, none[i], &bytes), -1);
     ck_assert_uint_eq(wait_dropped(&side, ++dropped), dropped);
   }
+  ck_assert_int_eq(ask_for(me, &right, TT_SLAB_OFFERED, &bytes), -1); /* nothing is offered */
+  ck_assert_uint_eq(wait_dropped(&side, ++dropped), dropped);
+  tt_slabs_offer(side.env.slabs, shown.fd, 77);
+  int offered = ask_for(me, &right, TT_SLAB_OFFERED, &bytes);
+  ck_assert_int_ge(offered, 0);
+  ck_assert_uint_eq(bytes, 77);
+  close(offered);
+  tt_slabs_offer(side.env.slabs, -1, 0);
+  ck_assert_int_eq(ask_for(me, &right, TT_SLAB_OFFERED, &bytes), -1);
+  ck_assert_uint_eq(wait_dropped(&side, ++dropped), dropped);
   ck_assert_int_eq(ask_for(me, &wrong, 1, &bytes), -1);
   ck_assert_uint_eq(wait_dropped(&side, ++dropped), dropped);
   int fd = ask_for(me, &right, TT_MEMORY_ARENA, &bytes);
