@@ -182,7 +182,7 @@ static ncclResult_t set_up(struct worker *worker, struct tt_entry *entry)
   struct tt_connector *connector = &entry->connector;
   enum tt_transport_id theirs = connector->transport, mine;
   int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
-  TT_TRY(tt_transport_choose(env, from, to, &mine));
+  TT_TRY(tt_transport_choose_index(env, from, to, connector->index, &mine));
   connector->transport = mine;
   if (entry->heard && theirs != mine)
     return TT_FAIL(ncclInvalidUsage,

@@ -51,15 +51,26 @@ static const char *missing_later(const struct tt_device *device)
     size_t offset, size;
     const char *name;
   } functions[] = {
-      LATER(TT_DEVICE_DESCRIBED, peer_status),   LATER(TT_DEVICE_DESCRIBED, describe),
-      LATER(TT_DEVICE_HOST_MEMORY, map_host),    LATER(TT_DEVICE_HOST_MEMORY, unmap_host),
-      LATER(TT_DEVICE_JOIN, check_stream),       LATER(TT_DEVICE_JOIN, follow),
-      LATER(TT_DEVICE_GRAPHS, capturing),        LATER(TT_DEVICE_GRAPHS, at_graph_end),
-      LATER(TT_DEVICE_USER_MEMORY, user_alloc),  LATER(TT_DEVICE_USER_MEMORY, user_free),
-      LATER(TT_DEVICE_USER_MEMORY, find_buffer), LATER(TT_DEVICE_USER_MEMORY, export_buffer),
-      LATER(TT_DEVICE_MULTICAST, team_check),    LATER(TT_DEVICE_MULTICAST, team_create),
-      LATER(TT_DEVICE_MULTICAST, team_import),   LATER(TT_DEVICE_MULTICAST, team_add),
-      LATER(TT_DEVICE_MULTICAST, team_bind),     LATER(TT_DEVICE_MULTICAST, team_leave),
+      LATER(TT_DEVICE_DESCRIBED, peer_status),
+      LATER(TT_DEVICE_DESCRIBED, describe),
+      LATER(TT_DEVICE_HOST_MEMORY, map_host),
+      LATER(TT_DEVICE_HOST_MEMORY, unmap_host),
+      LATER(TT_DEVICE_JOIN, check_stream),
+      LATER(TT_DEVICE_JOIN, follow),
+      LATER(TT_DEVICE_GRAPHS, capturing),
+      LATER(TT_DEVICE_GRAPHS, at_graph_end),
+      LATER(TT_DEVICE_USER_MEMORY, user_alloc),
+      LATER(TT_DEVICE_USER_MEMORY, user_free),
+      LATER(TT_DEVICE_USER_MEMORY, find_buffer),
+      LATER(TT_DEVICE_USER_MEMORY, export_buffer),
+      LATER(TT_DEVICE_MULTICAST, team_check),
+      LATER(TT_DEVICE_MULTICAST, team_create),
+      LATER(TT_DEVICE_MULTICAST, team_import),
+      LATER(TT_DEVICE_MULTICAST, team_add),
+      LATER(TT_DEVICE_MULTICAST, team_bind),
+      LATER(TT_DEVICE_MULTICAST, team_leave),
+      LATER(TT_DEVICE_COPY, copy),
+      LATER(TT_DEVICE_COPY, copied),
   };
 #undef LATER
   for (size_t i = 0; i < TT_COUNT(functions); i++) {

@@ -24,7 +24,8 @@ struct tt_proxy {
   struct tt_proxy_reduce *reduces;
   int nactive;         /* connections and reductions with work left; none that are free running */
   ncclResult_t error;  /* the first one */
-  _Atomic int running; /* connections that are free running; read without the lock */
+  struct tt_proxy_copy *copies;
+  _Atomic int running; /* connections that are free running, and copies; read without the lock */
 };
 
 /* `steps` slots of one protocol, up to but not including step `end`. */

@@ -1,5 +1,6 @@
 /* The engine: its connections, and one pass over those that have work. */
 #include "proxy/internal.h"
+#include "proxy/copy.h"
 #include "proxy/reduce.h"
 
 #include <stdlib.h>
@@ -28,6 +29,7 @@ void tt_proxy_destroy(struct tt_proxy *proxy)
   if (!proxy) return;
   while (proxy->conns) tt_proxy_conn_destroy(proxy->conns);
   while (proxy->reduces) tt_proxy_reduce_destroy(proxy->reduces);
+  while (proxy->copies) tt_proxy_copy_destroy(proxy->copies);
   while (proxy->pools) {
     struct tt_proxy_pool_entry *next = proxy->pools->next;
     tt_proxy_pool_destroy(proxy->pools->pool);
@@ -56,6 +58,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   }
   if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
+  if (proxy->copies && proxy->error == ncclSuccess) proxy->error = tt_proxy_copies_progress(proxy, moved);
   *idle = proxy->nactive == 0;
   ncclResult_t result = proxy->error;
   pthread_mutex_unlock(&proxy->lock);

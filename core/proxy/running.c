@@ -6,6 +6,7 @@
  * who asks (tt_proxy_lost). */
 #include <string.h>
 #include "base/check.h"
+#include "proxy/copy.h"
 #include "proxy/internal.h"
 
 /* One operation without an end: it would end at the step before its first. */
@@ -76,7 +77,7 @@ bool tt_proxy_runs(struct tt_proxy *proxy)
 bool tt_proxy_quiet(struct tt_proxy *proxy)
 {
   if (!tt_proxy_try_lock(proxy)) return false;
-  bool quiet = tt_proxy_running_busy(proxy) == 0;
+  bool quiet = tt_proxy_running_busy(proxy) == 0 && tt_proxy_copies_quiet(proxy);
   pthread_mutex_unlock(&proxy->lock);
   return quiet;
 }

@@ -8,12 +8,10 @@
 #include "base/check.h"
 #include "bootstrap/bootstrap.h"
 
-static const struct tt_transport *const transports[TT_NUM_TRANSPORTS] = {[TT_TRANSPORT_PEER] = &tt_transport_peer,
-                                                                         [TT_TRANSPORT_NET] = &tt_transport_net,
-                                                                         [TT_TRANSPORT_DEVICE] = &tt_transport_device,
-                                                                         [TT_TRANSPORT_INDIRECT] =
-                                                                             &tt_transport_indirect,
-                                                                         [TT_TRANSPORT_HOST] = &tt_transport_host};
+static const struct tt_transport *const transports[TT_NUM_TRANSPORTS] = {
+    [TT_TRANSPORT_PEER] = &tt_transport_peer,     [TT_TRANSPORT_NET] = &tt_transport_net,
+    [TT_TRANSPORT_DEVICE] = &tt_transport_device, [TT_TRANSPORT_INDIRECT] = &tt_transport_indirect,
+    [TT_TRANSPORT_HOST] = &tt_transport_host,     [TT_TRANSPORT_COPIED] = &tt_transport_copied};
 static const enum tt_transport_id order[] = {TT_TRANSPORT_INDIRECT, TT_TRANSPORT_DEVICE, TT_TRANSPORT_PEER,
                                              TT_TRANSPORT_HOST, TT_TRANSPORT_NET};
 
@@ -47,6 +45,17 @@ ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, i
   char reasons[512];
   if (find(env, from, to, out, reasons, sizeof(reasons))) return ncclSuccess;
   return TT_FAIL(ncclSystemError, "no transport can reach rank %d from rank %d (%s)", to, from, reasons);
+}
+
+ncclResult_t tt_transport_choose_index(const struct tt_transport_env *env, int from, int to, int index,
+                                       enum tt_transport_id *out)
+{
+  char reason[192];
+  TT_TRY(tt_transport_choose(env, from, to, out));
+  if (*out == TT_TRANSPORT_DEVICE && tt_connect_index_protocol(index) == TT_PROTO_SIMPLE &&
+      tt_transport_copied.can(env, from, to, reason, sizeof(reason)))
+    *out = TT_TRANSPORT_COPIED;
+  return ncclSuccess;
 }
 
 /* ---- A whole communicator ---- */

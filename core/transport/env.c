@@ -98,6 +98,12 @@ static ncclResult_t make_memory(const struct tt_transport_config *config, struct
   return tt_peer_memory_create(config->rank, config->nranks, bytes * (config->may_be_shared ? SHARED_TIMES : 1), out);
 }
 
+/* Whether copy engines are to move data, which the proxy has them do. */
+static bool copies(const struct tt_transport_env *env)
+{
+  return tt_param_int(TT_PARAM_NCCL_P2P_USE_CUDA_MEMCPY) && env->device && (env->device->features & TT_DEVICE_COPY);
+}
+
 ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, struct tt_bootstrap *bootstrap,
                                      struct tt_transport_env **out)
 {
@@ -119,7 +125,7 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   TT_TRY_GOTO(make_memory(config, &env->memory), result, out);
   env->shm = tt_peer_memory_shm(env->memory);
   env->bell = tt_peer_memory_bell(env->memory, &env->bell_offset);
-  if (config->net) TT_TRY_GOTO(tt_proxy_create(config->net, config->rank, &env->proxy), result, out);
+  if (config->net || copies(env)) TT_TRY_GOTO(tt_proxy_create(config->net, config->rank, &env->proxy), result, out);
   describe(config, env->memory, &peers[config->rank]);
   if (tt_transport_device_memory(env)) TT_TRY_GOTO(make_slabs(env, &peers[config->rank]), result, out);
   TT_TRY_GOTO(exchange(config, bootstrap, peers), result, out);

@@ -145,7 +145,8 @@ enum tt_transport_id {
   TT_TRANSPORT_DEVICE = 2,
   TT_TRANSPORT_INDIRECT = 3,
   TT_TRANSPORT_HOST = 4,
-  TT_NUM_TRANSPORTS = 5
+  TT_TRANSPORT_COPIED = 5,
+  TT_NUM_TRANSPORTS = 6
 };
 
 #define TT_HANDSHAKE_MAX 512
@@ -188,10 +189,13 @@ struct tt_transport {
 };
 
 extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect,
-    tt_transport_host;
+    tt_transport_host, tt_transport_copied;
 
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
 ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);
+/* The same for a connection of that index: copy engines, where they can be had, move only some (transport/copied.c). */
+ncclResult_t tt_transport_choose_index(const struct tt_transport_env *env, int from, int to, int index,
+                                       enum tt_transport_id *out);
 const struct tt_transport *tt_transport_get(enum tt_transport_id id);
 /* The transports between any two ranks of the communicator, as bits 1 << id; pairs that none can connect, which is an
  * error once they are to be, count as TT_TRANSPORT_NET. Logs, once for this rank, which devices of its host it does not

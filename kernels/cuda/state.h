@@ -31,6 +31,14 @@ void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t byt
 
 /* small_alloc.c */
 
+/* copies.c's, under the context's lock. */
+#define TT_CUDA_COPY_EVENTS 64
+struct tt_cuda_copies {
+  cudaStream_t stream; /* NULL: no copy was begun */
+  cudaEvent_t events[TT_CUDA_COPY_EVENTS]; /* behind copy n: n modulo their number */
+  uint64_t begun, done;
+};
+
 struct tt_cuda_context_state {
   void *primary;       /* the device's primary context, as the driver names it */
   bool vmm;            /* memory is allocated by cuMem, else by cudaMalloc */
@@ -41,6 +49,7 @@ struct tt_cuda_context_state {
   _Atomic bool any_launch; /* `launched` was recorded */
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
+  struct tt_cuda_copies copies;
 
   _Atomic uint32_t stalls;     /* as last seen */
   _Atomic uint64_t stalled_at; /* when they were seen to grow; 0: never */
@@ -81,6 +90,12 @@ void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t byt
 
 /* small_alloc.c */
 void tt_cuda_small_free_all(struct tt_device_context *context);
+
+/* copies.c: see tt_device. close waits for copies, which wait for nothing. */
+ncclResult_t tt_cuda_copy(struct tt_device_context *context, void *to, const void *from, size_t bytes,
+                          uint64_t *ticket);
+ncclResult_t tt_cuda_copied(struct tt_device_context *context, uint64_t *ticket);
+void tt_cuda_copies_close(struct tt_device_context *context);
 
 /* device.c */
 const struct tt_device *tt_cuda_device(void);

@@ -51,6 +51,17 @@ class Devices(OnDevices):
                 vias = set(re.findall(r"via (P2P/\S+)", text))
                 self.assertEqual(vias, {"P2P/CUMEM/read/Simple" if reads else "P2P/CUMEM/Simple"})
 
+    def test_copy_engines(self):
+        """Simple is copied by engines; the other protocols carry their own news, and are not."""
+        text = self.all_good(self.on_fake(range(3), f"init {STEPS} shift:100000 {STEPS} destroy", NCCL_PROTO="Simple",
+                                          NCCL_P2P_USE_CUDA_MEMCPY=1, NCCL_DEBUG="INFO"))
+        self.assertEqual(set(re.findall(r"via (P2P/\S+)", text)), {"P2P/CUMEM/CE"})
+        text = self.all_good(self.on_fake(range(2), "init all_reduce:100 all_reduce:1000000 destroy",
+                                          NCCL_P2P_USE_CUDA_MEMCPY=1, NCCL_DEBUG="INFO"))
+        self.assertEqual(set(re.findall(r"via (P2P/\S+)", text)), {"P2P/CUMEM/LL", "P2P/CUMEM/CE"})
+        self.all_fail(self.on_fake(range(2), "init", each=lambda r: {"NCCL_P2P_USE_CUDA_MEMCPY": r}),
+                      "NCCL_P2P_USE_CUDA_MEMCPY differs between ranks: rank 1 has 1, rank 0 has 0")
+
     def three_in_a_row(self):
         """A topology file of three devices: NVLink joins the first two and the last two."""
         gpus = ""

@@ -8,6 +8,7 @@ void add_pool(Suite *suite);
 void add_reduce(Suite *suite);
 void add_remote(Suite *suite);
 void add_running(Suite *suite);
+void add_copy(Suite *suite);
 
 int main(void)
 {
@@ -18,6 +19,7 @@ int main(void)
   add_reduce(suite);
   add_remote(suite);
   add_running(suite);
+  add_copy(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -5,8 +5,8 @@
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
- * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS and TT_DEVICE_FABRIC, and what
- * belongs to them):
+ * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC and TT_DEVICE_COPY,
+ * and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -236,6 +236,8 @@ enum {
   TT_DEVICE_SCALARS = 1024,
   /* Where `describe` says that a device has joined a fabric, its memory can be exported to other hosts of it. */
   TT_DEVICE_FABRIC = 2048,
+  /* Copy engines move memory beside all works: copy and copied are there. */
+  TT_DEVICE_COPY = 4096,
 };
 
 struct tt_device_properties {
@@ -498,6 +500,12 @@ struct tt_device {
   /* After any step, and with none of this rank's works under way. Others may go on using their copies, though not the
    * multicast address. */
   void (*team_leave)(struct tt_device_context *context, struct tt_device_team *team);
+
+  /* Since version 3, with TT_DEVICE_COPY. Begins a copy between two places that the context can use, `to` perhaps in a
+   * peer's memory. Works do not wait for it, nor it for works. *ticket counts the context's copies from 1. */
+  ncclResult_t (*copy)(struct tt_device_context *context, void *to, const void *from, size_t bytes, uint64_t *ticket);
+  /* *ticket: all copies up to this one are done, and seen by who is told so. Never waits. */
+  ncclResult_t (*copied)(struct tt_device_context *context, uint64_t *ticket);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -87,6 +87,7 @@ void fake_context_drop(struct tt_device_context *context)
   int left = --context->refs;
   pthread_mutex_unlock(&context->lock);
   if (left > 0) return;
+  fake_copies_end(context);
   pthread_cond_destroy(&context->changed);
   pthread_mutex_destroy(&context->lock);
   free(context);
@@ -183,7 +184,7 @@ static struct tt_device fake_device = {
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
-                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST,
+                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -217,6 +218,8 @@ static struct tt_device fake_device = {
     .team_add = fake_team_add,
     .team_bind = fake_team_bind,
     .team_leave = fake_team_leave,
+    .copy = fake_copy,
+    .copied = fake_copied,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */

@@ -16,6 +16,8 @@ struct tt_device_context {
   bool stop_seen;
   struct tt_device_status status;
   _Atomic uint32_t abort;
+  struct fake_pending *pending, *pending_end; /* copies.c's, oldest first */
+  uint64_t copies_begun, copies_done;
 };
 
 /* An end of a connection as works see it. */
@@ -95,6 +97,11 @@ ncclResult_t fake_fabric_name(int fd, unsigned char name[64]);
 int fake_fabric_open(const unsigned char name[64]);
 ncclResult_t fake_describe(int index, struct tt_device_description *out);
 ncclResult_t fake_peer_status(const char *from, const char *to, struct tt_device_peer *status);
+
+/* copies.c */
+ncclResult_t fake_copy(struct tt_device_context *context, void *to, const void *from, size_t bytes, uint64_t *ticket);
+ncclResult_t fake_copied(struct tt_device_context *context, uint64_t *ticket);
+void fake_copies_end(struct tt_device_context *context);
 
 /* stream.c */
 ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *stream, struct tt_launch **launch);

@@ -1,0 +1,84 @@
+/* Copies by copy engines, on a stream of their own, beside all works: data on its way to peers, where
+ * NCCL_P2P_USE_CUDA_MEMCPY asks for it. A ring of events tells how far they are. */
+#include "base/check.h"
+#include "kernels/cuda/state.h"
+
+/* Copies whose end can be told apart at a time; more wait for room in `tt_cuda_copied`'s steps of the ring. */
+#define EVENTS TT_CUDA_COPY_EVENTS
+
+static ncclResult_t open_copies(struct tt_device_context *context)
+{
+  struct tt_cuda_copies *copies = &context->state->copies;
+  if (copies->stream != NULL) return ncclSuccess;
+  for (int i = 0; i < EVENTS; i++)
+    if (copies->events[i] == NULL)
+      TT_CUDA_TRY(cudaEventCreateWithFlags(&copies->events[i], cudaEventDisableTiming), "making an event");
+  TT_CUDA_TRY(cudaStreamCreateWithFlags(&copies->stream, cudaStreamNonBlocking), "making a stream");
+  return ncclSuccess;
+}
+
+void tt_cuda_copies_close(struct tt_device_context *context)
+{
+  struct tt_cuda_copies *copies = &context->state->copies;
+  if (copies->stream != NULL) {
+    cudaStreamSynchronize(copies->stream); /* they wait for nothing */
+    cudaStreamDestroy(copies->stream);
+  }
+  for (int i = 0; i < EVENTS; i++)
+    if (copies->events[i] != NULL) cudaEventDestroy(copies->events[i]);
+}
+
+/* Looks which of the copies are done, in their order. */
+static ncclResult_t look(struct tt_cuda_copies *copies)
+{
+  while (copies->done != copies->begun) {
+    cudaError_t error = cudaEventQuery(copies->events[(copies->done + 1) % EVENTS]);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();
+      return ncclSuccess;
+    }
+    TT_CUDA_TRY(error, "a copy to a peer");
+    copies->done++;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t begin(struct tt_device_context *context, void *to, const void *from, size_t bytes)
+{
+  struct tt_cuda_copies *copies = &context->state->copies;
+  TT_TRY(open_copies(context));
+  /* The ring is full only if nobody asked for long: the oldest is waited for. */
+  if (copies->begun - copies->done == EVENTS) {
+    TT_CUDA_TRY(cudaEventSynchronize(copies->events[(copies->done + 1) % EVENTS]), "a copy to a peer");
+    copies->done++;
+  }
+  TT_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, copies->stream), "beginning a copy to a peer");
+  TT_CUDA_TRY(cudaEventRecord(copies->events[(copies->begun + 1) % EVENTS], copies->stream),
+              "recording an event behind a copy");
+  copies->begun++;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_copy(struct tt_device_context *context, void *to, const void *from, size_t bytes, uint64_t *ticket)
+{
+  struct tt_cuda_enter enter;
+  TT_TRY(tt_cuda_enter(context, &enter));
+  pthread_mutex_lock(&context->lock);
+  ncclResult_t result = begin(context, to, from, bytes);
+  *ticket = context->state->copies.begun;
+  pthread_mutex_unlock(&context->lock);
+  tt_cuda_leave(&enter);
+  return result;
+}
+
+ncclResult_t tt_cuda_copied(struct tt_device_context *context, uint64_t *ticket)
+{
+  struct tt_cuda_enter enter;
+  TT_TRY(tt_cuda_enter(context, &enter));
+  pthread_mutex_lock(&context->lock);
+  ncclResult_t result = look(&context->state->copies);
+  *ticket = context->state->copies.done;
+  pthread_mutex_unlock(&context->lock);
+  tt_cuda_leave(&enter);
+  return result;
+}
