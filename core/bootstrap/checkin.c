@@ -21,17 +21,21 @@
 /* Every rank has at most so many listening sockets. */
 #define RANK_ADDRESSES 2
 
+enum { MOST_LINKS = 2 };
+
 /* Waits for the next event of any of the links; an error if aborted. */
-static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *links, int nlinks, tt_deadline deadline)
+static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *links, unsigned nlinks,
+                         tt_deadline deadline)
 {
-  struct pollfd set[2];
-  for (int l = 0; l < nlinks; l++) {
+  struct pollfd set[MOST_LINKS];
+  nlinks = TT_MIN(nlinks, MOST_LINKS);
+  for (unsigned l = 0; l < nlinks; l++) {
     set[l] = (struct pollfd){.fd = links[l]->fd, .events = tt_link_events(links[l])};
     deadline = TT_MIN(deadline, links[l]->timer);
   }
   if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was checking in", b->rank);
-  poll(set, (nfds_t)nlinks, tt_deadline_poll_ms(deadline, 20));
-  for (int l = 0; l < nlinks; l++) tt_link_progress(links[l]);
+  poll(set, nlinks, tt_deadline_poll_ms(deadline, 20));
+  for (unsigned l = 0; l < nlinks; l++) tt_link_progress(links[l]);
   return ncclSuccess;
 }
 
@@ -165,7 +169,7 @@ static ncclResult_t await_answers(const struct tt_bootstrap *b, struct visit *vi
       if (visits[v].answer.result == ncclInProgress) links[nlinks++] = visits[v].link;
     }
     if (nlinks == 0) return ncclSuccess;
-    TT_TRY(turn(b, links, nlinks, deadline));
+    TT_TRY(turn(b, links, (unsigned)nlinks, deadline));
   }
 }
 

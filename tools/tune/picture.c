@@ -97,8 +97,9 @@ bool tune_picture(const struct tune_set *set, const struct tt_simulation *simula
     snprintf(error, size, "--picture: %zu columns and %zu rows are too many; take fewer ranks or loops", columns, rows);
     return false;
   }
+  unsigned nranks = set->nranks > 0 ? (unsigned)set->nranks : 1;
   char *cells = malloc(columns * rows + 1);
-  size_t *first = calloc((size_t)set->nranks, sizeof(*first));
+  size_t *first = calloc(nranks, sizeof(*first));
   bool good = cells && first;
   if (!good) snprintf(error, size, "out of memory");
   for (int rank = 0; good && rank < set->nranks; rank++) first[rank] = row_of(set, rank);

@@ -70,17 +70,12 @@ def rare_types(world):
 
 @case("all_reduce PREMUL_SUM", cuda=True)
 def premul_sum(world):
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+    # Not of bfloat16, whose factors PyTorch 2.11 hands over as something else: they come out wrong with NCCL too.
+    for dtype in (torch.float32, torch.float16, torch.float64):
         for scalar in (0.5, 2.0, torch.tensor([4.0], dtype=dtype, device=world.device)):
             inputs = all_inputs(world, dtype, 1000)
             buffer = Guarded(world, 1000, dtype, 1, inputs[world.rank])
-            try:
-                op = dist._make_nccl_premul_sum(scalar)
-                dist.all_reduce(buffer.tensor, op)
-            except (RuntimeError, TypeError, ValueError) as error:
-                if dtype == torch.bfloat16 and "remul" in str(error).lower():
-                    continue  # torch has it for three types only
-                raise
+            dist.all_reduce(buffer.tensor, dist._make_nccl_premul_sum(scalar))
             factor = float(scalar) if not torch.is_tensor(scalar) else 4.0
             buffer.check(reduced(inputs, "SUM", dtype).to(torch.float64) * factor, f"{name_of(dtype)} times {factor}")
 
