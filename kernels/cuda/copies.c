@@ -1,10 +1,14 @@
 /* Copies by copy engines, on a stream of their own, beside all works: data on its way to peers, where
  * NCCL_P2P_USE_CUDA_MEMCPY asks for it. A ring of events tells how far they are. */
+#include <sched.h>
 #include "base/check.h"
+#include "base/timer.h"
 #include "kernels/cuda/state.h"
 
-/* Copies whose end can be told apart at a time; more wait for room in `tt_cuda_copied`'s steps of the ring. */
+/* Copies whose ends can be told apart at a time. */
 #define EVENTS TT_CUDA_COPY_EVENTS
+/* Far longer than any copy takes. */
+#define ROOM_MS 10000
 
 static ncclResult_t open_copies(struct tt_device_context *context)
 {
@@ -13,17 +17,15 @@ static ncclResult_t open_copies(struct tt_device_context *context)
   for (int i = 0; i < EVENTS; i++)
     if (copies->events[i] == NULL)
       TT_CUDA_TRY(cudaEventCreateWithFlags(&copies->events[i], cudaEventDisableTiming), "making an event");
-  TT_CUDA_TRY(cudaStreamCreateWithFlags(&copies->stream, cudaStreamNonBlocking), "making a stream");
+  TT_CUDA_TRY(cudaStreamCreateWithPriority(&copies->stream, cudaStreamNonBlocking, 0), "making a stream");
   return ncclSuccess;
 }
 
+/* Who began copies has waited for them. */
 void tt_cuda_copies_close(struct tt_device_context *context)
 {
   struct tt_cuda_copies *copies = &context->state->copies;
-  if (copies->stream != NULL) {
-    cudaStreamSynchronize(copies->stream); /* they wait for nothing */
-    cudaStreamDestroy(copies->stream);
-  }
+  if (copies->stream != NULL) cudaStreamDestroy(copies->stream);
   for (int i = 0; i < EVENTS; i++)
     if (copies->events[i] != NULL) cudaEventDestroy(copies->events[i]);
 }
@@ -43,15 +45,24 @@ static ncclResult_t look(struct tt_cuda_copies *copies)
   return ncclSuccess;
 }
 
+/* Only where nobody asks what is done is the ring ever full. Copies wait for nothing, so there is room soon. */
+static ncclResult_t make_room(struct tt_device_context *context)
+{
+  struct tt_cuda_copies *copies = &context->state->copies;
+  for (tt_deadline end = tt_deadline_in_ms(ROOM_MS); copies->begun - copies->done == EVENTS; sched_yield()) {
+    if (tt_deadline_passed(end))
+      return TT_FAIL(ncclUnhandledCudaError, "rank %d: GPU %d has not done a copy within %d ms", context->rank,
+                     context->device, ROOM_MS);
+    TT_TRY(look(copies));
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t begin(struct tt_device_context *context, void *to, const void *from, size_t bytes)
 {
   struct tt_cuda_copies *copies = &context->state->copies;
   TT_TRY(open_copies(context));
-  /* The ring is full only if nobody asked for long: the oldest is waited for. */
-  if (copies->begun - copies->done == EVENTS) {
-    TT_CUDA_TRY(cudaEventSynchronize(copies->events[(copies->done + 1) % EVENTS]), "a copy to a peer");
-    copies->done++;
-  }
+  TT_TRY(make_room(context));
   TT_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, copies->stream), "beginning a copy to a peer");
   TT_CUDA_TRY(cudaEventRecord(copies->events[(copies->begun + 1) % EVENTS], copies->stream),
               "recording an event behind a copy");

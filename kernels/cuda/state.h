@@ -91,7 +91,7 @@ void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t byt
 /* small_alloc.c */
 void tt_cuda_small_free_all(struct tt_device_context *context);
 
-/* copies.c: see tt_device. close waits for copies, which wait for nothing. */
+/* copies.c: see tt_device. */
 ncclResult_t tt_cuda_copy(struct tt_device_context *context, void *to, const void *from, size_t bytes,
                           uint64_t *ticket);
 ncclResult_t tt_cuda_copied(struct tt_device_context *context, uint64_t *ticket);
