@@ -49,6 +49,7 @@ uint64_t now_ms(void);
 void add_streams(Suite *suite);
 void add_joins(Suite *suite);
 void add_graphs(Suite *suite);
+void add_nonblocking(Suite *suite);
 void add_failures(Suite *suite);
 void add_processes(Suite *suite);
 void add_gate(Suite *suite);

@@ -12,6 +12,7 @@ int main(void)
   add_streams(suite);
   add_joins(suite);
   add_graphs(suite);
+  add_nonblocking(suite);
   add_failures(suite);
   add_processes(suite);
   add_gate(suite);
