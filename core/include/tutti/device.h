@@ -431,8 +431,8 @@ struct tt_device {
   void (*conn_close)(struct tt_device_context *context, struct tt_conn *conn);
   /* Ends all works of the context, running and to come, soon; never waits. */
   void (*stop)(struct tt_device_context *context);
-  /* Waits until all works that were launched (not those that graphs repeat) are done, or timeout_ms have passed:
-   * *done tells which. */
+  /* Waits until all works that were launched are done, or timeout_ms have passed: *done tells which. Those that graphs
+   * repeat are among them where the device knows. */
   ncclResult_t (*drain)(struct tt_device_context *context, int timeout_ms, int *done);
   /* Cheap, and takes no lock that anyone waits with: reads memory that works write. Watchdogs of users call it. */
   ncclResult_t (*status)(struct tt_device_context *context, struct tt_device_status *status);
