@@ -12,7 +12,7 @@ static inline bool tt_stream_device(const struct ncclComm *comm)
   return comm->device != NULL && (comm->device->features & TT_DEVICE_STREAMS) != 0;
 }
 
-/* Notes the streams of the plan's tasks, and the graph that they are captured into. ncclInvalidUsage for streams of which
+/* Notes the streams of the tasks, and the graph that they are captured into. ncclInvalidUsage for streams of which
  * some are captured and others are not, or into another graph. */
 ncclResult_t tt_stream_find(struct tt_plan *plan, const struct tt_task *tasks);
 /* Enqueues all works of the plan on its first stream, as one launch. It runs when all that was on the plan's streams
