@@ -68,6 +68,11 @@ ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *c
                    "the default stream cannot be used while a stream that waits for it is captured: use a stream of "
                    "its own, or capture one made with cudaStreamNonBlocking");
   }
+  if (error == cudaErrorInvalidResourceHandle || error == cudaErrorContextIsDestroyed) {
+    cudaGetLastError();
+    return TT_FAIL(ncclInvalidArgument, "stream %p is no stream, or was destroyed (%s)", (void *)stream,
+                   cudaGetErrorName(error));
+  }
   TT_TRY(tt_cuda_check(error, "asking whether a stream is captured"));
   if (status == cudaStreamCaptureStatusInvalidated)
     return TT_FAIL(ncclInvalidUsage,

@@ -152,6 +152,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
   (void)edges;
   MAY_FAIL;
   if (stream == NULL) return cudaErrorStreamCaptureImplicit;
+  if (stream->device == -2) return cudaErrorInvalidResourceHandle;
   *status = stream->graph == NULL         ? cudaStreamCaptureStatusNone
             : stream->graph->nnodes == 64 ? cudaStreamCaptureStatusInvalidated
                                           : cudaStreamCaptureStatusActive;
@@ -275,6 +276,7 @@ static CUresult stream_context(CUstream handle, CUcontext *context)
 
 static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status)
 {
+  if (of(handle)->device == -2) return CUDA_ERROR_INVALID_HANDLE;
   *status = of(handle)->graph != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }

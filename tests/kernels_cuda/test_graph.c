@@ -277,6 +277,7 @@ END_TEST
 START_TEST(capture_states)
 {
   static struct fake_cuda_graph graph;
+  struct fake_stream dead = {.device = -2};
   struct tt_cuda_graph *none;
   uint64_t id = 9;
   ck_assert_int_eq(tt_cuda_capturing(&fake_context, &a, &id), ncclSuccess);
@@ -288,6 +289,7 @@ START_TEST(capture_states)
   refused(tt_cuda_capturing(&fake_context, &a, &id), ncclInvalidUsage, "invalid");
   refused(tt_cuda_order_begin(&fake_context, handle(&a), &none), ncclInvalidUsage, "invalid");
   refused(tt_cuda_capturing(&fake_context, NULL, &id), ncclInvalidUsage, "default stream");
+  refused(tt_cuda_capturing(&fake_context, &dead, &id), ncclInvalidArgument, "was destroyed");
 }
 END_TEST
 
