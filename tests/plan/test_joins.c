@@ -17,8 +17,8 @@ static void refused(ncclResult_t result, ncclResult_t wanted, const char *words)
                 words);
 }
 
-/* What a rank does: on each of three streams it fills a buffer, late; a group reduces all of them; each stream then
- * copies another's result. */
+/* What a rank does: on each of three streams it fills a buffer, late on those that are not the group's first; a group
+ * reduces all of them; each stream then copies another's result. */
 struct place {
   int32_t in[N][COUNT], out[N][COUNT], copy[N][COUNT];
   void *streams[N];
@@ -70,7 +70,7 @@ static void put_before(struct place *place, int rank, struct step *steps)
 {
   fake_set_device(rank);
   for (int s = 0; s < N; s++) {
-    steps[s] = (struct step){place, s, 100 * rank + 10 * s, 5 * ((s + rank) % N)};
+    steps[s] = (struct step){place, s, 100 * rank + 10 * s, s > 0 ? 20 + 5 * rank : 0};
     fake_stream_call(place->streams[s], fill, &steps[s]);
   }
 }
