@@ -242,6 +242,12 @@ START_TEST(launches)
   ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
   ck_assert_int_eq(launched.count, 2);
   ck_assert_int_eq(launched.form, TT_CUDA_FORM_ANY);
+  made.work.scale_at = words; /* a factor in memory is for the general kernel */
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert(launched.form == TT_CUDA_FORM_ANY && launched.protocol == TT_PROTO_LL128);
+  uint32_t first = launched.launch.words[0] & 0xffff;
+  ck_assert_ptr_eq(((const struct tt_cuda_work *)(launched.launch.words + 4 * first))->scale_at, words);
+  made.work.scale_at = NULL;
   made.work.protocol = TT_PROTO_SIMPLE;
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
   ck_assert(launched.form == TT_CUDA_FORM_ANY && launched.protocol == TT_PROTO_SIMPLE);
