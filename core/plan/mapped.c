@@ -29,13 +29,13 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* Looks up one buffer. */
-static ncclResult_t find(struct ncclComm *comm, const void *ptr, size_t bytes, void **at, bool *all)
+/* Looks up one buffer. Its window is kept by the graph, if the task is captured, whatever will be chosen. */
+static ncclResult_t find(struct ncclComm *comm, void *stream, const void *ptr, size_t bytes, void **at, bool *all)
 {
   struct tt_user_place place;
   TT_TRY(tt_user_buffers_find(comm->env->users, ptr, bytes, &place, at));
   *all = place.window != NULL && place.everywhere;
-  return ncclSuccess;
+  return *all ? tt_user_window_keep(comm->env->users, place.window, stream) : ncclSuccess;
 }
 
 /* Only those buffers have to be mapped that others touch: what a rank alone reads or writes may lie anywhere. */
@@ -50,8 +50,8 @@ ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, st
   if (exchanges && overlap(task->input, all, task->output, all)) return ncclSuccess;
   TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
   buffers->outputs = buffers->inputs + comm->nranks;
-  if (sums || scatters) TT_TRY(find(comm, task->input, scatters ? all : block, buffers->inputs, &inputs));
-  if (!scatters) TT_TRY(find(comm, task->output, sums ? block : all, buffers->outputs, &outputs));
+  if (sums || scatters) TT_TRY(find(comm, task->stream, task->input, scatters ? all : block, buffers->inputs, &inputs));
+  if (!scatters) TT_TRY(find(comm, task->stream, task->output, sums ? block : all, buffers->outputs, &outputs));
   buffers->all = inputs && outputs;
   return ncclSuccess;
 }

@@ -148,6 +148,55 @@ START_TEST(in_place)
 }
 END_TEST
 
+static int memories(void)
+{
+  struct fake_counts counts;
+  fake_count(&counts);
+  return counts.memories;
+}
+
+/* A graph repeats operations on windows that were deregistered meanwhile: what it uses of them stays mapped until its
+ * end. */
+START_TEST(in_a_graph)
+{
+  enum { N = 3, COUNT = 5000 };
+  struct world world;
+  void *streams[N];
+  struct fake_graph *graphs[N];
+  open_world(&world, N, "Mapped");
+  for (int r = 0; r < N; r++) streams[r] = fake_stream_create(r);
+  for (int r = 0; r < N; r++) fake_capture_begin(streams[r]);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    ok(ncclAllReduce(world.buffers[r], world.buffers[r] + BUFFER / 2, COUNT, ncclUint32, ncclSum, world.comms[r],
+                     streams[r]));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) graphs[r] = fake_capture_end(streams[r]);
+  int mapped = memories();
+  for (int r = 0; r < N; r++) ok(ncclCommWindowDeregister(world.comms[r], world.windows[r]));
+  ck_assert_int_eq(memories(), mapped);
+  for (uint32_t time = 1; time < 4; time++) {
+    for (int r = 0; r < N; r++)
+      for (int i = 0; i < COUNT; i++) ((uint32_t *)(void *)world.buffers[r])[i] = time * (uint32_t)(r * 1000 + i);
+    for (int r = 0; r < N; r++) fake_graph_replay(graphs[r], streams[r]);
+    for (int r = 0; r < N; r++) ck_assert(fake_stream_wait(streams[r], LONG_MS));
+    for (int r = 0; r < N; r++)
+      for (int i = 0; i < COUNT; i++)
+        if (((uint32_t *)(void *)(world.buffers[r] + BUFFER / 2))[i] != time * (uint32_t)(3000 + 3 * i))
+          ck_abort_msg("rank %d, element %d", r, i);
+  }
+  for (int r = 0; r < N; r++) fake_graph_destroy(graphs[r]);
+  ok(ncclGroupStart()); /* the next window's opening unmaps what nobody holds any more */
+  for (int r = 0; r < N; r++)
+    ok(ncclCommWindowRegister(world.comms[r], world.buffers[r], 4096, &world.windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  ok(ncclGroupEnd());
+  ck_assert_int_eq(memories(), mapped);
+  for (int r = 0; r < N; r++) fake_stream_destroy(streams[r]);
+  close_world(&world);
+  ck_assert_int_eq(memories(), 0);
+}
+END_TEST
+
 void add_mapped(Suite *suite)
 {
   TCase *tests = tcase_create("mapped");
@@ -155,5 +204,6 @@ void add_mapped(Suite *suite)
   tcase_add_loop_test(tests, by_name, 0, MOST - 1);
   tcase_add_test(tests, by_cost);
   tcase_add_test(tests, in_place);
+  tcase_add_test(tests, in_a_graph);
   suite_add_tcase(suite, tests);
 }
