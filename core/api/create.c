@@ -193,6 +193,22 @@ static int channel_limit(enum tt_param_id param, int from_config, int fallback)
   return from_config != NCCL_CONFIG_UNDEF_INT ? from_config : fallback;
 }
 
+/* A channel over a network costs both ends memory, and their proxies' threads time. */
+#define NETWORK_CHANNELS 4
+#define NETWORK_PAIR_CHANNELS 2
+
+/* A network connects devices with memory of their own. */
+static ncclResult_t fit_to_network(struct ncclComm *comm, struct tt_tuning_input *input)
+{
+  int64_t pair = tt_param_int(TT_PARAM_NCCL_NCHANNELS_PER_NET_PEER);
+  input->network_channels = TT_MAX(NETWORK_CHANNELS, input->min_channels);
+  comm->far_channels = pair > 0 ? (int)pair : NETWORK_PAIR_CHANNELS;
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->far, (size_t)comm->nranks));
+  for (int r = 0; r < comm->nranks; r++)
+    comm->far[r] = r != comm->rank && tt_transport_by_network(comm->env, comm->rank, r);
+  return ncclSuccess;
+}
+
 /* How the ranks reach each other, as far as choices depend on it. */
 static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *input)
 {
@@ -206,8 +222,9 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
   /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing
    * else. */
   input->protocols = comm->device->protocols;
-  if (devices && !input->all_mapped) input->protocols &= 1u << TT_PROTO_SIMPLE;
-  return ncclSuccess;
+  if (!devices || input->all_mapped) return ncclSuccess;
+  input->protocols &= 1u << TT_PROTO_SIMPLE;
+  return fit_to_network(comm, input);
 }
 
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)

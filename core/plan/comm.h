@@ -99,7 +99,9 @@ struct ncclComm {
   int nnodes;                 /* machines: sets of ranks that reach each other without a network */
   int local_ranks;            /* on this rank's, itself included */
   int32_t *node;              /* of each rank, from 0 */
-  int32_t *rounds[2];         /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
+  bool *far;          /* of each rank, on a device with memory of its own: by network from this one; NULL: none */
+  int far_channels;   /* of a send to such a rank, or a receive, at most */
+  int32_t *rounds[2]; /* in which point-to-point operations with each rank come: [0] receives, [1] sends */
 
   struct tt_multicast multicast;
   struct tt_shared_memory *shared; /* NULL if no algorithm uses any */

@@ -47,6 +47,11 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
 
   /* The host's one thread moves a message fastest on one channel. */
   int nchannels = tt_stream_device(comm) ? choice.nchannels : 1;
+  size_t slot = tt_plan_slot_bytes(comm, choice.protocol);
+  if (comm->far != NULL && comm->far[task->root]) {
+    nchannels = TT_MIN(nchannels, comm->far_channels);
+    slot = TT_MIN(slot, TT_FAR_SLOT_BYTES);
+  }
   struct tt_work *work;
   TT_TRY(new_p2p_work(plan, task, nchannels, &work));
   work->protocol = choice.protocol;
@@ -67,7 +72,7 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
       .element_bytes = 1,
       .parts = 1,
       .nchannels = nchannels,
-      .capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol),
+      .capacity = tt_conn_capacity(slot, choice.protocol),
       .smallest = choice.smallest_chunk,
   };
   for (int c = 0; c < nchannels; c++) tt_geometry_cut(&cut, c, &work->channels[c].geometry);

@@ -43,6 +43,14 @@ ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t prot
   return ncclSuccess;
 }
 
+void tt_buffers_shrink(struct tt_buffers *buffers, int protocol, size_t most)
+{
+  if (buffers->slot_bytes[protocol] <= most) return;
+  buffers->slot_bytes[protocol] = most / WIDE * WIDE;
+  size_t end = buffers->slots[protocol] + TT_SLOTS * buffers->slot_bytes[protocol];
+  buffers->bytes = (end + PAGE - 1) / PAGE * PAGE;
+}
+
 void tt_buffers_start(struct tt_conn *conn, uint64_t first_step)
 {
   conn->step = first_step;

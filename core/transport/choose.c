@@ -58,6 +58,13 @@ ncclResult_t tt_transport_choose_index(const struct tt_transport_env *env, int f
   return ncclSuccess;
 }
 
+bool tt_transport_by_network(const struct tt_transport_env *env, int from, int to)
+{
+  enum tt_transport_id id;
+  char reasons[512];
+  return !find(env, from, to, &id, reasons, sizeof(reasons)) || id == TT_TRANSPORT_NET;
+}
+
 /* ---- A whole communicator ---- */
 
 static bool is_direct(enum tt_transport_id id)

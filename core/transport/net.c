@@ -137,6 +137,8 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   uint32_t protocols =
       tt_transport_device_memory(env) ? 1u << tt_connect_index_protocol(connector->index) : TT_ALL_PROTOCOLS;
   TT_TRY(tt_buffers_layout(env, protocols, &resources->buffers));
+  if (tt_transport_device_memory(env) && tt_connect_index_point_to_point(connector->index))
+    tt_buffers_shrink(&resources->buffers, tt_connect_index_protocol(connector->index), TT_FAR_SLOT_BYTES);
   resources->relay = env->rank;
   TT_TRY(choose_device(env, connector, resources));
   if (resources->relay != env->rank && !pooled(env, connector))

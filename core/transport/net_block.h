@@ -8,8 +8,9 @@
 struct tt_net_block {
   unsigned char *memory; /* NULL: there is none */
   size_t bytes;
-  bool mapped;         /* by the device */
-  struct tt_conn conn; /* as the proxy sees it; with slots of a pool, and on the host's device, the connector's is used */
+  bool mapped; /* by the device */
+  /* As the proxy sees it. With slots of a pool, and on the host's device, the connector's is used. */
+  struct tt_conn conn;
 };
 
 /* `pool`: the slots come from a pool of the proxy's. Fills connector->conn with what the device is to use. */

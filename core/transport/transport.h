@@ -191,6 +191,12 @@ struct tt_transport {
 extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transport_device, tt_transport_indirect,
     tt_transport_host, tt_transport_copied;
 
+/* Devices with memory of their own have connections of their own for messages to each rank that the network leads to.
+ * So that there may be many, their slots are no larger than this, header and payload. */
+#define TT_FAR_SLOT_BYTES ((size_t)128 << 10)
+/* Whether these ranks are connected over the network, if at all. The same on both. */
+bool tt_transport_by_network(const struct tt_transport_env *env, int from, int to);
+
 /* The transport for from -> to. ncclSystemError listing each transport's reason when none can. */
 ncclResult_t tt_transport_choose(const struct tt_transport_env *env, int from, int to, enum tt_transport_id *out);
 /* The same for a connection of that index: copy engines, where they can be had, move only some (transport/copied.c). */

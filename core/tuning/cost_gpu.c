@@ -149,6 +149,7 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
   if (input->through_host) most = TT_MIN(most, HOST_CHANNELS);
   if (algorithm == TT_ALGO_POINT_TO_POINT) most = pair_channels(input, most);
   if (input->device_channels > 0) most = TT_MIN(most, input->device_channels);
+  if (input->network_channels > 0 && algorithm != TT_ALGO_POINT_TO_POINT) most = TT_MIN(most, input->network_channels);
   uint64_t message = shape_of(input, collective, algorithm, bytes).message, each = TT_MAX(wire->channel_bytes, 1);
   return (int)TT_MIN(TT_MAX((message + each - 1) / each, 1), (uint64_t)most);
 }

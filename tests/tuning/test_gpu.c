@@ -218,6 +218,11 @@ START_TEST(channels_have_limits)
   input.min_channels = 2;
   ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 8).nchannels, 2);
   input = gpus();
+  int pair = choose(&input, TT_FUNC_SEND_RECV, 512 * MIB).nchannels;
+  input.network_channels = 4; /* of collectives: which sends meet the network is not known here */
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 4);
+  ck_assert_int_eq(choose(&input, TT_FUNC_SEND_RECV, 512 * MIB).nchannels, pair);
+  input = gpus();
   input.device_channels = 0; /* no opinion */
   ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 64);
 }
