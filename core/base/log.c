@@ -260,6 +260,10 @@ static void log_to_sink(tt_log_sink *sink, int level, unsigned long subsystems, 
 {
   char text[LINE_BYTES];
   if (vsnprintf(text, sizeof(text), format, args) < 0) snprintf(text, sizeof(text), "%s", format);
+  if (level == TT_LOG_WARN && thread_hushed) {
+    level = TT_LOG_TRACE;
+    snprintf(thread_error, sizeof(thread_error), "%.*s", (int)sizeof(thread_error) - 1, text);
+  }
   sink((enum tt_log_level)level, subsystems, short_file(place->file), place->line, place->func, text);
 }
 
