@@ -18,7 +18,8 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
                                                .conn = config->conn,
                                                .peer = config->peer,
                                                .pool_units = config->pool_units,
-                                               .device = config->device};
+                                               .device = config->device,
+                                               .free_running = config->free_running};
   snprintf(conn->label, sizeof(conn->label), "%s", config->label);
   conn->config.label = conn->label;
   conn->posted = conn->done = conn->expected = conn->rung = config->conn->step;
@@ -30,12 +31,14 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
   pthread_mutex_lock(&proxy->lock);
   ncclResult_t result = tt_proxy_conn_find_pool(conn);
   pthread_mutex_unlock(&proxy->lock);
+  if (result == ncclSuccess && config->free_running) result = tt_proxy_running_prepare(conn);
   if (result != ncclSuccess) {
     free(conn);
     return result;
   }
   if (conn->pool) atomic_store(config->conn->head, conn->granted - TT_SLOTS);
   tt_proxy_conn_add(conn);
+  if (config->free_running) tt_proxy_running_start(conn);
   *out = conn;
   return ncclSuccess;
 }
@@ -126,7 +129,7 @@ ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved)
   /* In this order: the head was at most the tail then. */
   uint64_t head = atomic_load_explicit(conn->pool ? &conn->desk->sent : device->head, memory_order_acquire);
   uint64_t tail = atomic_load_explicit(device->tail, memory_order_acquire);
-  bool told = announce(conn);
+  bool told = !conn->config.free_running && announce(conn);
   if (conn->pool && tail != conn->rung) TT_TRY(pass_on(conn, tail));
   if (told || tail != conn->rung) {
     conn->rung = tail;

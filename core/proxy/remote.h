@@ -58,6 +58,7 @@ struct tt_proxy_remote_config {
   struct tt_doorbell *bell; /* the relay's */
   int peer, relay;          /* for errors */
   const char *label;        /* "NET/Socket/1(3)", copied */
+  bool free_running;        /* as for tt_proxy_conn_create, on both sides */
   /* With TT_CONN_POOLED: as in tt_proxy_conn_config, and the memory in which the pool lies. */
   int pool_units, device;
   struct tt_shm *shm;

@@ -43,12 +43,22 @@ ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t prot
   return ncclSuccess;
 }
 
-void tt_buffers_shrink(struct tt_buffers *buffers, int protocol, size_t most)
+/* Makes the slots of the only protocol that there is no larger than `most` bytes. */
+static void shrink(struct tt_buffers *buffers, int protocol, size_t most)
 {
   if (buffers->slot_bytes[protocol] <= most) return;
   buffers->slot_bytes[protocol] = most / WIDE * WIDE;
   size_t end = buffers->slots[protocol] + TT_SLOTS * buffers->slot_bytes[protocol];
   buffers->bytes = (end + PAGE - 1) / PAGE * PAGE;
+}
+
+ncclResult_t tt_buffers_layout_far(const struct tt_transport_env *env, int index, struct tt_buffers *buffers)
+{
+  if (!tt_transport_device_memory(env)) return tt_buffers_layout(env, TT_ALL_PROTOCOLS, buffers);
+  int protocol = tt_connect_index_protocol(index);
+  TT_TRY(tt_buffers_layout(env, 1u << protocol, buffers));
+  if (tt_connect_index_point_to_point(index)) shrink(buffers, protocol, TT_FAR_SLOT_BYTES);
+  return ncclSuccess;
 }
 
 void tt_buffers_start(struct tt_conn *conn, uint64_t first_step)

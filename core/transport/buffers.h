@@ -18,8 +18,9 @@ struct tt_buffers {
 /* `protocols`: a bit each of those to have, as far as the env has them. ncclInvalidUsage, naming the variable, if a
  * buffer is too small to hold eight slots. */
 ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t protocols, struct tt_buffers *buffers);
-/* Makes the slots of the only protocol that there is no larger than `most` bytes. */
-void tt_buffers_shrink(struct tt_buffers *buffers, int protocol, size_t most);
+/* Of a connection over a network, by its index: in devices' memory of one protocol, with slots for messages no larger
+ * than TT_FAR_SLOT_BYTES. */
+ncclResult_t tt_buffers_layout_far(const struct tt_transport_env *env, int index, struct tt_buffers *buffers);
 /* Points conn's counters and slots into the block. */
 void tt_buffers_apply(const struct tt_buffers *buffers, unsigned char *block, struct tt_conn *conn);
 /* Sets both counters in this host's memory and the end's step to where the connection starts. */

@@ -110,7 +110,7 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
     route = spread(env, connector, ndev);
   TT_TRY(check_route(env, connector, &route, ndev));
   resources->device = route.device;
-  resources->relay = tt_transport_device_memory(env) ? env->rank : route.rank;
+  resources->relay = route.rank;
   ncclNetProperties_v12_t props;
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
@@ -134,11 +134,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   memset(resources, 0, sizeof(*resources));
   connector->resources = resources;
   connector->conn.peer = connector->peer;
-  uint32_t protocols =
-      tt_transport_device_memory(env) ? 1u << tt_connect_index_protocol(connector->index) : TT_ALL_PROTOCOLS;
-  TT_TRY(tt_buffers_layout(env, protocols, &resources->buffers));
-  if (tt_transport_device_memory(env) && tt_connect_index_point_to_point(connector->index))
-    tt_buffers_shrink(&resources->buffers, tt_connect_index_protocol(connector->index), TT_FAR_SLOT_BYTES);
+  TT_TRY(tt_buffers_layout_far(env, connector->index, &resources->buffers));
   resources->relay = env->rank;
   TT_TRY(choose_device(env, connector, resources));
   if (resources->relay != env->rank && !pooled(env, connector))

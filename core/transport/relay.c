@@ -9,9 +9,10 @@
 
 #define TAG_ALL_BITS 0xffffffffu
 
-ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, struct tt_relay_layout *layout)
+ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, int index, struct tt_relay_layout *layout)
 {
-  TT_TRY(tt_buffers_layout(env, TT_ALL_PROTOCOLS, &layout->buffers));
+  TT_TRY(tt_buffers_layout_far(env, index, &layout->buffers));
+  layout->running = tt_transport_device_memory(env);
   layout->pooled = pooled;
   layout->fifo = layout->buffers.bytes; /* whole pages */
   layout->desk = pooled ? 0 : layout->fifo + (TT_SLOTS * sizeof(struct tt_conn_fifo) + 63) / 64 * 64;
@@ -31,7 +32,7 @@ static ncclResult_t new_user(struct tt_relay *relay, int rank, const struct tt_r
   user->rank = rank;
   user->number = tt_peer_memory_number(relay->env->memory, rank);
   user->request = *request;
-  ncclResult_t result = tt_relay_layout(relay->env, request->pooled != 0, &user->layout);
+  ncclResult_t result = tt_relay_layout(relay->env, request->pooled != 0, request->index, &user->layout);
   if (result != ncclSuccess) {
     free(user);
     return result;
@@ -47,8 +48,11 @@ static const char *fault(const struct tt_relay *relay, int rank, const struct tt
   if (!env->net) return "this rank has no network";
   if (rank == relay->rank || env->peers[rank].node != env->peers[relay->rank].node) return "it is on another host";
   if (request->peer < 0 || request->peer >= env->nranks || request->peer == rank) return "it has no such peer";
+  struct tt_relay_layout layout;
+  if (request->index < 0 || request->index >= TT_CONN_INDICES) return "there is no connection of that index";
+  if (tt_relay_layout(env, request->pooled != 0, request->index, &layout) != ncclSuccess) return "it has no slots";
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
-    if (request->slot_bytes[p] != (env->buffer_bytes[p] ? tt_transport_slot_bytes(env, p) : 0))
+    if (request->slot_bytes[p] != layout.buffers.slot_bytes[p])
       return "its slots have another size: set the same NCCL_* variables on all ranks";
   return NULL;
 }

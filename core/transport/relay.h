@@ -32,16 +32,20 @@ void tt_relay_close(struct tt_transport_env *env);
 /* Where things lie in a user's block. With slots of a pool it has the desk alone. */
 struct tt_relay_layout {
   bool pooled;
+  bool running; /* the connection is free running (proxy.h), and the sender's device has the block mapped */
   struct tt_buffers buffers;
   size_t fifo, desk, bytes;
 };
-ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, struct tt_relay_layout *layout);
+ncclResult_t tt_relay_layout(const struct tt_transport_env *env, bool pooled, int index,
+                             struct tt_relay_layout *layout);
 
 /* A connection as its sending end sees it; all zero at first. */
 struct tt_relayed {
   int relay, device;
   struct tt_relay_layout layout;
   unsigned char *block; /* in this rank's shared memory */
+  bool mapped;          /* by the device */
+  struct tt_conn conn;  /* of one that is free running, as the proxies see it; else the connector's is used */
   uint64_t offset;
   struct tt_proxy_desk *desk;
   struct tt_doorbell *bell; /* the relay's */

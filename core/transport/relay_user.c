@@ -65,6 +65,7 @@ static ncclResult_t hand_to_proxy(struct tt_relay_user *user)
                                         .device = request->device,
                                         .find = user->layout.pooled ? tt_relay_slab_find : NULL,
                                         .find_context = user,
+                                        .free_running = user->layout.running,
                                         .foreign = true};
   /* In errors it is the user that sends. */
   TT_TRY(tt_proxy_create(relay->net, user->rank, &user->proxy));
@@ -95,7 +96,8 @@ static ncclResult_t send_slots(struct tt_relay_user *user, bool *moved, bool *bu
   uint64_t head = atomic_load_explicit(user->conn.head, memory_order_relaxed);
   if (head != user->head) tt_doorbell_ring(user->bell);
   user->head = head;
-  *busy |= !idle && tt_proxy_look(user->proxy, user->proxied, &state) && state.posted != state.done;
+  *busy |= (!idle || user->layout.running) && tt_proxy_look(user->proxy, user->proxied, &state) &&
+           state.posted != state.done;
   return ncclSuccess;
 }
 

@@ -16,6 +16,21 @@
 #define CLOSE_POLL_NS 50000
 /* A relay that has left the communicator may still serve what it was asked before. */
 #define LEFT_MS 2000
+#define PAGE 4096
+
+/* What shared memory gives for a block. */
+static size_t whole_pages(const struct tt_relay_layout *layout)
+{
+  return (layout->bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Points a view of the connection into the block, which the view's user finds at `at`. */
+static void apply(const struct tt_relay_layout *layout, unsigned char *at, struct tt_conn *conn)
+{
+  tt_buffers_apply(&layout->buffers, at, conn);
+  conn->fifo = (struct tt_conn_fifo *)(void *)(at + layout->fifo);
+  conn->flags = TT_CONN_PROXIED;
+}
 
 ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector *connector, int relay, int device,
                               struct tt_relayed *relayed)
@@ -27,7 +42,7 @@ ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector 
   relayed->relay = relay;
   relayed->device = device;
   bool pooled = (connector->conn.flags & TT_CONN_POOLED) != 0;
-  TT_TRY(tt_relay_layout(env, pooled, &relayed->layout));
+  TT_TRY(tt_relay_layout(env, pooled, connector->index, &relayed->layout));
   TT_TRY(tt_shm_alloc(env->shm, relayed->layout.bytes, &block, &relayed->offset));
   relayed->block = block;
   relayed->desk = (struct tt_proxy_desk *)(void *)(relayed->block + relayed->layout.desk);
@@ -38,10 +53,14 @@ ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector 
     atomic_store(&relayed->desk->sent, env->first_step);
     return ncclSuccess;
   }
-  tt_buffers_apply(&relayed->layout.buffers, relayed->block, &connector->conn);
-  tt_buffers_start(&connector->conn, env->first_step);
-  connector->conn.fifo = (struct tt_conn_fifo *)(void *)(relayed->block + relayed->layout.fifo);
-  connector->conn.flags = TT_CONN_PROXIED;
+  apply(&relayed->layout, relayed->block, &relayed->conn);
+  tt_buffers_start(&relayed->conn, env->first_step);
+  if (relayed->layout.running) {
+    TT_TRY(env->device->map_host(env->context->handle, block, whole_pages(&relayed->layout), &block));
+    relayed->mapped = true;
+  }
+  apply(&relayed->layout, block, &connector->conn);
+  connector->conn.step = env->first_step;
   return ncclSuccess;
 }
 
@@ -123,7 +142,8 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
                    (unsigned long long)at);
   TT_TRY(tt_peer_memory_map(env->memory, relayed->relay, at, sizeof(*relayed->bell), &bell));
   relayed->bell = bell;
-  struct tt_proxy_remote_config config = {.conn = &connector->conn,
+  struct tt_proxy_remote_config config = {.conn = relayed->layout.running ? &relayed->conn : &connector->conn,
+                                          .free_running = relayed->layout.running,
                                           .desk = relayed->desk,
                                           .bell = relayed->bell,
                                           .peer = connector->peer,
@@ -191,5 +211,6 @@ void tt_relayed_close(struct tt_transport_env *env, struct tt_relayed *relayed)
 {
   if (!relayed->block) return;
   if (relayed->bell) tt_peer_memory_unmap(env->memory, relayed->relay, relayed->bell, sizeof(*relayed->bell));
+  if (relayed->mapped) env->device->unmap_host(env->context->handle, relayed->block, whole_pages(&relayed->layout));
   if (relayed->closed) tt_shm_free(env->shm, relayed->block, relayed->layout.bytes);
 }

@@ -252,6 +252,38 @@ class DeviceHosts(OnDevices):
                                  NCCL_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO")
         self.assertRegex(self.all_good(processes), r"0\[0\] -> 1\[1\] \[send\] via NET/Socket/0")
 
+    def near_one_device(self, host):
+        """A topology file of a host whose NIC is near the first of its two devices, which NVLink joins."""
+        gpus = [f'<pci busid="0000:0{d + 1}:00.0" class="0x030200" link_speed="8.0 GT/s PCIe" link_width="16">'
+                f'<gpu dev="{d}" sm="70" rank="{2 * host + d}" gdr="1"><nvlink target="0000:0{2 - d}:00.0" count="4" '
+                'tclass="0x030200"/></gpu></pci>' for d in range(2)]
+        nic = ('<pci busid="0000:0b:00.0" class="0x020000" link_speed="8.0 GT/s PCIe" link_width="16"><nic>'
+               '<net name="lo" dev="0" speed="100000" port="1" guid="0x1" maxconn="64" gdr="1"/></nic></pci>')
+        file = os.path.join(self.work, f"near-{host}.xml")
+        with open(file, "w") as f:
+            f.write('<system version="1"><cpu numaid="0" affinity="1" arch="x86_64" vendor="GenuineIntel" familyid="6" '
+                    'modelid="85"><pci busid="0000:0a:00.0" class="0x060400" link_speed="8.0 GT/s PCIe" '
+                    f'link_width="16">{gpus[0]}{nic}</pci>{gpus[1]}</cpu></system>')
+        return file
+
+    def test_through_another_rank(self):
+        """Devices that are far from the NIC send through the rank that is near it: its thread reads what they fill."""
+        for aborts in (False, True):
+            with self.subTest(aborts=aborts):
+                steps = "loop:shift:20000" if aborts else f"{self.STEPS} {self.STEPS} destroy"
+                each = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.near_one_device(r // 2)}
+                ranks = self.ranks([f"device:{r % 2} init {steps}" for r in range(4)], each=each, TUTTI_DEVICE=FAKE,
+                                   NCCL_BOOTSTRAP_TIMEOUT=20, NCCL_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO")
+                if aborts:
+                    self.until(lambda: all("running" in p.out for p in ranks), "the loop's start")
+                    os.kill(ranks[0].pid, signal.SIGKILL)
+                    self.all_fail([p.wait() for p in ranks[1:]], r"rank 0 is gone")
+                    self.nothing_left()
+                    continue
+                text = self.all_good([process.wait() for process in ranks])
+                self.assertRegex(text, r"(1\[1\] -> 2\[0\]|3\[1\] -> 0\[0\]) \[send\] via NET/Socket/0\([02]\)")
+                self.assertNotIn("NCCL WARN", text)
+
     def test_only_simple(self):
         said = "NCCL_PROTO is \"LL\".* leaves nothing .*protocols Simple"
         self.all_fail([p.wait() for p in self.on_hosts("init all_reduce:8", NCCL_PROTO="LL")], said)
