@@ -56,6 +56,8 @@ class Judging(unittest.TestCase):
         self.assertIn("status 3: 3 values out of bounds", self.judge(failed, status=3))
         line = self.judge([LIBRARY], status=2, said=["NCCL WARN this is why", "and more"])
         self.assertEqual(line, "FAIL some run: ended with status 2: NCCL WARN this is why")
+        text = ["vm: Test NCCL failure common.cu:9 'invalid usage / why'", " .. vm pid 3: Test failure common.cu:1636"]
+        self.assertTrue(self.judge([LIBRARY, *text], status=3).endswith("status 3: " + text[0]))
         self.assertIn("FAIL some run: was ended after 7 s", self.judge([LIBRARY, row(), *END], status=None))
 
     def test_all_that_was_asked_for(self):
@@ -81,7 +83,18 @@ class Groups(unittest.TestCase):
                 self.assertTrue(any(name.startswith(f"{program}, {kind}") for name in names), (program, kind))
             for option in ("-G 2", "-R "):
                 self.assertTrue(any(name.startswith(program) and option in name for name in names), (program, option))
-        self.assertLess(len(self.names(2, nccl_tests.quick)), 40)
+        self.assertLess(len(self.names(2, nccl_tests.quick)), 40)  # about three seconds each
+        self.assertLess(len(names), 90)
+
+    def test_what_a_run_has_to_show(self):
+        """Every type, operation and root, where all were asked for, and only there."""
+        runs = nccl_tests.Runs(pathlib.Path("/nowhere"), BUILD, 2)
+        output = [LIBRARY, row("none", 0), *END]
+        for options, words in ((("-d", "int8"), None), (("-d", "all"), "instead of 10"), (("-o", "all"), "instead of 6"),
+                               (("-o", "max", "-d", "all"), "instead of 10"), (("-r", -1), "1 roots instead of 2")):
+            runs.add("reduce", "one process", *options)
+            line, = runs.groups[-1].verdict(runs.groups[-1], 0, output, [])
+            self.assertIn(words or "PASS", line)
 
     def test_one_gpu(self):
         names = self.names(1, nccl_tests.quick, nccl_tests.full)
@@ -94,9 +107,9 @@ class Running(unittest.TestCase):
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
 
     def test_with_programs_that_print_the_same(self):
-        done = self.run_script(BUILD / "bin", "--quick", "--only", "broadcast, one process -b 8 -e 4M")
+        done = self.run_script(BUILD / "bin", "--quick", "--only", "alltoall, threads -b 8 -e 4M")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"(?m)^PASS broadcast, one process .* -r all: \S+ GB/s on average$")
+        self.assertRegex(done.stdout, r"(?m)^PASS alltoall, threads -b 8 -e 4M -f 64: \S+ GB/s on average$")
         self.assertRegex(done.stdout, r"(?m)^1 passed, 0 failed, 0 skipped")
 
     def test_a_run_that_fails(self):

@@ -1,8 +1,7 @@
 """The transports matrix of run-all: every way in which data goes from one GPU to another, set by the environment alone.
 
-Each setting runs every collective, send/recv and groups of them in the protocols that it has (host memory tears lines of LL128, and a network
-serves Simple alone), and fails if the log says
-that something else was used, or does not say.
+Each setting runs every collective, send/recv and groups of them in the protocols that it has (host memory tears lines of
+LL128, and a network serves Simple alone), and fails if the log says that something else was used, or does not say.
 """
 # A network needs an interface that is there on every machine.
 NETWORK = {"NCCL_SOCKET_IFNAME": "lo"}
