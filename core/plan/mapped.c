@@ -47,7 +47,8 @@ ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, st
   memset(buffers, 0, sizeof *buffers);
   if (!may_map(comm, task)) return ncclSuccess;
   size_t block = task->count * tt_datatype_bytes(task->datatype), all = block * (size_t)comm->nranks;
-  if (exchanges && overlap(task->input, all, task->output, all)) return ncclSuccess;
+  bool in_place = exchanges && overlap(task->input, all, task->output, all);
+  if (in_place && !tt_program_in_place(task->collective, TT_ALGO_MAPPED)) return ncclSuccess;
   TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
   buffers->outputs = buffers->inputs + comm->nranks;
   if (sums || scatters) TT_TRY(find(comm, task->stream, task->input, scatters ? all : block, buffers->inputs, &inputs));

@@ -38,6 +38,11 @@ int tt_program_supports(int collective, int algorithm)
   return (algorithms[algorithm].collectives & BIT(collective)) != 0;
 }
 
+bool tt_program_in_place(int collective, int algorithm)
+{
+  return algorithm != TT_ALGO_MAPPED || collective != TT_FUNC_ALL_TO_ALL;
+}
+
 bool tt_collective_has_root(int collective)
 {
   return collective == TT_FUNC_BROADCAST || collective == TT_FUNC_REDUCE || collective == TT_FUNC_SCATTER ||

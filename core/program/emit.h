@@ -51,6 +51,9 @@ ncclResult_t tt_collnet_members(int32_t nranks, const int32_t *node, int32_t net
 /* Whether an algorithm has a program for a collective. */
 int tt_program_supports(int collective, int algorithm);
 
+/* Whether it may be used where input and output are the same memory, as nccl.h says of the collective. */
+bool tt_program_in_place(int collective, int algorithm);
+
 /* This rank's place in tree 0 or 1 of the double binary tree over nranks ranks. */
 void tt_tree_double(int nranks, int rank, int tree_index, struct tt_tree *tree);
 

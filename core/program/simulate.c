@@ -160,6 +160,8 @@ static void deliver(struct tt_sim *sim, const struct tt_sim_strand *strand, doub
     const struct tt_operand *operand = &rank->program->operands[instruction->first_operand + i];
     if (operand->kind == TT_SEND) tt_sim_send(sim, strand, operand, now);
     if (operand->kind == TT_RECV) tt_sim_take(sim, strand, operand, now);
+    if (tt_sim_is_remote(rank->program, operand))
+      sim->out->ranks[rank->rank].bytes += tt_sim_bytes(sim, strand, operand);
     if (operand->buffer == TT_MULTICAST) sim->out->ranks[rank->rank].multicast += tt_sim_bytes(sim, strand, operand);
   }
 }

@@ -25,7 +25,8 @@ struct tt_simulate_cost {
   struct tt_simulate_link near;    /* between ranks of a node */
   struct tt_simulate_link far;     /* between nodes */
   struct tt_simulate_link network; /* to a network that reduces; the latency is there and back */
-  /* An instruction with operands in TT_MULTICAST takes `latency` longer, and gap and bytes for each of them. */
+  /* An instruction with operands in buffers of other members takes the latency of a link to them longer, and bytes for
+   * each of them. One with operands in TT_MULTICAST takes `latency` longer, and gap and bytes for each of them. */
   struct tt_simulate_link multicast;
   double instruction; /* for each repetition of an instruction with operands */
   double message;     /* for each message that it receives or sends */
@@ -73,7 +74,7 @@ struct tt_simulate_flight {
 struct tt_simulate_rank {
   double finish;      /* its last instruction ended */
   uint64_t messages;  /* sent */
-  uint64_t bytes;     /* in them */
+  uint64_t bytes;     /* in them, and read from or written to other members' buffers */
   uint64_t multicast; /* bytes that it read or stored through the multicast address */
 };
 

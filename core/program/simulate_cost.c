@@ -14,13 +14,19 @@ size_t tt_sim_bytes(const struct tt_sim *sim, const struct tt_sim_strand *strand
   return bytes;
 }
 
+bool tt_sim_is_remote(const struct tt_program *program, const struct tt_operand *operand)
+{
+  bool member = operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT;
+  return member && program->members[operand->peer] != program->rank;
+}
+
 double tt_sim_duration(const struct tt_sim *sim, const struct tt_sim_strand *strand,
                        const struct tt_instruction *instruction)
 {
   const struct tt_simulate_cost *cost = sim->input->cost;
   const struct tt_program *program = sim->ranks[strand->rank].program;
   if (instruction->opcode != TT_OP_DATA) return cost->semaphore;
-  double time = cost->instruction, inputs = 0, multicast = 0;
+  double time = cost->instruction, inputs = 0, multicast = 0, member = 0;
   uint32_t ninputs = 0;
   for (uint32_t i = 0; i < instruction->noperands; i++) {
     const struct tt_operand *operand = &program->operands[instruction->first_operand + i];
@@ -32,6 +38,10 @@ double tt_sim_duration(const struct tt_sim *sim, const struct tt_sim_strand *str
       multicast = cost->multicast.latency;
       time += cost->multicast.gap + bytes * cost->multicast.byte;
     }
+    if (tt_sim_is_remote(program, operand)) {
+      member = cost->near.latency;
+      time += bytes * cost->near.byte;
+    }
     if (input) {
       inputs += bytes;
       ninputs++;
@@ -39,7 +49,7 @@ double tt_sim_duration(const struct tt_sim *sim, const struct tt_sim_strand *str
       time += bytes * cost->copy_byte;
     }
   }
-  return time + multicast + inputs * (ninputs > 1 ? cost->reduce_byte : cost->copy_byte);
+  return time + multicast + member + inputs * (ninputs > 1 ? cost->reduce_byte : cost->copy_byte);
 }
 
 struct tt_simulate_cost tt_simulate_steps(void)

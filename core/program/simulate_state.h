@@ -138,6 +138,8 @@ void tt_sim_end(struct tt_sim *sim);
 /* simulate_cost.c */
 /* Bytes of an operand in a message. */
 size_t tt_sim_bytes(const struct tt_sim *sim, const struct tt_sim_strand *strand, const struct tt_operand *operand);
+/* Whether the operand is of another member's buffer. */
+bool tt_sim_is_remote(const struct tt_program *program, const struct tt_operand *operand);
 double tt_sim_duration(const struct tt_sim *sim, const struct tt_sim_strand *strand,
                        const struct tt_instruction *instruction);
 

@@ -1,12 +1,12 @@
 /* Checks many operations on communicators that are made once: collectives x types x operations x sizes x in place or
  * not x put on a stream or in a graph. The algorithm and the protocol are the environment's. Prints a line for each
  * case, "PASS ..." or "FAIL ... : why"; ends with 0 if all passed, 1 if not, 3 if it could not go on. gpu_matrix [-t
- * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device D]
- * A rank is a thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce, rest (the other
- * collectives), all (both, and groups), quick (the same, few cases each), types (all types, one size), grouped (groups
- * of sends and receives), fp8 (every pair of codes, two ranks), or names of collectives, with commas. -L: the largest
- * buffer, 0 for none. -R: buffers come from ncclMemAlloc and are registered. -H: processes pretend to be of so many
- * hosts. */
+ * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [-R | -W] [-H HOSTS]
+ * [--device D] A rank is a thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce,
+ * rest (the other collectives), all (both, and groups), quick (the same, few cases each), types (all types, one size),
+ * grouped (groups of sends and receives), fp8 (every pair of codes, two ranks), or names of collectives, with commas.
+ * -L: the largest buffer, 0 for none. -R: buffers come from ncclMemAlloc and are registered; -W: in windows. -H:
+ * processes pretend to be of so many hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,6 +249,21 @@ static void collective_lines(struct rank *rank, const struct perf_collective *co
   if (streams) large_line(rank, collective, GRAPH, large / 4 * 3);
 }
 
+/* Of both buffers, which lie alike on all ranks. */
+static void set_windows(struct rank *rank, ncclWindow_t *windows, bool on)
+{
+  struct perf_worker *w = &rank->worker;
+  for (int i = 0; i < 2; i++) {
+    const struct perf_buffer *buffer = i ? w->recv : w->send;
+    if (on)
+      perf_worker_try(
+          w, rank->number, "ncclCommWindowRegister",
+          ncclCommWindowRegister(w->comms[0], buffer->base, buffer->bytes, &windows[i], NCCL_WIN_COLL_SYMMETRIC));
+    else
+      perf_worker_try(w, rank->number, "ncclCommWindowDeregister", ncclCommWindowDeregister(w->comms[0], windows[i]));
+  }
+}
+
 static void set_buffers(struct rank *rank, void **handles, bool on)
 {
   struct perf_worker *w = &rank->worker;
@@ -276,13 +291,17 @@ static void run_world(struct rank *rank, int ranks)
   if (active)
     perf_worker_try(w, rank->number, "ncclCommInitRank", ncclCommInitRank(w->comms, ranks, ids[0], rank->number));
   void *handles[2];
-  if (active) set_buffers(rank, handles, true);
+  ncclWindow_t windows[2];
+  bool in_windows = rank->matrix->windows;
+  if (active && in_windows) set_windows(rank, windows, true);
+  if (active && !in_windows) set_buffers(rank, handles, true);
   for (int i = 0; perf_collective_at(i); i++)
     if (matrix_has(rank->matrix, perf_collective_at(i)->name)) collective_lines(rank, perf_collective_at(i));
   if (matrix_has(rank->matrix, "grouped")) grouped_lines(rank);
   if (!strcmp(rank->matrix->set, "fp8")) fp8_lines(rank);
   perf_team_barrier(w->team, w->thread);
-  if (active) set_buffers(rank, handles, false);
+  if (active && in_windows) set_windows(rank, windows, false);
+  if (active && !in_windows) set_buffers(rank, handles, false);
   if (active) perf_worker_try(w, rank->number, "ncclCommDestroy", ncclCommDestroy(w->comms[0]));
   perf_team_barrier(w->team, w->thread);
 }

@@ -16,7 +16,7 @@ struct matrix {
   const char *set, *label;
   enum matrix_amount amount;
   size_t large;
-  bool registers;
+  bool registers, windows;
   int hosts;
 };
 

@@ -53,14 +53,15 @@ bool matrix_parse(struct matrix *matrix, int argc, char **argv)
   int c;
   *matrix = (struct matrix){.set = "all", .label = "", .options = {.threads = 1, .comms = 1, .timeout = 60}};
   o->processes = 1;
-  while ((c = getopt_long(argc, argv, "t:n:w:s:L:l:T:RH:", options, NULL)) != -1) {
+  while ((c = getopt_long(argc, argv, "t:n:w:s:L:l:T:RWH:", options, NULL)) != -1) {
     uint64_t large = 0;
     if (c == 't') o->threads = atoi(optarg);
     if (c == 'n') o->processes = atoi(optarg);
     if (c == 'w') worlds = optarg;
     if (c == 's') matrix->set = optarg;
     if (c == 's') matrix->amount = amount_of(optarg);
-    if (c == 'R') matrix->registers = true;
+    if (c == 'R' || c == 'W') matrix->registers = true;
+    if (c == 'W') matrix->windows = true;
     if (c == 'H') matrix->hosts = atoi(optarg);
     if (c == 'l') matrix->label = optarg;
     if (c == 'T') o->timeout = atoi(optarg);

@@ -150,7 +150,7 @@ void free_set(struct program_set *set)
 
 bool in_place_is_possible(const struct operation *operation)
 {
-  return operation->algorithm != TT_ALGO_MAPPED || operation->collective != TT_FUNC_ALL_TO_ALL;
+  return tt_program_in_place(operation->collective, operation->algorithm);
 }
 
 /* Programs that cannot be in place are proved out of place. */

@@ -9,6 +9,8 @@ static const char *buffer_name(uint8_t buffer, char *text, size_t size)
   if (buffer == TT_RESULT) return "result";
   if (buffer == TT_SHARED) return "shared";
   if (buffer == TT_MULTICAST) return "multicast";
+  if (buffer == TT_MEMBER_INPUT) return "input of a member";
+  if (buffer == TT_MEMBER_OUTPUT) return "output of a member";
   snprintf(text, size, "scratch%d", buffer - TT_SCRATCH);
   return text;
 }
@@ -23,6 +25,8 @@ static void operand_to_json(struct tool_json *json, const struct tt_program *pro
   tool_json_string(json, "buffer", buffer_name(operand->buffer, scratch, sizeof(scratch)));
   if (operand->kind == TT_RECV || operand->kind == TT_SEND)
     tool_json_integer(json, "peer", program->peers[operand->peer]);
+  else if (operand->buffer == TT_MEMBER_INPUT || operand->buffer == TT_MEMBER_OUTPUT)
+    tool_json_integer(json, "member", program->members[operand->peer]);
   tool_json_integer(json, "start", operand->start);
   tool_json_integer(json, "stride", operand->stride);
   tool_json_integer(json, "modulo", operand->modulo);

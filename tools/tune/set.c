@@ -77,7 +77,7 @@ uint32_t tune_set_blocks(const struct tune_set *set)
 
 bool tune_set_prove(const struct tune_set *set, const struct tune_options *options, char *why, size_t size)
 {
-  bool in_place = set->collective != TT_FUNC_SEND_RECV;
+  bool in_place = set->collective != TT_FUNC_SEND_RECV && tt_program_in_place(set->collective, set->algorithm);
   for (uint64_t seed = 0; seed < (set->nranks > MANY_RANKS ? 1 : ORDERS); seed++) {
     for (int way = 0; way <= in_place; way++) {
       struct tt_validate_step step = {
