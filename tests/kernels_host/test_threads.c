@@ -146,19 +146,21 @@ START_TEST(test_nodes)
 }
 END_TEST
 
-/* Four threads, with the algorithms whose strands meet at semaphores and in scratch memory. */
+/* Four threads, with the algorithms whose strands meet at semaphores and in scratch memory, or whose ranks in
+ * memory of each other. */
 START_TEST(test_four_threads)
 {
   enum { N = 4, BLOCK = 700 };
   static const int kinds[][2] = {{TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT}, {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT},
                                  {TT_FUNC_ALL_GATHER, TT_ALGO_PAT},    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_PAT},
-                                 {TT_FUNC_ALL_GATHER, TT_ALGO_NVLS},   {TT_FUNC_REDUCE_SCATTER, TT_ALGO_NVLS}};
+                                 {TT_FUNC_ALL_GATHER, TT_ALGO_NVLS},   {TT_FUNC_REDUCE_SCATTER, TT_ALGO_NVLS},
+                                 {TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED}, {TT_FUNC_REDUCE_SCATTER, TT_ALGO_MAPPED}};
   struct world_options options = {.nranks = N,
                                   .slot_bytes = {[TT_PROTO_LL] = 2048, [TT_PROTO_SIMPLE] = 2048},
                                   .stale = 0x80,
                                   .shared_bytes = (size_t)2 * N * 2 * 100 * sizeof(float),
                                   .seed = 9};
-  bool shared = kinds[_i][1] == TT_ALGO_NVLS;
+  bool shared = kinds[_i][1] == TT_ALGO_NVLS || kinds[_i][1] == TT_ALGO_MAPPED;
   bool gathers = kinds[_i][0] == TT_FUNC_ALL_GATHER;
   struct world world;
   struct tt_program *programs[N];
@@ -166,9 +168,13 @@ START_TEST(test_four_threads)
   struct rank ranks[N];
   static float input[N][N * BLOCK], output[N][TIMES][N * BLOCK], scratch[N][2 * 2 * 100];
   void *scratches[N][1];
+  const void *inputs[N];
+  void *outputs[TIMES][N];
   pthread_t threads[N];
   world_open(&world, &options);
   for (int r = 0; r < N; r++) {
+    inputs[r] = input[r];
+    for (int t = 0; t < TIMES; t++) outputs[t][r] = output[r][t];
     struct tt_emit_request request = {
         .collective = kinds[_i][0], .algorithm = kinds[_i][1], .nranks = N, .rank = r, .most_pieces = 2};
     ck_assert_int_eq(tt_program_emit(&request, &programs[r]), ncclSuccess);
@@ -182,6 +188,8 @@ START_TEST(test_four_threads)
       work->input = input[r];
       work->output = output[r][t];
       work->scratch = scratches[r];
+      work->member_inputs = inputs;
+      work->member_outputs = outputs[t];
       work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclFloat32};
       work->signature.sequence = (uint64_t)t;
       work->signature.collective = (uint8_t)kinds[_i][0];
@@ -214,7 +222,7 @@ int main(void)
   tcase_set_timeout(tcase, 0);
   tcase_add_loop_test(tcase, test_two_threads, 0, 8);
   tcase_add_loop_test(tcase, test_nodes, 0, 2);
-  tcase_add_loop_test(tcase, test_four_threads, 0, 6);
+  tcase_add_loop_test(tcase, test_four_threads, 0, 8);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
