@@ -603,7 +603,7 @@ class Tune(Case):
         self.assertIn("proved: 3 ranks, 2 loops, 8 slots, in place and out of place\n", text)
         self.assertEqual(self.tune("programs", "all_reduce", "-a", "ring", "-n", 3).count("AllReduce RING"), 3)
         self.assertIn("rank 1 takes no part", self.tune("programs", "sendrecv", "-n", 3, "-r", 2, "-p", 0))
-        self.assertIn("root 2", self.tune("programs", "gather", "-n", 3, "--root", 2, "--rank", 0))
+        self.assertIn("root 2", self.tune("programs", "gather", "-a", "direct", "-n", 3, "--root", 2, "--rank", 0))
         self.assertNotEqual(self.tune("programs", "all_reduce", "-a", "tree", "-c", 0),
                             self.tune("programs", "all_reduce", "-a", "tree", "-c", 1))
 
