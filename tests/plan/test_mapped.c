@@ -2,6 +2,7 @@
  * What they do with other buffers, and where a program cannot be used, is what it was. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/param.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
@@ -22,7 +23,6 @@ static void open_world(struct world *world, int n, const char *algorithm)
     setenv("NCCL_ALGO", algorithm, 1);
   else
     unsetenv("NCCL_ALGO");
-  unsetenv("NCCL_PROTO");
   unsetenv("NCCL_MIN_NCHANNELS");
   tt_param_reset();
   ok(ncclCommInitAll(world->comms, n, NULL));
@@ -197,6 +197,32 @@ START_TEST(in_a_graph)
 }
 END_TEST
 
+/* A buffer of a window on one rank, and another on the other: both learn of it, where messages are of one kind. */
+START_TEST(on_one_rank)
+{
+  struct world world;
+  struct operation plain = {.kind = ALL_REDUCE, .n = 2, .rank = 1, .count = 1000};
+  setenv("NCCL_PROTO", _i ? "^LL128" : "Simple", 1);
+  open_world(&world, 2, "Mapped");
+  unsetenv("NCCL_PROTO");
+  operation_open(&plain);
+  ok(ncclGroupStart());
+  ok(ncclAllReduce(world.buffers[0], world.buffers[0], 1000, ncclUint32, ncclSum, world.comms[0], NULL));
+  ok(operation_call(&plain, world.comms[1], NULL));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < 2; r++) {
+    ncclResult_t state = ncclSuccess;
+    for (uint64_t end = now_ms() + 10000; state == ncclSuccess && now_ms() < end; usleep(1000))
+      ok(ncclCommGetAsyncError(world.comms[r], &state));
+    ck_assert_int_eq(state, ncclInvalidUsage);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(world.comms[r]), "MAPPED"));
+  }
+  for (int r = 0; r < 2; r++) ok(ncclCommAbort(world.comms[r]));
+  for (int r = 0; r < 2; r++) ok(ncclMemFree(world.buffers[r]));
+  operation_close(&plain);
+}
+END_TEST
+
 void add_mapped(Suite *suite)
 {
   TCase *tests = tcase_create("mapped");
@@ -205,5 +231,6 @@ void add_mapped(Suite *suite)
   tcase_add_test(tests, by_cost);
   tcase_add_test(tests, in_place);
   tcase_add_test(tests, in_a_graph);
+  tcase_add_loop_test(tests, on_one_rank, 0, 2);
   suite_add_tcase(suite, tests);
 }
