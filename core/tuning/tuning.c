@@ -65,8 +65,7 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   const char *why = is_nvls(algorithm) ? missing_nvls(t, collective, algorithm, protocol) : NULL;
   if (why) return why;
   if (algorithm == TT_ALGO_MAPPED && protocol != TT_PROTO_SIMPLE) return "members' buffers need Simple";
-  if (algorithm == TT_ALGO_MAPPED && input->nnodes > 1) return "the ranks are on several nodes";
-  if (algorithm == TT_ALGO_MAPPED && !input->all_mapped) return "not all ranks share memory";
+  if (algorithm == TT_ALGO_MAPPED && !input->members_mapped) return "not all ranks use each other's memory";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
   if (input->buffer_bytes[protocol] == 0) return "the protocol has no buffers";
   if (protocol == TT_PROTO_LL128 && input->torn_lines)

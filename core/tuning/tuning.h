@@ -18,6 +18,7 @@ struct tt_tuning_input {
   int nranks, nnodes;
   int max_ranks_per_node;
   bool all_mapped;        /* every pair of ranks shares memory */
+  bool members_mapped;    /* every two ranks' devices use each other's memory, and connections lie there: Mapped */
   bool nodes_mapped;      /* every pair of ranks of one node shares host memory */
   bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
   bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
