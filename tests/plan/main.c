@@ -19,11 +19,11 @@ int main(int argc, char **argv)
   tt_param_reset();
   Suite *suite = suite_create("streams");
   add_streams(suite);
-  add_joins(suite);
   add_graphs(suite);
   add_nonblocking(suite);
   add_failures(suite);
   if (!over_network) {
+    add_joins(suite);
     add_processes(suite);
     add_gate(suite);
     add_scalars(suite);
