@@ -117,6 +117,8 @@ def run_group(group, device):
         status, output, said = execute(group.command, env, group.seconds)
         if group.verdict:
             return group.verdict(group, status, output, said)
+        if status is None:  # it had no time to say it itself
+            said += [line.strip() for line in log_lines(folder) if "NCCL WARN" in line][:2]
         choices = wrong_choices(folder, group.expect) if group.expect else None
         transports = wrong_transports(folder, group.via) if group.via else None
     return judge(group, status, output, said, choices, transports)
