@@ -33,8 +33,8 @@ def blocking_wait(world):
     check(world, "before")
     if world.rank == 0:
         begun = time.monotonic()
-        try:
-            dist.all_reduce(torch.ones(2**20, device=world.device))
+        try:  # a call that is not asynchronous does not wait here, either
+            dist.all_reduce(torch.ones(2**20, device=world.device), async_op=True).wait()
             raise Wrong("a collective without all ranks came to an end")
         except RuntimeError as error:
             said = str(error)
@@ -76,7 +76,7 @@ def killed(world):
         os.kill(os.getpid(), signal.SIGKILL)
     begun = time.monotonic()
     try:
-        dist.all_reduce(torch.ones(2**20, device=world.device))
+        dist.all_reduce(torch.ones(2**20, device=world.device), async_op=True).wait()
         raise Wrong("a collective without all ranks came to an end")
     except RuntimeError as error:
         said = " ".join(str(error).split())

@@ -53,18 +53,6 @@ void case_foreign_stream(struct world *w)
   expect_usable(w);
 }
 
-void case_destroyed_stream(struct world *w)
-{
-  cudaStream_t stream;
-  use(w, 0);
-  good(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  good(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  refused(ncclAllReduce(w->buffers[0][0], w->buffers[1][0], COUNT, ncclInt32, ncclSum, w->comms[0], stream),
-          ncclInvalidArgument, "was destroyed");
-  note("%.200s", ncclGetLastError(NULL));
-  expect_usable(w);
-}
-
 /* CUDA lets a stream be destroyed while it has something to do, which it then still does. */
 void case_stream_destroyed_early(struct world *w)
 {

@@ -35,7 +35,6 @@ static const struct {
     {"non-blocking communicators", case_non_blocking},
     {"abort while a kernel runs", case_abort},
     {"a stream of another GPU", case_foreign_stream},
-    {"a destroyed stream", case_destroyed_stream},
     {"a stream destroyed early", case_stream_destroyed_early},
     {"a communicator destroyed before its graph", case_communicator_first},
 };
