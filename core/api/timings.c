@@ -44,7 +44,7 @@ void tt_timings_log(struct tt_timings *timings, const struct ncclComm *comm, con
   for (int s = 0; s < TT_STAGE_READY; s++)
     if (timings->stages[s] > 0)
       at += snprintf(text + at, sizeof text - (size_t)at, ", %s %.4f", names[s], (double)timings->stages[s] / 1e9);
-  TT_INFO(TT_INIT, "Init timings - %s: rank %d nranks %d total %.4f (%s): %d hosts, device %s, network %s", function,
-          comm->rank, comm->nranks, (double)(timings->last - timings->start) / 1e9, text, comm->nnodes,
-          comm->device->name, comm->net != NULL ? tt_net_name(comm->net) : "none");
+  TT_INFO(TT_INIT, "Init timings - %s: rank %d nranks %d total %.4f (%s): %d ranks on %d hosts, device %s, network %s",
+          function, comm->rank, comm->nranks, (double)(timings->last - timings->start) / 1e9, text, comm->nranks,
+          comm->nnodes, comm->device->name, comm->net != NULL ? tt_net_name(comm->net) : "none");
 }

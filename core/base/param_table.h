@@ -36,6 +36,7 @@ TT_PARAM(NCCL_SHM_DISABLE,             BOOL, 0, 0, 1, true, "1: ranks of a host 
 TT_PARAM(NCCL_P2P_DISABLE,             BOOL, 0, 0, 1, true, "1: devices never use each other's memory directly")
 TT_PARAM(NCCL_P2P_LEVEL,               STRING, 0, 0, 0, true, "farthest path on which GPUs use each other's memory directly: a type from LOC to SYS, or 0 to 5; unset: by the machine")
 TT_PARAM(NCCL_P2P_READ_ENABLE,         INT, -2, -2, 1, true, "1: in the Simple protocol GPUs read what others send in their memory; 0: it is written into theirs; -2: by the machine")
+TT_PARAM(NCCL_P2P_DIRECT_DISABLE,      BOOL, 0, 0, 1, true, "1: GPUs never touch each other's user buffers, even where these lie in windows; data goes through connections' buffers")
 TT_PARAM(NCCL_P2P_USE_CUDA_MEMCPY,    BOOL, 0, 0, 1, true, "1: in the Simple protocol copy engines move data between GPUs that use each other's memory, not their multiprocessors")
 TT_PARAM(NCCL_IGNORE_DISABLED_P2P,     INT, 0, 0, 2, true, "0: fail where the driver refuses peer memory to GPUs with NVLink; 1: do without, as elsewhere; 2: do not ask the driver")
 TT_PARAM(NCCL_NVB_DISABLE,             BOOL, 0, 0, 1, true, "1: no NVLink path leads through another GPU")

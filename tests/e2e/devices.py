@@ -34,7 +34,7 @@ class Devices(OnDevices):
             with self.subTest(count):
                 text = self.all_good(self.on_fake(range(count), f"init {STEPS} destroy", NCCL_DEBUG="INFO"))
                 self.assertEqual("via P2P/CUMEM/" in text, count > 1)
-                phases = re.findall(r"Init timings - ncclCommInitRank: rank \d nranks \d total ([\d.]+) \((.*)\): 1 hosts, device fake", text)
+                phases = re.findall(r"Init timings - ncclCommInitRank: rank \d nranks \d total ([\d.]+) \((.*)\): \d ranks on 1 hosts, device fake", text)
                 self.assertEqual(len(phases), count)
                 for total, parts in phases:
                     self.assertAlmostEqual(float(total), sum(map(float, re.findall(r"[\d.]+(?=,|$)", parts))), delta=0.001)
@@ -89,7 +89,7 @@ class Devices(OnDevices):
         text, vias = self.on_hosts("aabb", ["7"] * 4, NCCL_DEBUG_SUBSYS="ALL",
                                    NCCL_ALGO="Ring;ReduceScatter:NVLS;AllGather:NVLS")
         self.assertIn("multi-node NVLink: clique 0x7 has 4 ranks, rank 2 is number 2", text)
-        self.assertIn(": 1 hosts, device fake", text)
+        self.assertIn(" ranks on 1 hosts, device fake", text)
         self.assertGreaterEqual(len(vias), 8)
         for (source, target), via in vias.items():
             self.assertRegex(via, "P2P/MNNVL/" if source // 2 != target // 2 else "P2P/CUMEM/", (source, target))
@@ -103,13 +103,13 @@ class Devices(OnDevices):
     def test_fabric_that_is_not_used(self):
         text, _ = self.on_hosts("ab", ["3", "3"], "init destroy", NCCL_MNNVL_ENABLE=0)
         self.assertNotIn("multi-node NVLink", text)
-        self.assertIn(": 2 hosts, device fake", text)
+        self.assertIn(" ranks on 2 hosts, device fake", text)
         text, _ = self.on_hosts("abc", ["1", "2", "2"], "init destroy")
         self.assertIn("clique 0x2 has 2 ranks, rank 2 is number 1; its cluster has 3", text)
-        self.assertIn(": 2 hosts, device fake", text)
+        self.assertIn(" ranks on 2 hosts, device fake", text)
         text, _ = self.on_hosts("ab", ["3", "3 closed"], "init destroy")
         self.assertIn("rank 1 cannot share device memory with other hosts", text)
-        self.assertIn(": 2 hosts, device fake", text)
+        self.assertIn(" ranks on 2 hosts, device fake", text)
         processes = self.on_fake((0, 1), "init destroy", NCCL_MNNVL_ENABLE=1,
                                  each=lambda r: {"NCCL_HOSTID": "ab"[r], "FAKE_FABRIC": ["3", "3 closed"][r]})
         self.all_fail(processes, "rank 1 cannot share device memory with other hosts")
@@ -122,7 +122,7 @@ class Devices(OnDevices):
                                  each=lambda r: {"NCCL_HOSTID": "ab"[r], "FAKE_FABRIC": "3", "NCCL_MNNVL_UUID": 100 + r})
         text = self.all_good(processes)
         self.assertNotIn("multi-node NVLink: clique", text)
-        self.assertIn(": 2 hosts, device fake", text)
+        self.assertIn(" ranks on 2 hosts, device fake", text)
 
     def test_multicast_is_not_available(self):
         text = self.all_good(self.on_fake(range(2), "init all_reduce:1000 destroy", NCCL_DEBUG="INFO", NCCL_NVLS_ENABLE=0,

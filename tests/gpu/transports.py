@@ -20,7 +20,7 @@ SETTINGS = [
     ("SHM by NCCL_P2P_LEVEL", {"NCCL_P2P_LEVEL": "LOC"}, ["SHM"], ("Simple",), ("processes",)),
     ("NET without shared buffers", {**NO_MAPPING, "NCCL_NET_SHARED_BUFFERS": 0}, ["NET/Socket(?!.*Shared)"],
      ("Simple",), ("processes",)),
-    ("P2P with NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P"], ("Simple",), ("processes",)),
+    ("P2P with NCCL_P2P_USE_CUDA_MEMCPY", {"NCCL_P2P_USE_CUDA_MEMCPY": 1}, ["P2P/CUMEM/CE"], ("Simple",), ("processes",)),
     ("P2P with NCCL_P2P_DIRECT_DISABLE", {"NCCL_P2P_DIRECT_DISABLE": 1}, ["P2P"], ("Simple",), ("threads",)),
 ]
 

@@ -112,6 +112,11 @@ START_TEST(by_cost)
   open_world(&world, 2, "^Mapped");
   ck_assert(!run(&world, ALL_GATHER, 1 << 20, true));
   close_world(&world);
+  setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
+  open_world(&world, 2, NULL);
+  unsetenv("NCCL_P2P_DIRECT_DISABLE");
+  ck_assert(!run(&world, ALL_GATHER, 1 << 20, true));
+  close_world(&world);
 }
 END_TEST
 

@@ -59,7 +59,8 @@ bool is_of_member(const struct tt_program *program, const struct tt_operand *ope
 
 bool is_of_other_member(const struct tt_program *program, const struct tt_operand *operand)
 {
-  return is_of_member(program, operand) && program->members[operand->peer] != program->rank;
+  if (!is_of_member(program, operand)) return false;
+  return operand->peer >= program->nmembers || program->members[operand->peer] != program->rank;
 }
 
 uint8_t own_buffer(const struct tt_program *program, const struct tt_operand *operand)
@@ -84,9 +85,13 @@ static uint64_t operand_word(const struct meaning *meaning, const struct tt_prog
   }
   if (buffer == TT_RESULT) chunk %= program->parts;
   if (!count) chunk = 0;
-  uint64_t peer = others  ? (uint16_t)program->members[operand->peer]
-                  : local ? 0xffff
-                          : (uint16_t)(program->peers[operand->peer] - 1); /* networks below */
+  /* A mutant may name a member or a peer that there is not. */
+  uint64_t peer = 0xffff;
+  if (others)
+    peer = operand->peer < program->nmembers ? (uint16_t)program->members[operand->peer] : 0xfffe;
+  else if (!local)
+    peer =
+        operand->peer < program->npeers ? (uint16_t)(program->peers[operand->peer] - 1) : 0xfffe; /* networks below */
   return (uint64_t)operand->kind << 60 | buffer << 48 | peer << 32 | count << 24 | piece << 16 | chunk;
 }
 
