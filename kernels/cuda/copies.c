@@ -13,11 +13,15 @@
 static ncclResult_t open_copies(struct tt_device_context *context)
 {
   struct tt_cuda_copies *copies = &context->state->copies;
+  int least, greatest;
   if (copies->stream != NULL) return ncclSuccess;
   for (int i = 0; i < EVENTS; i++)
     if (copies->events[i] == NULL)
       TT_CUDA_TRY(cudaEventCreateWithFlags(&copies->events[i], cudaEventDisableTiming), "making an event");
-  TT_CUDA_TRY(cudaStreamCreateWithPriority(&copies->stream, cudaStreamNonBlocking, 0), "making a stream");
+  /* Not of the users' priority, whose streams may share a queue of the hardware: a copy must not stand behind a kernel
+   * that waits for what it brings. */
+  TT_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
+  TT_CUDA_TRY(cudaStreamCreateWithPriority(&copies->stream, cudaStreamNonBlocking, greatest), "making a stream");
   return ncclSuccess;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 void add_context(Suite *suite);
+void add_copies(Suite *suite);
 void add_host_memory(Suite *suite);
 void add_memory(Suite *suite);
 void add_multicast(Suite *suite);
@@ -13,6 +14,7 @@ int main(void)
 {
   Suite *suite = suite_create("kernels_cuda");
   add_context(suite);
+  add_copies(suite);
   add_host_memory(suite);
   add_memory(suite);
   add_multicast(suite);
