@@ -7,6 +7,7 @@ void add_relay(Suite *suite);
 void add_memory(Suite *suite);
 void add_peer(Suite *suite);
 void add_choose(Suite *suite);
+void add_copied(Suite *suite);
 void add_device(Suite *suite);
 void add_device_hostile(Suite *suite);
 void add_host(Suite *suite);
@@ -19,6 +20,7 @@ int main(void)
   add_memory(suite);
   add_peer(suite);
   add_choose(suite);
+  add_copied(suite);
   add_device(suite);
   add_device_hostile(suite);
   add_host(suite);

@@ -94,6 +94,12 @@ START_TEST(slots_to_be_read)
       tt_transport_device.label(&pair.sides[end].env, &pair.connectors[end], label, sizeof(label));
       ck_assert_str_eq(label, p == TT_PROTO_LL ? "P2P/direct pointer/LL" : "P2P/direct pointer/read/Simple");
     }
+    /* What is given out next lies behind all slots. */
+    int owner = p == TT_PROTO_SIMPLE ? 0 : 1;
+    const struct tt_conn *own = &pair.connectors[owner].conn;
+    struct tt_slab_piece next;
+    ck_assert_int_eq(tt_slabs_alloc(pair.sides[owner].env.slabs, 1, &next), ncclSuccess);
+    ck_assert(next.ptr >= own->slots[p] + TT_SLOTS * own->slot_bytes[p]);
     for (int i = 0; i < 20; i++) {
       device_send(&pair.connectors[0].conn, p, TT_SLOTS);
       ck_assert(device_recv(&pair.connectors[1].conn, p, TT_SLOTS));

@@ -1,0 +1,106 @@
+/* Connections that copy engines serve, by hand: what the proxy copies arrives, broken handshakes are refused, and
+ * nothing is left. */
+#include "device_side.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/log.h"
+#include "proxy/proxy.h"
+
+/* Where the fields of a handshake begin. */
+enum { VERSION = 0, ROLE = 2, KIND = 3, NUMBER = 4, OFFSET = 16, SLOT_BYTES = 24, COUNTERS = 32, END = 40 };
+
+static struct device_pair pair;
+
+static void open_pair(void)
+{
+  side_open_both(pair.sides);
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(tt_proxy_create(NULL, r, &pair.sides[r].env.proxy), ncclSuccess);
+    pair.connectors[r] = device_half(&pair.sides[r], r == 0, TT_PROTO_SIMPLE);
+    ck_assert_int_eq(tt_transport_copied.setup(&pair.sides[r].env, &pair.connectors[r], &pair.handshakes[r]),
+                     ncclSuccess);
+  }
+}
+
+static void close_pair(void)
+{
+  for (int r = 0; r < 2; r++) tt_transport_copied.close(&pair.sides[r].env, &pair.connectors[r]);
+  for (int r = 0; r < 2; r++) {
+    tt_proxy_destroy(pair.sides[r].env.proxy);
+    side_close(&pair.sides[r]);
+  }
+  device_expect_nothing_left();
+}
+
+static ncclResult_t connect_end(int r, const struct tt_handshake *theirs)
+{
+  bool done = false;
+  ncclResult_t result = tt_transport_copied.connect(&pair.sides[r].env, &pair.connectors[r], theirs, &done);
+  ck_assert_int_eq(done, result == ncclSuccess);
+  return result;
+}
+
+START_TEST(data)
+{
+  open_pair();
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(connect_end(r, &pair.handshakes[1 - r]), ncclSuccess);
+  struct tt_conn *send = &pair.connectors[0].conn, *recv = &pair.connectors[1].conn;
+  ck_assert_ptr_ne(send->slots[TT_PROTO_SIMPLE], recv->slots[TT_PROTO_SIMPLE]);
+  for (int round = 0; round < 20; round++) {
+    for (int i = 0; i < TT_SLOTS; i++) send->fifo[i].size = (int64_t)send->slot_bytes[TT_PROTO_SIMPLE];
+    device_send(send, TT_PROTO_SIMPLE, TT_SLOTS);
+    bool moved, idle;
+    for (int turn = 0; turn < 1000 && *recv->tail != send->step; turn++)
+      ck_assert_int_eq(tt_proxy_progress(pair.sides[0].env.proxy, &moved, &idle), ncclSuccess);
+    ck_assert(device_recv(recv, TT_PROTO_SIMPLE, TT_SLOTS));
+  }
+  char label[64];
+  tt_transport_copied.label(&pair.sides[0].env, &pair.connectors[0], label, sizeof(label));
+  ck_assert_str_eq(label, "P2P/direct pointer/CE");
+  close_pair();
+}
+END_TEST
+
+START_TEST(handshakes_refused)
+{
+  open_pair();
+  struct tt_handshake good = pair.handshakes[1], bad;
+  ck_assert_uint_eq(good.bytes, END);
+#define REFUSED(change, why)                                                                                           \
+  do {                                                                                                                 \
+    bad = good;                                                                                                        \
+    change;                                                                                                            \
+    ck_assert_int_ne(connect_end(0, &bad), ncclSuccess);                                                               \
+    ck_assert_msg(strstr(tt_log_thread_error(), why) != NULL, "\"%s\" lacks \"%s\"", tt_log_thread_error(), why);      \
+  } while (0)
+  REFUSED(bad.data[VERSION]++, "NCCL_P2P_USE_CUDA_MEMCPY");
+  REFUSED(bad.data[ROLE] = 1, "malformed");
+  REFUSED(bad.data[KIND] = TT_EXPORT_FD, "malformed");
+  REFUSED(bad.data[NUMBER + 3] = 0x80, "malformed"); /* one that would be lent */
+  REFUSED(bad.data[NUMBER] = 77, "not there");
+  REFUSED(bad.data[SLOT_BYTES + 1] ^= 0x40, "must be equal");
+  REFUSED(bad.data[COUNTERS]++, "malformed"); /* within a page */
+  REFUSED(bad.bytes--, "malformed");
+  REFUSED(bad.bytes++, "malformed");
+  REFUSED(bad.bytes = 0, "NCCL_P2P_USE_CUDA_MEMCPY");
+  /* What the end has got when these are refused goes with it. */
+  REFUSED(bad.data[OFFSET + 3] = 0x70, "not in its device memory");
+#undef REFUSED
+  close_pair();
+  open_pair();
+  bad = pair.handshakes[1];
+  bad.data[COUNTERS + 6] = 0x70; /* beyond the rank's memory */
+  ck_assert_int_ne(connect_end(0, &bad), ncclSuccess);
+  close_pair();
+}
+END_TEST
+
+void add_copied(Suite *suite)
+{
+  TCase *tc = tcase_create("copied");
+  tcase_add_checked_fixture(tc, device_use_fake, device_use_none);
+  tcase_add_test(tc, data);
+  tcase_add_test(tc, handshakes_refused);
+  suite_add_tcase(suite, tc);
+}
