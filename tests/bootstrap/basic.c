@@ -153,7 +153,12 @@ static ncclResult_t body_messages(struct rank *me)
       snprintf(text, sizeof(text), "%d to %d, tag %d, second", me->rank, p, t);
       if (result == ncclSuccess) result = tt_bootstrap_send(me->b, p, TAG((unsigned)t), text, strlen(text));
     }
-  if (me->rank == 0) usleep(20000); /* some messages come early */
+  struct tt_bootstrap_stats stats;
+  tt_bootstrap_stats(me->b, &stats);
+  for (int i = 0; me->nranks > 1 && me->rank == 0 && stats.early == 0 && i < 20000; i++) {
+    usleep(1000); /* until a message has come early */
+    tt_bootstrap_stats(me->b, &stats);
+  }
   for (int p = 0; p < me->nranks && result == ncclSuccess; p++)
     for (int t = 2; t >= 0 && result == ncclSuccess; t--) {
       snprintf(text, sizeof(text), "%d to %d, tag %d", p, me->rank, t);
@@ -165,8 +170,6 @@ static ncclResult_t body_messages(struct rank *me)
   size_t bytes = 1;
   if (result == ncclSuccess) result = tt_bootstrap_try_recv(me->b, 0, TAG(99), &data, &bytes);
   if (data || bytes) return ncclInternalError;
-  struct tt_bootstrap_stats stats;
-  tt_bootstrap_stats(me->b, &stats);
   if (me->nranks > 1 && me->rank == 0 && stats.early == 0) return ncclInternalError;
   return result == ncclSuccess ? tt_bootstrap_barrier(me->b) : result;
 }
