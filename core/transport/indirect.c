@@ -2,23 +2,18 @@
  * the third and on to the second): slots and counters lie in the third device's memory, which its rank lends. The
  * receiving end asks for it; the third rank's user has no part in it.
  *
- * Handshake: version, role, protocol, the rank between, the bytes of a slot; of the receiving end also the slab's
- * number and where in it the connection's piece begins. */
+ * Handshake: as in device_conn.h; then the rank between; the receiving end adds the lent slab's number and where in it
+ * the connection's piece begins. */
 #include <stdio.h>
-#include <stdlib.h>
 #include "base/check.h"
 #include "base/param.h"
-#include "transport/buffers.h"
+#include "transport/device_conn.h"
 #include "transport/lent.h"
 #include "transport/reach.h"
-#include "transport/transport.h"
-#include "transport/wire.h"
-
-#define INDIRECT_VERSION 1
 
 struct indirect_resources {
-  int protocol, between;
-  struct tt_buffers buffers;
+  struct tt_device_conn common;
+  int between;
   struct tt_import *theirs; /* of the sending end, once connected */
 };
 
@@ -47,114 +42,62 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   return false;
 }
 
-static void use_block(struct tt_connector *connector, const struct indirect_resources *resources, unsigned char *block)
-{
-  tt_buffers_apply(&resources->buffers, block, &connector->conn);
-}
-
 static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)
 {
   struct indirect_resources *resources;
-  struct tt_lent_piece piece = {0};
   TT_TRY(TT_CALLOC(&resources, 1));
   connector->resources = resources;
-  connector->conn.peer = connector->peer;
-  connector->conn.step = env->first_step;
-  resources->protocol = tt_connect_index_protocol(connector->index);
+  TT_TRY(tt_device_conn_begin(env, connector, "memory of a third device", &resources->common));
+  const struct tt_buffers *buffers = &resources->common.buffers;
   int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
   resources->between = rank_between(env, from, to);
   if (resources->between < 0)
     return TT_FAIL(ncclInternalError, "no device lies between those of ranks %d and %d", from, to);
-  TT_TRY(tt_buffers_layout(env, 1u << resources->protocol, &resources->buffers));
-  if (resources->buffers.slot_bytes[resources->protocol] == 0)
-    return TT_FAIL(ncclInternalError, "device %s has no buffers for protocol %d", env->device->name,
-                   resources->protocol);
-  if (!connector->send) {
-    TT_TRY(tt_lent_alloc(env->lent, resources->between, resources->buffers.bytes, &piece));
-    use_block(connector, resources, piece.ptr);
-    connector->bytes = resources->buffers.bytes;
-  }
-  struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
-  tt_wire_put_int(&w, INDIRECT_VERSION, 2);
-  tt_wire_put_int(&w, connector->send, 1);
-  tt_wire_put_int(&w, (unsigned)resources->protocol, 1);
+  struct tt_wire_writer w = tt_device_conn_write(connector, &resources->common, mine);
   tt_wire_put_int(&w, (uint32_t)resources->between, 4);
-  tt_wire_put_int(&w, resources->buffers.slot_bytes[resources->protocol], 8);
   if (!connector->send) {
+    struct tt_lent_piece piece;
+    TT_TRY(tt_lent_alloc(env->lent, resources->between, buffers->bytes, &piece));
+    tt_buffers_apply(buffers, piece.ptr, &connector->conn);
+    connector->bytes = buffers->bytes;
     tt_wire_put_int(&w, piece.number, 4);
     tt_wire_put_int(&w, piece.offset, 8);
   }
-  mine->bytes = (uint16_t)w.at;
+  tt_device_conn_written(&w, mine);
   return ncclSuccess;
 }
 
-struct theirs {
-  int protocol, between;
-  uint64_t slot_bytes, offset;
-  uint32_t number;
-};
-
-static ncclResult_t parse(const struct tt_connector *connector, const struct tt_handshake *handshake,
-                          struct theirs *theirs)
+/* The receiving end's piece of a lent slab, as its handshake goes on. */
+static void read_lent(const struct tt_transport_env *env, const struct indirect_resources *resources,
+                      struct tt_wire_reader *r, struct tt_device_place *place)
 {
-  struct tt_wire_reader r = {.data = handshake->data, .size = TT_MIN(handshake->bytes, sizeof(handshake->data))};
-  unsigned version = (unsigned)tt_wire_get_int(&r, 2);
-  if (r.bad || version != INDIRECT_VERSION)
-    return TT_FAIL(ncclRemoteError, "rank %d connects memory of a third device in version %u, this rank in %d",
-                   connector->peer, version, INDIRECT_VERSION);
-  bool sends = tt_wire_get_int(&r, 1) != 0;
-  theirs->protocol = (int)tt_wire_get_int(&r, 1);
-  theirs->between = (int)tt_wire_get_int(&r, 4);
-  theirs->slot_bytes = tt_wire_get_int(&r, 8);
-  if (connector->send) {
-    theirs->number = (uint32_t)tt_wire_get_int(&r, 4);
-    theirs->offset = tt_wire_get_int(&r, 8);
-  }
-  bool lent = !connector->send || (theirs->number & TT_SLAB_LENT);
-  if (r.bad || r.at != r.size || sends == connector->send || !lent)
-    return TT_FAIL(ncclRemoteError, "rank %d sent a malformed handshake of %u bytes for memory of a third device",
-                   connector->peer, handshake->bytes);
-  return ncclSuccess;
+  place->source = tt_lent_source(env, resources->between, (uint32_t)tt_wire_get_int(r, 4));
+  place->offset = tt_wire_get_int(r, 8);
+  if (!(place->source.number & TT_SLAB_LENT)) r->bad = true;
 }
 
-static ncclResult_t check_same(const struct tt_connector *connector, const struct theirs *theirs)
+static ncclResult_t connect_indirect(struct tt_transport_env *env, struct tt_connector *connector,
+                                     const struct tt_handshake *theirs, bool *done)
 {
-  const struct indirect_resources *resources = connector->resources;
-  size_t slot_bytes = resources->buffers.slot_bytes[resources->protocol];
-  if (theirs->between != resources->between)
+  struct indirect_resources *resources = connector->resources;
+  const struct tt_buffers *buffers = &resources->common.buffers;
+  struct tt_wire_reader r;
+  struct tt_device_place place;
+  unsigned char *at;
+  *done = false;
+  TT_TRY(tt_device_conn_read(connector, &resources->common, theirs, &r));
+  int between = (int)tt_wire_get_int(&r, 4);
+  if (connector->send) read_lent(env, resources, &r, &place);
+  TT_TRY(tt_device_conn_read_all(connector, &resources->common, &r));
+  if (between != resources->between)
     return TT_FAIL(
         ncclInvalidUsage,
         "rank %d goes through the device of rank %d, this rank through that of rank %d: both must see the same "
         "topology",
-        connector->peer, theirs->between, resources->between);
-  if (theirs->protocol != resources->protocol || theirs->slot_bytes != slot_bytes)
-    return TT_FAIL(
-        ncclInvalidUsage,
-        "rank %d has slots of %llu bytes for protocol %d, this rank %zu for protocol %d: buffer sizes must be "
-        "equal on all ranks",
-        connector->peer, (unsigned long long)theirs->slot_bytes, theirs->protocol, slot_bytes, resources->protocol);
-  return ncclSuccess;
-}
-
-static ncclResult_t connect_indirect(struct tt_transport_env *env, struct tt_connector *connector,
-                                     const struct tt_handshake *handshake, bool *done)
-{
-  struct indirect_resources *resources = connector->resources;
-  struct theirs theirs = {0};
-  *done = false;
-  TT_TRY(parse(connector, handshake, &theirs));
-  TT_TRY(check_same(connector, &theirs));
+        connector->peer, between, resources->between);
   if (connector->send) {
-    struct tt_import_source source = tt_lent_source(env, resources->between, theirs.number);
-    TT_TRY(tt_imports_get(env->imports, &source, &resources->theirs));
-    unsigned char *at = tt_import_at(resources->theirs, theirs.offset, resources->buffers.bytes);
-    if (!at) {
-      tt_imports_put(env->imports, resources->theirs);
-      resources->theirs = NULL;
-      return TT_FAIL(ncclRemoteError, "rank %d named %zu bytes at %llu, which are not in what rank %d lends",
-                     connector->peer, resources->buffers.bytes, (unsigned long long)theirs.offset, resources->between);
-    }
-    use_block(connector, resources, at);
+    TT_TRY(tt_device_conn_import(env, connector, &place, buffers->bytes, &resources->theirs, &at));
+    tt_buffers_apply(buffers, at, &connector->conn);
   }
   *done = true;
   return ncclSuccess;
@@ -165,9 +108,7 @@ static void close_indirect(struct tt_transport_env *env, struct tt_connector *co
   struct indirect_resources *resources = connector->resources;
   if (!resources) return;
   tt_imports_put(env->imports, resources->theirs);
-  free(resources);
-  connector->resources = NULL;
-  connector->bytes = 0;
+  tt_device_conn_end(connector);
 }
 
 static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)

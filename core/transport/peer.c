@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "base/check.h"
-#include "base/param.h"
 #include "transport/buffers.h"
 #include "transport/memory.h"
+#include "transport/near.h"
 #include "transport/wire.h"
 
 #define PEER_VERSION 1
@@ -22,27 +22,8 @@ struct peer_resources {
 
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
-  const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
   if (tt_transport_device_memory(env)) return false; /* host_memory.c is for them */
-  if (from == to) {
-    snprintf(reason, size, "a rank does not connect to itself");
-  } else if (tt_param_int(TT_PARAM_NCCL_SHM_DISABLE)) {
-    snprintf(reason, size, "NCCL_SHM_DISABLE is set");
-  } else if (a->node != b->node) {
-    if (a->host_hash == b->host_hash)
-      snprintf(reason, size, "ranks %d and %d are both on %s, but no socket leads from one to the other (containers?)",
-               from, to, a->host);
-    else if (strcmp(a->host, b->host) == 0)
-      snprintf(reason, size, "ranks %d and %d are on two hosts or network namespaces, both named %s", from, to,
-               a->host);
-    else
-      snprintf(reason, size, "rank %d is on %s, rank %d on %s", from, a->host, to, b->host);
-  } else if (env->apart && env->net && env->apart(env->routes, from, to)) {
-    snprintf(reason, size, "by the topology the network is the better way (NCCL_NET_DISABLE_INTRA=1: never)");
-  } else {
-    return true;
-  }
-  return false;
+  return tt_near_can_share(env, from, to, reason, size);
 }
 
 static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *connector, struct tt_handshake *mine)

@@ -73,7 +73,8 @@ ncclResult_t tt_reach_create(const struct tt_device *device, int rank, int nrank
   TT_TRY(TT_CALLOC(&reach, 1));
   TT_TRY_GOTO(TT_CALLOC(&reach->ranks, (size_t)nranks), result, out);
   TT_TRY_GOTO(ask(device, rank, nranks, peers, &reach->ranks[rank]), result, out);
-  if (nranks > 1) TT_TRY_GOTO(tt_bootstrap_all_gather(bootstrap, reach->ranks, sizeof(*reach->ranks)), result, out);
+  if (nranks > 1 && bootstrap)
+    TT_TRY_GOTO(tt_bootstrap_all_gather(bootstrap, reach->ranks, sizeof(*reach->ranks)), result, out);
   *out = reach;
 out:
   if (result != ncclSuccess) tt_reach_destroy(reach);

@@ -11,8 +11,9 @@
 struct tt_reach;
 
 /* Asks the device about those of this rank's host (peers[].node), and tells all ranks. Takes part of all of them;
- * `bootstrap` may be NULL for one rank. A device that this process does not see, as one that CUDA_VISIBLE_DEVICES
- * hides, cannot be asked about; it counts as mappable unless the other side, which may see more, says otherwise. */
+ * without a `bootstrap` (NULL) only what this rank's device says counts. A device that this process does not see, as
+ * one that CUDA_VISIBLE_DEVICES hides, cannot be asked about; it counts as mappable unless the other side, which may
+ * see more, says otherwise. */
 ncclResult_t tt_reach_create(const struct tt_device *device, int rank, int nranks, const struct tt_peer_info *peers,
                              struct tt_bootstrap *bootstrap, struct tt_reach **out);
 void tt_reach_destroy(struct tt_reach *reach); /* NULL is allowed */

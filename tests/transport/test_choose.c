@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "base/param.h"
+#include "transport/reach.h"
 #include "transport/transport.h"
 
 static struct tt_peer_info peers[4] = {
@@ -92,6 +93,7 @@ START_TEST(device_memory)
   set("NCCL_P2P_DISABLE", NULL);
   ranks[1].node = ranks[1].machine = 1;
   ranks[1].host[0] = 'b';
+  ranks[1].host_hash = 1;
   ck_assert_int_eq(tt_transport_choose(&on_gpu, 0, 1, &id), ncclSystemError);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "P2P: rank 0 is on a, rank 1 on b"));
   /* Devices without memory of their own hear nothing of it. */
@@ -124,6 +126,46 @@ START_TEST(far)
 }
 END_TEST
 
+static ncclResult_t count_none(int *count)
+{
+  *count = 0;
+  return ncclSuccess;
+}
+
+/* Copy engines serve messages in Simple between devices that reach each other, on one host: those of a fabric's other
+ * hosts do not see the counters. */
+START_TEST(copy_engines)
+{
+  enum tt_transport_id id;
+  struct tt_device gpu = {
+      .name = "gpu", .features = TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_COPY, .count = count_none};
+  struct tt_peer_info ranks[3] = {
+      {.rank = 0, .host = "a"},
+      {.rank = 1, .host = "a"},
+      {.rank = 2, .host = "b", .host_hash = 1, .node = 2, .machine = 0},
+  };
+  struct tt_transport_env on_gpu = {.nranks = 3, .peers = ranks, .device = &gpu};
+  const int simple = tt_connect_index(true, TT_PROTO_SIMPLE, false), ll = tt_connect_index(true, TT_PROTO_LL, false);
+  ck_assert_int_eq(tt_reach_create(&gpu, 0, 3, ranks, NULL, &on_gpu.reach), ncclSuccess);
+  set("NCCL_P2P_USE_CUDA_MEMCPY", "1");
+#define CHOSEN(to, index, what)                                                                                        \
+  do {                                                                                                                 \
+    ck_assert_int_eq(tt_transport_choose_index(&on_gpu, 0, to, index, &id), ncclSuccess);                              \
+    ck_assert_int_eq(id, what);                                                                                        \
+  } while (0)
+  CHOSEN(1, simple, TT_TRANSPORT_COPIED);
+  CHOSEN(1, ll, TT_TRANSPORT_DEVICE);
+  CHOSEN(2, simple, TT_TRANSPORT_DEVICE);
+  gpu.features &= ~TT_DEVICE_COPY;
+  CHOSEN(1, simple, TT_TRANSPORT_DEVICE);
+  gpu.features |= TT_DEVICE_COPY;
+  set("NCCL_P2P_USE_CUDA_MEMCPY", NULL);
+  CHOSEN(1, simple, TT_TRANSPORT_DEVICE);
+#undef CHOSEN
+  tt_reach_destroy(on_gpu.reach);
+}
+END_TEST
+
 void add_choose(Suite *suite)
 {
   TCase *tc = tcase_create("choose");
@@ -131,5 +173,6 @@ void add_choose(Suite *suite)
   tcase_add_test(tc, reasons);
   tcase_add_test(tc, device_memory);
   tcase_add_test(tc, far);
+  tcase_add_test(tc, copy_engines);
   suite_add_tcase(suite, tc);
 }

@@ -8,7 +8,17 @@
 #include "proxy/proxy.h"
 
 /* Where the fields of a handshake begin. */
-enum { VERSION = 0, ROLE = 2, KIND = 3, NUMBER = 4, OFFSET = 16, SLOT_BYTES = 24, COUNTERS = 32, END = 40 };
+enum {
+  VERSION = 0,
+  ROLE = 2,
+  PROTOCOL = 3,
+  SLOT_BYTES = 4,
+  COUNTERS = 12,
+  KIND = 20,
+  NUMBER = 21,
+  OFFSET = 33,
+  END = 41
+};
 
 static struct device_pair pair;
 
@@ -74,8 +84,9 @@ START_TEST(handshakes_refused)
     ck_assert_int_ne(connect_end(0, &bad), ncclSuccess);                                                               \
     ck_assert_msg(strstr(tt_log_thread_error(), why) != NULL, "\"%s\" lacks \"%s\"", tt_log_thread_error(), why);      \
   } while (0)
-  REFUSED(bad.data[VERSION]++, "NCCL_P2P_USE_CUDA_MEMCPY");
+  REFUSED(bad.data[VERSION]++, "version");
   REFUSED(bad.data[ROLE] = 1, "malformed");
+  REFUSED(bad.data[PROTOCOL] = TT_PROTO_LL, "must be equal");
   REFUSED(bad.data[KIND] = TT_EXPORT_FD, "malformed");
   REFUSED(bad.data[NUMBER + 3] = 0x80, "malformed"); /* one that would be lent */
   REFUSED(bad.data[NUMBER] = 77, "not there");
@@ -83,9 +94,9 @@ START_TEST(handshakes_refused)
   REFUSED(bad.data[COUNTERS]++, "malformed"); /* within a page */
   REFUSED(bad.bytes--, "malformed");
   REFUSED(bad.bytes++, "malformed");
-  REFUSED(bad.bytes = 0, "NCCL_P2P_USE_CUDA_MEMCPY");
+  REFUSED(bad.bytes = 0, "version");
   /* What the end has got when these are refused goes with it. */
-  REFUSED(bad.data[OFFSET + 3] = 0x70, "not in its device memory");
+  REFUSED(bad.data[OFFSET + 3] = 0x70, "not in the device memory of rank 1");
 #undef REFUSED
   close_pair();
   open_pair();

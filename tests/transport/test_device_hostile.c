@@ -15,12 +15,12 @@ enum {
   VERSION = 0,
   ROLE = 2,
   PROTOCOL = 3,
-  READS = 4,
-  KIND = 5,
-  NUMBER = 6,
-  BYTES = 10,
-  OFFSET = 18,
-  SLOT_BYTES = 26,
+  SLOT_BYTES = 4,
+  READS = 12,
+  KIND = 13,
+  NUMBER = 14,
+  BYTES = 18,
+  OFFSET = 26,
   END = 34
 };
 
@@ -57,10 +57,10 @@ START_TEST(handshakes_refused)
   REFUSED(bad.data[KIND] = 77, "malformed");
   REFUSED(bad.data[NUMBER] = 2, "not there");
   REFUSED(bad.data[NUMBER + 3] = 0x7f, "not there");
-  REFUSED(bad.data[NUMBER + 3] = 0xff, "malformed");           /* one that would be lent */
-  REFUSED(bad.data[OFFSET] += 64, "not in its device memory"); /* not aligned */
-  REFUSED(bad.data[OFFSET + 3] = 0x70, "not in its device memory");
-  REFUSED(memset(bad.data + OFFSET, 0xff, 8); bad.data[OFFSET] = 0x80, "not in its device memory");
+  REFUSED(bad.data[NUMBER + 3] = 0xff, "malformed");                     /* one that would be lent */
+  REFUSED(bad.data[OFFSET] += 64, "not in the device memory of rank 1"); /* not aligned */
+  REFUSED(bad.data[OFFSET + 3] = 0x70, "not in the device memory of rank 1");
+  REFUSED(memset(bad.data + OFFSET, 0xff, 8); bad.data[OFFSET] = 0x80, "not in the device memory of rank 1");
   REFUSED(bad.bytes--, "malformed");
   REFUSED(bad.bytes++, "malformed");
   REFUSED(bad.bytes = 0, "version");
