@@ -67,13 +67,14 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   return ncclSuccess;
 }
 
-/* The receiving end's piece of a lent slab, as its handshake goes on. */
-static void read_lent(const struct tt_transport_env *env, const struct indirect_resources *resources,
+/* The receiving end's piece, as its handshake goes on. What is lent to others is none of its. */
+static void read_lent(const struct tt_transport_env *env, const struct tt_connector *connector,
                       struct tt_wire_reader *r, struct tt_device_place *place)
 {
+  const struct indirect_resources *resources = connector->resources;
   place->source = tt_lent_source(env, resources->between, (uint32_t)tt_wire_get_int(r, 4));
   place->offset = tt_wire_get_int(r, 8);
-  if (!(place->source.number & TT_SLAB_LENT)) r->bad = true;
+  if (!tt_lent_is_for(place->source.number, connector->peer)) r->bad = true;
 }
 
 static ncclResult_t connect_indirect(struct tt_transport_env *env, struct tt_connector *connector,
@@ -87,7 +88,7 @@ static ncclResult_t connect_indirect(struct tt_transport_env *env, struct tt_con
   *done = false;
   TT_TRY(tt_device_conn_read(connector, &resources->common, theirs, &r));
   int between = (int)tt_wire_get_int(&r, 4);
-  if (connector->send) read_lent(env, resources, &r, &place);
+  if (connector->send) read_lent(env, connector, &r, &place);
   TT_TRY(tt_device_conn_read_all(connector, &resources->common, &r));
   if (between != resources->between)
     return TT_FAIL(

@@ -46,6 +46,11 @@ void tt_lent_destroy(struct tt_lent *lent)
   free(lent);
 }
 
+bool tt_lent_is_for(uint32_t number, int rank)
+{
+  return (number & TT_SLAB_LENT) && (number & ~TT_SLAB_LENT) / SLABS == (uint32_t)rank;
+}
+
 struct tt_import_source tt_lent_source(const struct tt_transport_env *env, int owner, uint32_t number)
 {
   bool here = env->peers[owner].process == env->peers[env->rank].process;

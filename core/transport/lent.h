@@ -22,6 +22,8 @@ struct tt_lent_piece {
 /* `bytes` of zeroed memory of rank `owner`'s device, aligned to TT_SLAB_ALIGNMENT. May wait, bounded, for the owner's
  * service. */
 ncclResult_t tt_lent_alloc(struct tt_lent *lent, int owner, size_t bytes, struct tt_lent_piece *piece);
+/* Whether a slab of that number is lent to that rank. */
+bool tt_lent_is_for(uint32_t number, int rank);
 /* How others ask for it. */
 struct tt_import_source tt_lent_source(const struct tt_transport_env *env, int owner, uint32_t number);
 

@@ -1,4 +1,4 @@
-/* Two ranks for tests. Its checks work in both processes: a child has no test runner. */
+/* See side.h. Its checks work in both processes: a child has no test runner. */
 #include "side.h"
 
 #include <poll.h>
@@ -56,7 +56,8 @@ static void open_device(struct side *side)
 {
   struct tt_transport_env *env = &side->env;
   env->device = with_device;
-  expect(tt_context_open(with_device, side->rank, side->rank, 2, &env->context) == ncclSuccess, "tt_context_open");
+  expect(tt_context_open(with_device, side->rank, side->rank, env->nranks, &env->context) == ncclSuccess,
+         "tt_context_open");
   expect(tt_slabs_create(env->context, side->peers[side->rank].uds, &env->slabs) == ncclSuccess, "tt_slabs_create");
   expect(tt_imports_create(env->context, side->memory, side->peers, &env->imports) == ncclSuccess, "tt_imports_create");
   expect(tt_pinned_create(env->context, side->memory, &env->pinned) == ncclSuccess, "tt_pinned_create");
@@ -64,18 +65,18 @@ static void open_device(struct side *side)
 }
 
 /* The rank's memory and what it says of itself. */
-static void begin(struct side *side, int rank)
+static void begin(struct side *side, int rank, int nranks)
 {
   memset(side, 0, sizeof(*side));
   side->rank = rank;
-  expect(tt_peer_memory_create(rank, 2, 1 << 28, &side->memory) == ncclSuccess, "tt_peer_memory_create");
+  expect(tt_peer_memory_create(rank, nranks, 1 << 28, &side->memory) == ncclSuccess, "tt_peer_memory_create");
   side->peers[rank] = (struct tt_peer_info){.rank = rank,
                                             .pid = (int32_t)getpid(),
                                             .host_hash = tt_host_hash(),
                                             .process = tt_host_process(),
                                             .host = "here"};
   tt_peer_memory_describe(side->memory, &side->peers[rank]);
-  side->env = (struct tt_transport_env){.rank = rank, .nranks = 2, .peers = side->peers, .memory = side->memory};
+  side->env = (struct tt_transport_env){.rank = rank, .nranks = nranks, .peers = side->peers, .memory = side->memory};
   side->env.shm = tt_peer_memory_shm(side->memory);
   side->env.bell = tt_peer_memory_bell(side->memory, &side->env.bell_offset);
   side->env.buffer_bytes[TT_PROTO_LL] = 16384;
@@ -85,7 +86,7 @@ static void begin(struct side *side, int rank)
 
 void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_peer_info *info))
 {
-  begin(side, rank);
+  begin(side, rank, 2);
   side->wire = wire;
   struct tt_peer_info mine = side->peers[rank];
   if (change) change(&mine);
@@ -97,13 +98,32 @@ void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_p
   expect(tt_peer_memory_start(side->memory, side->peers) == ncclSuccess, "tt_peer_memory_start");
 }
 
-void side_open_both(struct side sides[2])
+void side_open_group(struct side *sides, uint32_t here, int nranks, int wire)
 {
-  for (int r = 0; r < 2; r++) begin(&sides[r], r);
-  for (int r = 0; r < 2; r++) {
-    sides[r].peers[1 - r] = sides[1 - r].peers[1 - r];
+  unsigned char packed[SIDE_RANKS][TT_PEER_INFO_BYTES];
+  struct tt_peer_info all[SIDE_RANKS];
+  for (int r = 0; r < nranks; r++) {
+    if (!(here >> r & 1)) continue;
+    begin(&sides[r], r, nranks);
+    all[r] = sides[r].peers[r];
+    tt_peer_info_pack(&all[r], packed[r]);
+    if (wire >= 0) side_put(wire, packed[r], sizeof(packed[r]));
+  }
+  for (int r = 0; r < nranks; r++) {
+    if (here >> r & 1) continue;
+    side_get(wire, packed[r], sizeof(packed[r]));
+    expect(tt_peer_info_unpack(packed[r], &all[r]) == ncclSuccess, "tt_peer_info_unpack");
+  }
+  for (int r = 0; r < nranks; r++) {
+    if (!(here >> r & 1)) continue;
+    memcpy(sides[r].peers, all, sizeof(all[0]) * (size_t)nranks);
     expect(tt_peer_memory_start(sides[r].memory, sides[r].peers) == ncclSuccess, "tt_peer_memory_start");
   }
+}
+
+void side_open_both(struct side sides[2])
+{
+  side_open_group(sides, 3, 2, -1);
 }
 
 void side_close(struct side *side)

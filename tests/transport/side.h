@@ -1,4 +1,4 @@
-/* Two ranks for tests, in two processes or two in one, which share nothing but a socket pair. */
+/* Two ranks for tests, or three, in two processes or in one; processes share nothing but a socket pair. */
 #ifndef TT_TESTS_TRANSPORT_SIDE_H
 #define TT_TESTS_TRANSPORT_SIDE_H
 
@@ -8,10 +8,12 @@
 #include "transport/memory.h"
 #include "transport/transport.h"
 
+#define SIDE_RANKS 3 /* at most */
+
 struct side {
   int rank;
   int wire; /* to the other side */
-  struct tt_peer_info peers[2];
+  struct tt_peer_info peers[SIDE_RANKS];
   struct tt_peer_memory *memory;
   struct tt_transport_env env;
 };
@@ -20,6 +22,9 @@ struct side {
 void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_peer_info *info));
 /* Both ranks in this process. */
 void side_open_both(struct side sides[2]);
+/* Those ranks of `nranks` whose bits are in `here`, in this process: sides[r] is rank r's. The others are in the
+ * process behind `wire`, which calls this, too. */
+void side_open_group(struct side *sides, uint32_t here, int nranks, int wire);
 void side_close(struct side *side);
 /* From now on sides have a context on this device, number `rank`, whose memory connections use. NULL: none. */
 void side_use_device(const struct tt_device *device);
