@@ -223,10 +223,11 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
   input->through_host = used & 1u << TT_TRANSPORT_HOST;
   input->torn_lines = devices && (used & ~direct);
   /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing
-   * else. */
+   * else. Of LL the proxies make lines again. */
   input->protocols = comm->device->protocols;
   if (!devices || input->all_mapped) return ncclSuccess;
-  input->protocols &= 1u << TT_PROTO_SIMPLE;
+  bool lines = comm->device->features & TT_DEVICE_LINES;
+  input->protocols &= 1u << TT_PROTO_SIMPLE | (lines ? 1u << TT_PROTO_LL : 0);
   return fit_to_network(comm, input);
 }
 

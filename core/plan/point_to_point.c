@@ -50,7 +50,7 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   size_t slot = tt_plan_slot_bytes(comm, choice.protocol);
   if (comm->far != NULL && comm->far[task->root]) {
     nchannels = TT_MIN(nchannels, comm->far_channels);
-    slot = TT_MIN(slot, TT_FAR_SLOT_BYTES);
+    slot = TT_MIN(slot, tt_transport_far_slot_bytes(choice.protocol));
   }
   struct tt_work *work;
   TT_TRY(new_p2p_work(plan, task, nchannels, &work));

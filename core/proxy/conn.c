@@ -18,9 +18,10 @@ static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
           "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
           device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
     if (conn->pool || conn->config.find) continue; /* registered as it is used */
-    size_t bytes = device->slot_bytes[p] * TT_SLOTS;
-    ncclResult_t result =
-        tt_net_reg_mr(net, conn->wire->comm, device->slots[p], bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
+    /* Lines come to memory of their own. */
+    void *memory = conn->lines.memory ? conn->lines.memory : device->slots[p];
+    size_t bytes = conn->lines.memory ? conn->lines.bytes : device->slot_bytes[p] * TT_SLOTS;
+    ncclResult_t result = tt_net_reg_mr(net, conn->wire->comm, memory, bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
     if (result != ncclSuccess)
       return TT_FAIL(result, "%s cannot register %zu bytes for rank %d: check `ulimit -l`", conn->label, bytes,
                      conn->config.peer);
@@ -85,6 +86,8 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   conn->granted = conn->freed = conn->done;
   ncclResult_t result = ncclSuccess;
   if (config->free_running) TT_TRY_GOTO(tt_proxy_running_prepare(conn), result, out);
+  conn->lines.on = tt_proxy_lines_wanted(config);
+  if (conn->lines.on) TT_TRY_GOTO(tt_proxy_lines_create(conn), result, out);
   conn->wire = config->link;
   if (!conn->wire)
     TT_TRY_GOTO(tt_proxy_link_create(proxy->net, config->send, config->comm, 1, &conn->wire), result, out);
@@ -106,6 +109,7 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
 out:
   if (result != ncclSuccess) {
     if (!config->link) tt_proxy_link_abandon(conn->wire);
+    tt_proxy_lines_free(conn);
     free(conn->operations);
     free(conn);
   }
@@ -169,6 +173,7 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   else if (conn->pool)
     tt_proxy_pooled_close(conn);
   pthread_mutex_unlock(&proxy->lock);
+  tt_proxy_lines_free(conn);
   free(conn->operations);
   free(conn->lost_text);
   free(conn);

@@ -22,8 +22,8 @@ struct tt_proxy {
   struct tt_proxy_pool_entry *pools;
   struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;
-  int nactive;         /* connections and reductions with work left; none that are free running */
-  ncclResult_t error;  /* the first one */
+  int nactive;        /* connections and reductions with work left; none that are free running */
+  ncclResult_t error; /* the first one */
   struct tt_proxy_copy *copies;
   _Atomic int running; /* connections that are free running, and copies; read without the lock */
 };
@@ -47,6 +47,15 @@ struct tt_proxy_transfer {
   void *request;
   struct tt_proxy_group *group; /* of receives, which has the request; NULL: none */
   int member;
+};
+
+/* Of a connection of lines (lines.c). */
+struct tt_proxy_lines {
+  bool on;
+  int ahead;             /* messages that may be on their way to this rank */
+  unsigned char *memory; /* receiving: where they go first, one behind the other */
+  size_t bytes;
+  uint64_t filled, word; /* sending: complete messages, and words of the next one that were seen */
 };
 
 struct tt_proxy_conn {
@@ -80,6 +89,7 @@ struct tt_proxy_conn {
   uint64_t granted, freed;
   int held; /* units */
   struct tt_proxy_unit *units[TT_SLOTS];
+  struct tt_proxy_lines lines;
 };
 
 /* What is needed of steps is their order and distance, which survive a wrap. */
@@ -134,10 +144,27 @@ ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn);
 void tt_proxy_running_start(struct tt_proxy_conn *conn);
 /* As tt_proxy_conn_advance, of one that receives. */
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved);
+/* Sending: the step behind the last that the device has filled; those before `sent` were sent. */
+uint64_t tt_proxy_running_filled(const struct tt_proxy_conn *conn, uint64_t sent);
 /* The step behind the last that is known of. */
 uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn);
 /* How many have filled slots that are not sent. Called with the lock held. */
 int tt_proxy_running_busy(const struct tt_proxy *proxy);
+
+/* ---- lines.c: LL for devices that look at lines alone ---- */
+
+/* Whether the connection is one. */
+bool tt_proxy_lines_wanted(const struct tt_proxy_conn_config *config);
+/* Before buffers are registered; conn->done is where it starts. */
+ncclResult_t tt_proxy_lines_create(struct tt_proxy_conn *conn);
+void tt_proxy_lines_free(struct tt_proxy_conn *conn);
+/* Sending: the step behind the last that is complete, and behind the last that the device has begun to fill, which is
+ * `from` at least: all before that were sent. */
+uint64_t tt_proxy_lines_filled(struct tt_proxy_conn *conn);
+uint64_t tt_proxy_lines_begun(const struct tt_proxy_conn *conn, uint64_t from);
+ncclResult_t tt_proxy_lines_prepare(struct tt_proxy_conn *conn, uint64_t step, struct tt_proxy_transfer *transfer);
+/* Receiving: puts a message of `size` bytes into its slot. */
+ncclResult_t tt_proxy_lines_publish(struct tt_proxy_conn *conn, uint64_t step, const void *message, int size);
 
 /* ---- pooled.c: connections with slots of a pool ---- */
 

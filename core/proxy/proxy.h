@@ -56,9 +56,10 @@ struct tt_proxy_conn_config {
   void *find_context;
   /* Who launches does not announce what it moves (tt_proxy_expect), as works that graphs repeat: what the device has
    * filled is sent, and there are always receives for all of its free slots. The connection has slots of one protocol,
-   * its own. A network that fails while it waits for a message is no failure of the proxy's, since there may be none to
-   * come: see tt_proxy_lost. */
+   * its own; with slots of LL its device looks at lines alone (TT_CONN_LINES). A network that fails while it waits for
+   * a message is no failure of the proxy's, since there may be none to come: see tt_proxy_lost. */
   bool free_running;
+  int ahead;    /* of a connection of lines that receives: messages on their way at most; 0: as many as slots */
   bool foreign; /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,

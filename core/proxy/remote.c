@@ -31,6 +31,7 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
   pthread_mutex_lock(&proxy->lock);
   ncclResult_t result = tt_proxy_conn_find_pool(conn);
   pthread_mutex_unlock(&proxy->lock);
+  conn->lines.on = tt_proxy_lines_wanted(&conn->config);
   if (result == ncclSuccess && config->free_running) result = tt_proxy_running_prepare(conn);
   if (result != ncclSuccess) {
     free(conn);
@@ -128,7 +129,8 @@ ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved)
   if (conn->pool) TT_TRY(tt_proxy_pooled_grant(conn, moved));
   /* In this order: the head was at most the tail then. */
   uint64_t head = atomic_load_explicit(conn->pool ? &conn->desk->sent : device->head, memory_order_acquire);
-  uint64_t tail = atomic_load_explicit(device->tail, memory_order_acquire);
+  uint64_t tail = conn->config.free_running ? tt_proxy_running_filled(conn, head)
+                                            : atomic_load_explicit(device->tail, memory_order_acquire);
   bool told = !conn->config.free_running && announce(conn);
   if (conn->pool && tail != conn->rung) TT_TRY(pass_on(conn, tail));
   if (told || tail != conn->rung) {

@@ -51,21 +51,22 @@ ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
   return ncclSuccess;
 }
 
-static uint64_t filled(const struct tt_proxy_conn *conn)
+uint64_t tt_proxy_running_filled(const struct tt_proxy_conn *conn, uint64_t sent)
 {
+  if (conn->lines.on) return tt_proxy_lines_begun(conn, sent);
   return atomic_load_explicit(conn->config.conn->tail, memory_order_acquire);
 }
 
 uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn)
 {
-  return conn->config.send ? filled(conn) : conn->posted;
+  return conn->config.send ? tt_proxy_running_filled(conn, conn->done) : conn->posted;
 }
 
 int tt_proxy_running_busy(const struct tt_proxy *proxy)
 {
   int busy = 0;
   for (const struct tt_proxy_conn *conn = proxy->active; conn; conn = conn->active_next)
-    busy += conn->config.free_running && conn->config.send && filled(conn) != conn->done;
+    busy += conn->config.free_running && conn->config.send && tt_proxy_running_filled(conn, conn->done) != conn->done;
   return busy;
 }
 

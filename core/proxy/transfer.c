@@ -90,9 +90,10 @@ static ncclResult_t post(struct tt_proxy_conn *conn, struct tt_proxy_transfer *t
 }
 
 /* Up to which step the device's counter allows to post. */
-static uint64_t allowed(const struct tt_proxy_conn *conn)
+static uint64_t allowed(struct tt_proxy_conn *conn)
 {
   const struct tt_conn *device = conn->config.conn;
+  if (conn->config.send && conn->lines.on) return tt_proxy_lines_filled(conn);
   if (conn->config.send) return atomic_load_explicit(device->tail, memory_order_acquire);
   return atomic_load_explicit(device->head, memory_order_acquire) + TT_SLOTS;
 }
@@ -120,8 +121,11 @@ static ncclResult_t prepare_next(struct tt_proxy_conn *conn, struct tt_proxy_tra
   if (*ready) return ncclSuccess;
   if (conn->pool) return tt_proxy_pooled_prepare(conn, conn->posted, transfer, ready);
   int protocol = conn->operations[0].protocol;
-  TT_TRY(conn->config.find ? prepare_found(conn, conn->posted, protocol, transfer)
-                           : prepare(conn, conn->posted, protocol, transfer));
+  if (conn->lines.on)
+    TT_TRY(tt_proxy_lines_prepare(conn, conn->posted, transfer));
+  else
+    TT_TRY(conn->config.find ? prepare_found(conn, conn->posted, protocol, transfer)
+                             : prepare(conn, conn->posted, protocol, transfer));
   *ready = true;
   return ncclSuccess;
 }
@@ -130,7 +134,8 @@ static ncclResult_t prepare_next(struct tt_proxy_conn *conn, struct tt_proxy_tra
  * of those that share the comm waits for another. */
 static uint64_t requests(const struct tt_proxy_conn *conn)
 {
-  return (uint64_t)TT_MAX(1, TT_MIN(TT_SLOTS, conn->wire->requests / TT_MAX(conn->wire->conns, 1)));
+  int most = conn->lines.on ? conn->lines.ahead : TT_SLOTS;
+  return (uint64_t)TT_MAX(1, TT_MIN(most, conn->wire->requests / TT_MAX(conn->wire->conns, 1)));
 }
 
 /* Posts while the FIFO has work and the plugin takes it. */
@@ -177,11 +182,12 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     if (result != ncclSuccess) return failed(conn, result);
     if (!done) break;
     if (!conn->config.send) TT_TRY(check_message(conn, transfer, size));
+    if (!conn->config.send && conn->lines.on) TT_TRY(tt_proxy_lines_publish(conn, conn->done, transfer->data, size));
     tt_proxy_group_leave(transfer);
     tt_proxy_transfer_clear(conn, transfer);
     if (conn->pool)
       tt_proxy_pooled_complete(conn, conn->done, size);
-    else if (!conn->config.send)
+    else if (!conn->config.send && !conn->lines.on)
       device->fifo[slot].size = size;
     conn->done++;
     *moved = true;

@@ -57,7 +57,7 @@ ncclResult_t tt_buffers_layout_far(const struct tt_transport_env *env, int index
   if (!tt_transport_device_memory(env)) return tt_buffers_layout(env, TT_ALL_PROTOCOLS, buffers);
   int protocol = tt_connect_index_protocol(index);
   TT_TRY(tt_buffers_layout(env, 1u << protocol, buffers));
-  if (tt_connect_index_point_to_point(index)) shrink(buffers, protocol, TT_FAR_SLOT_BYTES);
+  if (tt_connect_index_point_to_point(index)) shrink(buffers, protocol, tt_transport_far_slot_bytes(protocol));
   return ncclSuccess;
 }
 
@@ -66,6 +66,13 @@ void tt_buffers_start(struct tt_conn *conn, uint64_t first_step)
   conn->step = first_step;
   atomic_store_explicit(conn->head, first_step, memory_order_relaxed);
   atomic_store_explicit(conn->tail, first_step, memory_order_relaxed);
+}
+
+void tt_buffers_mark_lines(struct tt_conn *conn)
+{
+  if (!conn->slots[TT_PROTO_LL]) return;
+  conn->fifo = NULL;
+  conn->flags = TT_CONN_LINES;
 }
 
 void tt_buffers_apply(const struct tt_buffers *buffers, unsigned char *block, struct tt_conn *conn)

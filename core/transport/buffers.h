@@ -19,10 +19,12 @@ struct tt_buffers {
  * buffer is too small to hold eight slots. */
 ncclResult_t tt_buffers_layout(const struct tt_transport_env *env, uint32_t protocols, struct tt_buffers *buffers);
 /* Of a connection over a network, by its index: in devices' memory of one protocol, with slots for messages no larger
- * than TT_FAR_SLOT_BYTES. */
+ * than tt_transport_far_slot_bytes says. */
 ncclResult_t tt_buffers_layout_far(const struct tt_transport_env *env, int index, struct tt_buffers *buffers);
 /* Points conn's counters and slots into the block. */
 void tt_buffers_apply(const struct tt_buffers *buffers, unsigned char *block, struct tt_conn *conn);
+/* Of a device with memory of its own: a connection that serves LL is one of lines. */
+void tt_buffers_mark_lines(struct tt_conn *conn);
 /* Sets both counters in this host's memory and the end's step to where the connection starts. */
 void tt_buffers_start(struct tt_conn *conn, uint64_t first_step);
 #define TT_ALL_PROTOCOLS ((1u << TT_NUM_PROTOCOLS) - 1)

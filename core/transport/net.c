@@ -218,6 +218,7 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
                                         .max_bytes = resources->max_bytes,
                                         .label = text,
                                         .device = resources->device};
+  if (tt_connect_index_point_to_point(connector->index)) config.ahead = TT_FAR_LINES_AHEAD;
   if (connector->conn.flags & TT_CONN_POOLED) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
   resources->comm = NULL;

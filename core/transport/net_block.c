@@ -7,13 +7,15 @@
 #define PAGE 4096
 
 /* Points a view of the connection into the block, which the view's user finds at `at`. */
-static void apply(const struct tt_buffers *buffers, unsigned char *at, size_t fifo_at, bool pool, struct tt_conn *conn)
+static void apply(const struct tt_buffers *buffers, unsigned char *at, size_t fifo_at, bool pool, bool apart,
+                  struct tt_conn *conn)
 {
   tt_buffers_apply(buffers, at, conn);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     if (pool && conn->slots[p]) conn->slots[p] = at;
   conn->fifo = (struct tt_conn_fifo *)(void *)(at + fifo_at);
   conn->flags = TT_CONN_PROXIED | (pool ? TT_CONN_POOLED : 0);
+  if (apart) tt_buffers_mark_lines(conn);
 }
 
 ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_connector *connector,
@@ -32,9 +34,9 @@ ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_con
     TT_TRY(env->device->map_host(env->context->handle, memory, bytes, &at));
     block->mapped = true;
   }
-  apply(buffers, memory, fifo_at, pool, &block->conn);
+  apply(buffers, memory, fifo_at, pool, block->mapped, &block->conn);
   tt_buffers_start(&block->conn, env->first_step);
-  apply(buffers, at, fifo_at, pool, &connector->conn);
+  apply(buffers, at, fifo_at, pool, block->mapped, &connector->conn);
   connector->conn.step = env->first_step;
   return ncclSuccess;
 }

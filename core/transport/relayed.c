@@ -30,6 +30,7 @@ static void apply(const struct tt_relay_layout *layout, unsigned char *at, struc
   tt_buffers_apply(&layout->buffers, at, conn);
   conn->fifo = (struct tt_conn_fifo *)(void *)(at + layout->fifo);
   conn->flags = TT_CONN_PROXIED;
+  if (layout->running) tt_buffers_mark_lines(conn);
 }
 
 ncclResult_t tt_relayed_setup(struct tt_transport_env *env, struct tt_connector *connector, int relay, int device,

@@ -194,6 +194,13 @@ extern const struct tt_transport tt_transport_peer, tt_transport_net, tt_transpo
 /* Devices with memory of their own have connections of their own for messages to each rank that the network leads to.
  * So that there may be many, their slots are no larger than this, header and payload. */
 #define TT_FAR_SLOT_BYTES ((size_t)128 << 10)
+#define TT_FAR_LINES_BYTES ((size_t)4 << 10) /* in LL */
+static inline size_t tt_transport_far_slot_bytes(int protocol)
+{
+  return protocol == TT_PROTO_LL ? TT_FAR_LINES_BYTES : TT_FAR_SLOT_BYTES;
+}
+/* Of these, messages in LL that may be on their way to a rank over a connection before it reads them. */
+#define TT_FAR_LINES_AHEAD 2
 /* Whether these ranks are connected over the network, if at all. The same on both. */
 bool tt_transport_by_network(const struct tt_transport_env *env, int from, int to);
 

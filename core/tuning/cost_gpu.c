@@ -67,7 +67,8 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
                                 [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},
                                 [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 65536, 32}},
 };
-/* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end. */
+/* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end, on top of
+ * the way through the host's memory. */
 #define NETWORK_STEP_NS 20000
 #define NETWORK_PER_US 10000
 /* GPUs that meet in the host's memory: estimates, of a PCIe link of the fourth or fifth generation and a poll across
@@ -154,10 +155,10 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
   return (int)TT_MIN(TT_MAX((message + each - 1) / each, 1), (uint64_t)most);
 }
 
-/* What a GPU's way to the host's memory makes of a protocol's figures: nothing of it is faster than it was. */
-static void slow_down(int protocol, int nchannels, uint64_t *step, uint64_t *per_us)
+/* What a GPU's way to the host's memory, at so many bytes in a microsecond, makes of a protocol's figures: nothing of
+ * it is faster than it was. */
+static void slow_down(int protocol, uint64_t most, uint64_t *step, uint64_t *per_us)
 {
-  const uint64_t most = TT_MIN(HOST_PER_US, (uint64_t)nchannels * HOST_CHANNEL);
   *step = TT_MAX(*step, host_step_ns[protocol]);
   *per_us = TT_MIN(*per_us, protocol == TT_PROTO_LL ? most / 2 : most);
 }
@@ -178,11 +179,10 @@ uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int
   const struct shape shape = shape_of(input, collective, algorithm, bytes);
   uint64_t step = wire->step_ns + shape.peers * wire->peer_ns, per_us = wire->per_us;
   per_us = TT_MAX(TT_MIN(per_us, (uint64_t)nchannels * wire->channel_per_us), 1);
-  if (input->through_host) slow_down(protocol, nchannels, &step, &per_us);
-  if (!input->all_mapped) {
-    step += NETWORK_STEP_NS;
-    per_us = TT_MIN(per_us, NETWORK_PER_US);
-  }
+  if (input->through_host || !input->all_mapped)
+    slow_down(protocol, TT_MIN(HOST_PER_US, (uint64_t)nchannels * HOST_CHANNEL), &step, &per_us);
+  if (!input->all_mapped) slow_down(protocol, NETWORK_PER_US, &step, &per_us);
+  if (!input->all_mapped) step += NETWORK_STEP_NS;
   uint64_t loops = loops_of(input, protocol, shape.message, nchannels);
   if (loops > 1) step += LOOPS_NS / shape.steps + (loops - 1) * LOOP_NS;
   return LAUNCH_NS + shape.steps * step + shape.sent / per_us * 1000 + shape.sent % per_us * 1000 / per_us;

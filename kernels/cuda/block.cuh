@@ -315,15 +315,17 @@ __device__ __forceinline__ uint64_t tt_first_word(const tt_entry *entry)
   return entry->flags & TT_ENTRY_FIRST ? block.work.signature_hash ^ bytes * 0x9e3779b97f4a7c15ull : bytes;
 }
 
-/* The header of a message; only the first of an operation carries the signature. */
+/* The header of a message; only the first of an operation carries the signature. Bytes and step come last: in LL over a
+ * network a proxy waits for them, and sends what else is there. */
 __device__ __forceinline__ void tt_write_header(const tt_entry *entry)
 {
   tt_byte *header = entry->slot - TT_SLOT_HEADER;
+  if (entry->flags & TT_ENTRY_FIRST) {
+    const uint64_t *words = (const uint64_t *)&block.work.signature;
+    tt_store_volatile(header + 16, words[0], words[1]);
+    tt_store_volatile(header + 32, words[2], words[3]);
+  }
   tt_store_volatile(header, entry->bytes, entry->step);
-  if (!(entry->flags & TT_ENTRY_FIRST)) return;
-  const uint64_t *words = (const uint64_t *)&block.work.signature;
-  tt_store_volatile(header + 16, words[0], words[1]);
-  tt_store_volatile(header + 32, words[2], words[3]);
 }
 
 /* Receiver: what came is not what was expected; its header is complete. */

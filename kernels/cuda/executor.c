@@ -152,11 +152,11 @@ ncclResult_t tt_cuda_conn_open(struct tt_device_context *context, struct tt_conn
     end.slot_bytes = (uint32_t)conn->slot_bytes[p];
   }
   end.seen = end.step;
-  bool proxied = (conn->flags & TT_CONN_PROXIED) != 0;
-  if (proxied && end.protocol != TT_PROTO_SIMPLE)
-    return TT_FAIL(ncclInternalError, "a connection of rank %d to rank %d over a network is not for Simple",
-                   context->rank, conn->peer);
-  if (proxied) end.fifo = conn->fifo;
+  bool lines = (conn->flags & TT_CONN_LINES) != 0, proxied = lines || (conn->flags & TT_CONN_PROXIED);
+  if (proxied && end.protocol != (lines ? TT_PROTO_LL : TT_PROTO_SIMPLE))
+    return TT_FAIL(ncclInternalError, "a connection of rank %d to rank %d over a network is not for %s", context->rank,
+                   conn->peer, lines ? "LL" : "Simple");
+  if (proxied && !lines) end.fifo = conn->fifo;
   /* Both ends write what both counters start from, where memory's zero is not it. A proxy's are set already. */
   if (end.step != 0 && !proxied) {
     TT_TRY(tt_cuda_upload(context, end.head, &end.step, sizeof(end.step)));

@@ -74,10 +74,22 @@ void tt_host_ll_clean(const struct tt_host_operand *operand)
     store_line(slot, line, 0, flag_of(operand->step - TT_SLOTS), memory_order_relaxed);
 }
 
+/* The step says that the header is there. */
+static void write_line_header(const struct tt_host_run *run, const struct tt_host_operand *operand, unsigned char *slot)
+{
+  struct tt_slot_header *header = (struct tt_slot_header *)(void *)slot;
+  header->bytes = operand->bytes;
+  header->signature = run->work->signature;
+  atomic_store_explicit((_Atomic uint64_t *)&header->step, operand->step, memory_order_release);
+}
+
 void tt_host_ll_begin(const struct tt_host_run *run, const struct tt_host_operand *operand)
 {
   unsigned char *slot = tt_host_slot(run, operand);
-  if (operand->first || (operand->conn->flags & TT_CONN_PROXIED)) tt_host_write_header(run, operand, slot);
+  if (operand->conn->flags & TT_CONN_LINES)
+    write_line_header(run, operand, slot);
+  else if (operand->first || (operand->conn->flags & TT_CONN_PROXIED))
+    tt_host_write_header(run, operand, slot);
   store_line(slot, 0, line_zero(run, operand), flag_of(operand->step), memory_order_release);
 }
 
@@ -87,15 +99,17 @@ void tt_host_ll_pack(const struct tt_host_run *run, const struct tt_host_operand
   unsigned char *slot = tt_host_slot(run, operand);
   const unsigned char *in = data;
   uint32_t flag = flag_of(operand->step);
+  /* A proxy hands the lines on as they lie in memory. */
+  memory_order order = operand->conn->flags & TT_CONN_LINES ? memory_order_release : memory_order_relaxed;
   uint64_t line = 1 + offset / LINE_DATA, value;
   for (; bytes >= LINE_DATA; bytes -= LINE_DATA, in += LINE_DATA) {
     memcpy(&value, in, LINE_DATA);
-    store_line(slot, line++, value, flag, memory_order_relaxed);
+    store_line(slot, line++, value, flag, order);
   }
   if (bytes > 0) {
     value = 0;
     memcpy(&value, in, bytes);
-    store_line(slot, line, value, flag, memory_order_relaxed);
+    store_line(slot, line, value, flag, order);
   }
 }
 

@@ -238,7 +238,11 @@ class DeviceHosts(OnDevices):
 
     def test_data(self):
         for what, env in (("as it comes", {}), ("trees, and counters that wrap", {"NCCL_ALGO": "Ring;AllReduce:Tree",
-                                                                                  "TUTTI_FIRST_STEP": ALMOST_32_BITS})):
+                                                                                  "TUTTI_FIRST_STEP": ALMOST_32_BITS}),
+                          ("lines", {"NCCL_PROTO": "LL"}),
+                          ("lines, and flags that wrap", {"NCCL_PROTO": "LL", "TUTTI_FIRST_STEP": ALMOST_32_BITS,
+                                                          "NCCL_ALGO": "Ring;AllReduce:Tree"}),
+                          ("lines that are cleaned", {"NCCL_PROTO": "LL", "TUTTI_FIRST_STEP": 2**31 - 16})):
             with self.subTest(what):
                 ranks = self.on_hosts(f"init {self.STEPS} {self.STEPS} destroy", NCCL_DEBUG="INFO", **env)
                 text = self.all_good([process.wait() for process in ranks])
@@ -268,12 +272,13 @@ class DeviceHosts(OnDevices):
 
     def test_through_another_rank(self):
         """Devices that are far from the NIC send through the rank that is near it: its thread reads what they fill."""
-        for aborts in (False, True):
-            with self.subTest(aborts=aborts):
+        for protocol, aborts in (("Simple", False), ("LL", False), ("Simple", True)):
+            with self.subTest(protocol, aborts=aborts):
                 steps = "loop:shift:20000" if aborts else f"{self.STEPS} {self.STEPS} destroy"
                 each = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.near_one_device(r // 2)}
                 ranks = self.ranks([f"device:{r % 2} init {steps}" for r in range(4)], each=each, TUTTI_DEVICE=FAKE,
-                                   NCCL_BOOTSTRAP_TIMEOUT=20, NCCL_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO")
+                                   NCCL_BOOTSTRAP_TIMEOUT=20, NCCL_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO",
+                                   NCCL_PROTO=protocol)
                 if aborts:
                     self.until(lambda: all("running" in p.out for p in ranks), "the loop's start")
                     os.kill(ranks[0].pid, signal.SIGKILL)
@@ -284,9 +289,9 @@ class DeviceHosts(OnDevices):
                 self.assertRegex(text, r"(1\[1\] -> 2\[0\]|3\[1\] -> 0\[0\]) \[send\] via NET/Socket/0\([02]\)")
                 self.assertNotIn("NCCL WARN", text)
 
-    def test_only_simple(self):
-        said = "NCCL_PROTO is \"LL\".* leaves nothing .*protocols Simple"
-        self.all_fail([p.wait() for p in self.on_hosts("init all_reduce:8", NCCL_PROTO="LL")], said)
+    def test_lines_of_128_bytes(self):
+        said = "NCCL_PROTO is \"LL128\".* leaves nothing .*protocols LL, Simple"
+        self.all_fail([p.wait() for p in self.on_hosts("init all_reduce:8", NCCL_PROTO="LL128")], said)
 
     def test_a_process_that_is_killed(self):
         ranks = self.on_hosts("init loop:all_reduce:300000")

@@ -1,7 +1,7 @@
 """The transports matrix of run-all: every way in which data goes from one GPU to another, set by the environment alone.
 
 Each setting runs every collective, send/recv and groups of them in the protocols that it has (host memory tears lines of
-LL128, and a network serves Simple alone), and fails if the log says that something else was used, or does not say.
+LL128), and fails if the log says that something else was used, or does not say.
 """
 # A network needs an interface that is there on every machine.
 NETWORK = {"NCCL_SOCKET_IFNAME": "lo"}
@@ -13,7 +13,7 @@ EVERY = ("LL", "LL128", "Simple")
 # most first. The last two are parameters of NCCL that change nothing here: all must go on as without them.
 SETTINGS = [
     ("SHM", SHM, ["SHM"], ("LL", "Simple"), ("processes", "threads")),
-    ("NET", NO_MAPPING, ["NET/Socket"], ("Simple",), ("processes", "threads")),
+    ("NET", NO_MAPPING, ["NET/Socket"], ("LL", "Simple"), ("processes", "threads")),
     ("P2P", {"NCCL_P2P_READ_ENABLE": 0}, ["P2P/(?!.*/read)"], EVERY, ("processes",)),
     ("P2P by reading", {"NCCL_P2P_READ_ENABLE": 1}, ["P2P/.*/read"], ("Simple",), ("processes", "threads")),
     ("P2P without cuMem", {"NCCL_CUMEM_ENABLE": 0}, ["P2P/IPC"], ("Simple",), ("processes",)),
@@ -36,6 +36,7 @@ def transport_groups(make, ranks, kinds, quick):
                 groups.append(make(kind, ranks, [ranks], "Ring", protocol, "quick", 0, name, via=via, **env))
     if "processes" in kinds and ranks % 2 == 0:
         via = ["NET/Socket"] + ["P2P"] * (ranks > 2)
-        groups.append(make("processes", ranks, [ranks], "Ring", "Simple", "quick", 0, "two hosts", via=via, hosts=2,
-                           **NETWORK))
+        for protocol in ("Simple",) if quick else ("Simple", "LL"):
+            groups.append(make("processes", ranks, [ranks], "Ring", protocol, "quick", 0, "two hosts", via=via, hosts=2,
+                               **NETWORK))
     return groups

@@ -87,7 +87,7 @@ START_TEST(collectives)
   ncclComm_t comms[MOST_RANKS];
   void *streams[MOST_RANKS] = {NULL};
   set("NCCL_ALGO", settings[setting][0]);
-  set("NCCL_PROTO", over_network ? NULL : settings[setting][1]); /* which leaves Simple only */
+  set("NCCL_PROTO", settings[setting][1]);
   set("NCCL_MIN_NCHANNELS", settings[setting][2]);
   set("NCCL_P2P_DISABLE", over_network ? "1" : settings[setting][3]);
   tt_param_reset();

@@ -88,6 +88,11 @@ void fake_open(const struct fake_mood *mood, void **send_comm, void **recv_comm)
   *recv_comm = &fake.comms[1];
 }
 
+void *fake_send_comm(void)
+{
+  return &fake.comms[0];
+}
+
 struct fake_count fake_counts(void)
 {
   pthread_mutex_lock(&fake.lock);

@@ -33,6 +33,8 @@ struct fake_count {
 struct tt_net *fake_net(void);
 /* A fresh wire; sets the mood and clears the counts. */
 void fake_open(const struct fake_mood *mood, void **send_comm, void **recv_comm);
+/* The sending end of the wire, for who sends by hand; closed by who has it. */
+void *fake_send_comm(void);
 void fake_set_mood(const struct fake_mood *mood);
 struct fake_count fake_counts(void);
 

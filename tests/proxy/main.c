@@ -9,6 +9,7 @@ void add_reduce(Suite *suite);
 void add_remote(Suite *suite);
 void add_running(Suite *suite);
 void add_copy(Suite *suite);
+void add_lines(Suite *suite);
 
 int main(void)
 {
@@ -20,6 +21,7 @@ int main(void)
   add_remote(suite);
   add_running(suite);
   add_copy(suite);
+  add_lines(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

@@ -228,6 +228,24 @@ START_TEST(channels_have_limits)
 }
 END_TEST
 
+/* Over a network LL has shorter steps and half of the bandwidth, whatever the collective. */
+START_TEST(lines_over_a_network)
+{
+  static const int collectives[] = {TT_FUNC_ALL_REDUCE, TT_FUNC_ALL_GATHER, TT_FUNC_BROADCAST, TT_FUNC_SEND_RECV};
+  struct tt_tuning_input input = gpus();
+  input.all_mapped = false;
+  input.nnodes = 2;
+  input.network_channels = 4;
+  input.protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_SIMPLE;
+  for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
+    ck_assert_int_eq(choose(&input, collectives[i], 256).protocol, TT_PROTO_LL);
+    ck_assert_int_eq(choose(&input, collectives[i], 64 * MIB).protocol, TT_PROTO_SIMPLE);
+  }
+  input.protocols = 1u << TT_PROTO_SIMPLE;
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 256).protocol, TT_PROTO_SIMPLE);
+}
+END_TEST
+
 /* More bytes never take less time; fewer channels never take less. */
 START_TEST(monotonic)
 {
@@ -276,6 +294,7 @@ int main(void)
   tcase_add_test(tests, torn_lines);
   tcase_add_test(tests, through_the_host);
   tcase_add_test(tests, channels_have_limits);
+  tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, pat_by_name_only);
   suite_add_tcase(suite, tests);

@@ -5,8 +5,8 @@
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
- * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC and TT_DEVICE_COPY,
- * and what belongs to them):
+ * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY and
+ * TT_DEVICE_LINES, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -78,10 +78,14 @@ struct tt_pool;     /* base/pool.h: memory that is used again */
 enum {
   TT_CONN_PROXIED = 1, /* a proxy moves the slots: `fifo` is valid; LL slots too are published by `tail`, as whole
                           messages, since a network may tear 8-byte stores */
-  TT_CONN_POOLED = 2   /* of a proxied connection whose slots come from a pool: `slots` only say which protocols there
+  TT_CONN_POOLED = 2,  /* of a proxied connection whose slots come from a pool: `slots` only say which protocols there
                           are. The proxy writes mode POINTER and the place of a step's slot into its FIFO entry before it
                           moves the counter that lets this end use it; a sender then sets `size` only, a receiver
                           nothing. A sender's `head` counts the steps for which there is room, less TT_SLOTS. */
+  TT_CONN_LINES = 4 /* of LL over a network, with TT_DEVICE_LINES: a proxy is the other end, and writes and reads lines
+                       as a device does, in whole words; there is no `fifo`, and `tail` says nothing. A sender writes
+                       the header of every slot, `step` last or with `bytes`, before or after the lines. Both
+                       counters are set before this end is opened. */
 };
 
 /* One end of one direction of one connection, as an executor sees it. `tail` counts slots filled and is written by the
@@ -190,9 +194,9 @@ struct tt_work {
   /* With TT_DEVICE_SCALARS and reduction.scale_inputs: where the factor lies, one element of the reduction's type in
    * memory that the device reads, when the work runs; NULL: it is reduction.scale. */
   const void *scale_at;
-  const void **member_inputs;        /* TT_MEMBER_INPUT: each member's input as this rank's device reaches it, by index
-                                        into program->members; NULL: the programs use none */
-  void **member_outputs;             /* TT_MEMBER_OUTPUT, likewise */
+  const void **member_inputs; /* TT_MEMBER_INPUT: each member's input as this rank's device reaches it, by index
+                                 into program->members; NULL: the programs use none */
+  void **member_outputs;      /* TT_MEMBER_OUTPUT, likewise */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
@@ -238,6 +242,8 @@ enum {
   TT_DEVICE_FABRIC = 2048,
   /* Copy engines move memory beside all works: copy and copied are there. */
   TT_DEVICE_COPY = 4096,
+  /* Connections of LL may be TT_CONN_LINES. */
+  TT_DEVICE_LINES = 16384,
 };
 
 struct tt_device_properties {

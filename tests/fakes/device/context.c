@@ -144,12 +144,8 @@ static ncclResult_t conn_open(struct tt_device_context *context, struct tt_conn 
   struct fake_twin *twin;
   TT_TRY(check_ends(context, conn));
   TT_TRY(TT_CALLOC(&twin, 1));
-  if (conn->step != 0) {
-    atomic_store(conn->head, conn->step);
-    atomic_store(conn->tail, conn->step);
-  }
   twin->conn = *conn;
-  if (conn->step != 0) {
+  if (conn->step != 0 && !(conn->flags & (TT_CONN_PROXIED | TT_CONN_LINES))) { /* a proxy has set its own */
     atomic_store(conn->head, conn->step);
     atomic_store(conn->tail, conn->step);
   }
@@ -184,7 +180,7 @@ static struct tt_device fake_device = {
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
-                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY,
+                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES,
     .channels = 4,
     .current = current,
     .properties = properties,
