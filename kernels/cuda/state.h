@@ -25,16 +25,12 @@ void tt_cuda_host_block_put(struct tt_cuda_host_block *block);
 #define TT_CUDA_SIDE_MS 60000
 #endif
 
-struct tt_cuda_chunk; /* host_memory.c: see tt_device. */
-ncclResult_t tt_cuda_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
-void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);
-
-/* small_alloc.c */
+struct tt_cuda_chunk; /* small_alloc.c */
 
 /* copies.c's, under the context's lock. */
 #define TT_CUDA_COPY_EVENTS 64
 struct tt_cuda_copies {
-  cudaStream_t stream; /* NULL: no copy was begun */
+  cudaStream_t stream;                     /* NULL: no copy was begun */
   cudaEvent_t events[TT_CUDA_COPY_EVENTS]; /* behind copy n: n modulo their number */
   uint64_t begun, done;
 };

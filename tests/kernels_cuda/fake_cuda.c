@@ -102,9 +102,9 @@ cudaError_t cudaHostAlloc(void **ptr, size_t bytes, unsigned int flags)
   return cudaSuccess;
 }
 
-/* As CUDA has it: no range twice, nor parts of one. */
+/* As CUDA has it: no range twice, nor parts of one. Devices see the same memory, at an address of their own. */
 static struct {
-  char *ptr;
+  char *ptr, *on_devices;
   size_t bytes;
 } registered[8];
 
@@ -122,7 +122,10 @@ cudaError_t cudaHostRegister(void *ptr, size_t bytes, unsigned int flags)
       return cudaErrorHostMemoryAlreadyRegistered;
   }
   if (free_one == n) abort();
+  void *on_devices = mremap(ptr, 0, bytes, MREMAP_MAYMOVE);
+  if (on_devices == MAP_FAILED) abort();
   registered[free_one].ptr = at;
+  registered[free_one].on_devices = on_devices;
   registered[free_one].bytes = bytes;
   fake.registered++;
   return cudaSuccess;
@@ -133,6 +136,7 @@ cudaError_t cudaHostUnregister(void *ptr)
   RELAXED_ONLY;
   for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]); i++) {
     if (registered[i].ptr != ptr) continue;
+    munmap(registered[i].on_devices, registered[i].bytes);
     registered[i].ptr = NULL;
     fake.registered--;
     return cudaSuccess;
@@ -152,6 +156,11 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int fla
   (void)flags;
   MAY_FAIL;
   *device = host;
+  for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]); i++) {
+    char *ptr = registered[i].ptr;
+    if (ptr == NULL || (char *)host < ptr || (char *)host >= ptr + registered[i].bytes) continue;
+    *device = registered[i].on_devices + ((char *)host - ptr);
+  }
   return cudaSuccess;
 }
 
@@ -333,21 +342,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
   return cudaSuccess;
 }
 
-/* ---- What describes devices, and launches works, is no part of this ---- */
+/* ---- What describes devices is no part of this ---- */
 
 bool tt_cuda_in_fabric(int index)
 {
   (void)index;
   return fake.joined;
-}
-
-ncclResult_t tt_cuda_executor_create(struct tt_device_context *context)
-{
-  void *piece;
-  return tt_cuda_small_alloc(context, 100, &piece);
-}
-
-void tt_cuda_executor_destroy(struct tt_device_context *context)
-{
-  (void)context;
 }
