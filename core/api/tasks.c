@@ -7,6 +7,7 @@
 #include "api/host_stream.h"
 #include "base/check.h"
 #include "plan/host_stream.h"
+#include "plan/plain.h"
 #include "plan/plan.h"
 #include "plan/stream.h"
 
@@ -59,11 +60,13 @@ static ncclResult_t run_parts(const struct tt_host_part *parts, int nparts)
   int nplans = 0;
   bool ran = false;
   struct tt_plan *plans = NULL;
+  struct tt_plain *plain = NULL;
   ncclResult_t result = ncclSuccess;
   if (nparts == 0) return ncclSuccess;
   TT_TRY(TT_POOL_NEW(parts[0].comm->pool, &plans, (size_t)nparts));
+  TT_TRY_GOTO(tt_plain_open(parts, nparts, &plain), result, out);
   for (int p = 0; p < nparts; p++)
-    TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, &plans[nplans++]), result, out);
+    TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, plain, &plans[nplans++]), result, out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
   for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
   ran = true;
@@ -74,6 +77,7 @@ out:
   if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
     for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
+  tt_plain_close(plain);
   tt_pool_give(plans);
   return result;
 }

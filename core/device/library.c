@@ -71,6 +71,7 @@ static const char *missing_later(const struct tt_device *device)
       LATER(TT_DEVICE_MULTICAST, team_leave),
       LATER(TT_DEVICE_COPY, copy),
       LATER(TT_DEVICE_COPY, copied),
+      LATER(TT_DEVICE_REACH, reach_buffer),
   };
 #undef LATER
   for (size_t i = 0; i < TT_COUNT(functions); i++) {

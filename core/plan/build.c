@@ -83,13 +83,15 @@ void tt_plan_end(struct ncclComm *comm)
   tt_scratch_free(comm);
 }
 
-ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plan *plan)
+ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plain *plain,
+                           struct tt_plan *plan)
 {
   struct tt_task **messages = NULL;
   int nmessages = 0;
   ncclResult_t result = ncclSuccess;
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
+  plan->plain = plain;
   plan->zone.pool = comm->pool;
   if (ntasks == 0) return ncclSuccess;
   tt_log_set_device(comm->device_index);

@@ -61,20 +61,26 @@ static void set_signature(struct tt_signature *signature, struct ncclComm *comm,
   };
 }
 
-ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
-                            struct tt_choice *choice)
+/* What cannot be used for a task, and what can be. */
+static uint32_t without_of(const struct ncclComm *comm, const struct tt_task *task, bool mapped)
 {
   const bool reduces = tt_collective_reduces(task->collective);
   const int op = task->op == ncclAvg ? (int)ncclSum : (int)task->op;
   bool unreduced = comm->collnet != NULL && reduces &&
                    (task->scaled || !tt_collnet_reduces(&comm->collnet_offer, task->datatype, task->op));
   bool unread = comm->multicast.possible && reduces && !tt_multicast_reduces(&comm->multicast, task->datatype, op);
-  const uint32_t without =
-      (unreduced ? TT_WITHOUT_COLLNET : 0) | (unread ? TT_WITHOUT_NVLS : 0) | (mapped ? TT_WITH_MAPPED : 0);
-  if (unread)
+  return (unreduced ? TT_WITHOUT_COLLNET : 0) | (unread ? TT_WITHOUT_NVLS : 0) | (mapped ? TT_WITH_MAPPED : 0);
+}
+
+ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
+                            struct tt_choice *choice)
+{
+  const uint32_t without = without_of(comm, task, mapped);
+  const int op = task->op == ncclAvg ? (int)ncclSum : (int)task->op;
+  if (without & TT_WITHOUT_NVLS)
     TT_INFO(TT_TUNING, "%s: NVLS is out, as multicast memory does not reduce %s by %s",
             tt_collective_name(task->collective), tt_datatype_name(task->datatype), tt_op_name(op));
-  if (unreduced)
+  if (without & TT_WITHOUT_COLLNET)
     TT_INFO(TT_TUNING, "%s: CollNet is out, as network %s does not reduce %s by %s",
             tt_collective_name(task->collective), tt_collnet_name(comm->collnet), tt_datatype_name(task->datatype),
             tt_op_name(tt_plan_op(task)));
@@ -88,6 +94,28 @@ ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *t
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
           choice->reason);
   return ncclSuccess;
+}
+
+static size_t bytes_of(const struct ncclComm *comm, const struct tt_task *task)
+{
+  size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
+  return task->count * tt_datatype_bytes(task->datatype) * blocks;
+}
+
+bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task)
+{
+  const size_t bytes = bytes_of(comm, task);
+  const uint32_t without = without_of(comm, task, true), question = without << 8 | (uint32_t)task->collective;
+  struct tt_preference *known = &comm->preferences[(bytes / 64 + question) % TT_COUNT(comm->preferences)];
+  struct tt_choice choice;
+  if (comm->agreed != NULL) return true;
+  if (known->question == question && known->bytes == bytes) return known->mapped;
+  tt_log_hush(true);
+  ncclResult_t result = tt_tuning_choose_without(comm->tuning, task->collective, bytes, without, &choice);
+  tt_log_hush(false);
+  *known = (struct tt_preference){
+      .bytes = bytes, .question = question, .mapped = result == ncclSuccess && choice.algorithm == TT_ALGO_MAPPED};
+  return known->mapped;
 }
 
 /* A communicator of one rank needs no choice: every collective is a local copy. */
@@ -106,9 +134,7 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
 ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task)
 {
   struct ncclComm *comm = plan->comm;
-  size_t element = tt_datatype_bytes(task->datatype);
-  size_t blocks = tt_collective_has_blocks(task->collective) ? (size_t)comm->nranks : 1;
-  size_t bytes = task->count * element * blocks;
+  size_t element = tt_datatype_bytes(task->datatype), bytes = bytes_of(comm, task);
 
   struct tt_mapped_buffers mapped;
   TT_TRY(tt_mapped_find(plan, task, &mapped));

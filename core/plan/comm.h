@@ -48,6 +48,13 @@ struct tt_task {
   uint64_t op_count; /* of tt_plan_number */
 };
 
+/* Whether a collective of a size would use buffers of members, as the cost model has it (tt_plan_prefers_mapped). */
+struct tt_preference {
+  size_t bytes;
+  uint32_t question; /* the collective, and what may be used; 0: none */
+  bool mapped;
+};
+
 /* What a report may read of a communicator: only its name and numbers, before it is made and while it ends. */
 enum tt_stage {
   TT_STAGE_JOINING, /* meets the other ranks */
@@ -94,11 +101,12 @@ struct ncclComm {
   struct tt_tuner *tuner;   /* NULL when none has a say */
   struct tt_agreed *agreed; /* its choices */
   struct tt_programs *programs;
-  struct tt_kept *kept;       /* plan/kept.h; NULL: nothing yet */
-  struct tt_machine *machine; /* api/machine.h; NULL for one rank */
-  int nnodes;                 /* machines: sets of ranks that reach each other without a network */
-  int local_ranks;            /* on this rank's, itself included */
-  int32_t *node;              /* of each rank, from 0 */
+  struct tt_preference preferences[32]; /* those asked last */
+  struct tt_kept *kept;                 /* plan/kept.h; NULL: nothing yet */
+  struct tt_machine *machine;           /* api/machine.h; NULL for one rank */
+  int nnodes;                           /* machines: sets of ranks that reach each other without a network */
+  int local_ranks;                      /* on this rank's, itself included */
+  int32_t *node;                        /* of each rank, from 0 */
   bool *far;          /* of each rank, on a device with memory of its own: by network from this one; NULL: none */
   int far_channels;   /* of a send to such a rank, or a receive, at most */
   int32_t *rounds[2]; /* in which point-to-point operations with each rank come: [0] receives, [1] sends */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/check.h"
+#include "plan/plain.h"
 #include "program/emit.h"
 #include "transport/user_buffers.h"
 
@@ -23,37 +24,66 @@ static bool may_map(const struct ncclComm *comm, const struct tt_task *task)
          !task->scaled && task->count > 0 && task->count <= MOST_BYTES / tt_datatype_bytes(task->datatype);
 }
 
-static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+/* Only those buffers have to be mapped that others touch: what a rank alone reads or writes may lie anywhere. */
+struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const struct tt_task *task)
 {
-  uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-  return x < y + b_bytes && y < x + a_bytes;
+  size_t block = task->count * tt_datatype_bytes(task->datatype), all = block * (size_t)comm->nranks;
+  switch (task->collective) {
+  case TT_FUNC_ALL_REDUCE:
+    return (struct tt_mapped_touched){.input = block, .output = block};
+  case TT_FUNC_REDUCE_SCATTER:
+    return (struct tt_mapped_touched){.input = all};
+  default: /* all-gather, all-to-all */
+    return (struct tt_mapped_touched){.output = all};
+  }
+}
+
+bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task)
+{
+  size_t all = task->count * tt_datatype_bytes(task->datatype) * (size_t)comm->nranks;
+  uintptr_t input = (uintptr_t)task->input, output = (uintptr_t)task->output;
+  return task->collective == TT_FUNC_ALL_TO_ALL && input < output + all && output < input + all &&
+         !tt_program_in_place(task->collective, TT_ALGO_MAPPED);
 }
 
 /* Looks up one buffer. Its window is kept by the graph, if the task is captured, whatever will be chosen. */
 static ncclResult_t find(struct ncclComm *comm, void *stream, const void *ptr, size_t bytes, void **at, bool *all)
 {
   struct tt_user_place place;
+  if (bytes == 0) return ncclSuccess;
   TT_TRY(tt_user_buffers_find(comm->env->users, ptr, bytes, &place, at));
-  *all = place.window != NULL && place.everywhere;
+  *all = *all && place.window != NULL && place.everywhere;
   return *all ? tt_user_window_keep(comm->env->users, place.window, stream) : ncclSuccess;
 }
 
-/* Only those buffers have to be mapped that others touch: what a rank alone reads or writes may lie anywhere. */
+static void take_plain(const struct tt_plan *plan, const struct tt_task *const *tasks,
+                       struct tt_mapped_buffers *buffers)
+{
+  struct tt_mapped_touched touched = tt_mapped_touched(plan->comm, tasks[0]);
+  for (int r = 0; r < plan->comm->nranks; r++) {
+    if (touched.input > 0) buffers->inputs[r] = (void *)tasks[r]->input;
+    if (touched.output > 0) buffers->outputs[r] = tasks[r]->output;
+  }
+  buffers->all = true;
+}
+
 ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, struct tt_mapped_buffers *buffers)
 {
   struct ncclComm *comm = plan->comm;
-  bool sums = task->collective == TT_FUNC_ALL_REDUCE, scatters = task->collective == TT_FUNC_REDUCE_SCATTER;
-  bool exchanges = task->collective == TT_FUNC_ALL_TO_ALL, inputs = true, outputs = true;
+  bool possible = may_map(comm, task) && !tt_mapped_overlaps(comm, task), all = true;
+  const struct tt_task *const *plain = tt_plain_next(plan, possible);
   memset(buffers, 0, sizeof *buffers);
-  if (!may_map(comm, task)) return ncclSuccess;
-  size_t block = task->count * tt_datatype_bytes(task->datatype), all = block * (size_t)comm->nranks;
-  bool in_place = exchanges && overlap(task->input, all, task->output, all);
-  if (in_place && !tt_program_in_place(task->collective, TT_ALGO_MAPPED)) return ncclSuccess;
+  if (!possible) return ncclSuccess;
+  struct tt_mapped_touched touched = tt_mapped_touched(comm, task);
   TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
   buffers->outputs = buffers->inputs + comm->nranks;
-  if (sums || scatters) TT_TRY(find(comm, task->stream, task->input, scatters ? all : block, buffers->inputs, &inputs));
-  if (!scatters) TT_TRY(find(comm, task->stream, task->output, sums ? block : all, buffers->outputs, &outputs));
-  buffers->all = inputs && outputs;
+  if (plain != NULL) {
+    take_plain(plan, plain, buffers);
+    return ncclSuccess;
+  }
+  TT_TRY(find(comm, task->stream, task->input, touched.input, buffers->inputs, &all));
+  TT_TRY(find(comm, task->stream, task->output, touched.output, buffers->outputs, &all));
+  buffers->all = all;
   return ncclSuccess;
 }
 

@@ -1,6 +1,7 @@
-/* Collectives whose buffers all ranks have mapped, as they lie in windows: then ranks may read and write each other's
- * (TT_ALGO_MAPPED). Whether they do is the same on all ranks without asking them: windows are opened by all together,
- * and a user promises to use them at one offset on all ranks. */
+/* Collectives whose buffers all ranks have mapped: then ranks may read and write each other's (TT_ALGO_MAPPED). Whether
+ * they do is the same on all ranks without asking them: windows are opened by all together, and a user promises to use
+ * them at one offset on all ranks; where one group has all ranks, it is found out once for all of them (plan/plain.h).
+ */
 #ifndef TT_PLAN_MAPPED_H
 #define TT_PLAN_MAPPED_H
 
@@ -12,7 +13,16 @@ struct tt_mapped_buffers {
   void **inputs, **outputs;
 };
 
-/* Looks the task's buffers up. */
+/* Bytes of a task's buffers that other ranks read or write; 0: none. */
+struct tt_mapped_touched {
+  size_t input, output;
+};
+/* Of a collective that has a program for members' buffers, and no root. */
+struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const struct tt_task *task);
+/* It is in place, and there is no such program for that. */
+bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task);
+
+/* Looks the task's buffers up. Once for each collective of a plan, in their order. */
 ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, struct tt_mapped_buffers *buffers);
 /* Gives a work made with room for them the addresses; nothing if it has none. */
 void tt_mapped_place(const struct tt_mapped_buffers *buffers, struct tt_work *work);

@@ -58,6 +58,16 @@ ncclResult_t tt_user_window_open(struct tt_transport_env *env, struct tt_bootstr
 /* As often as it was opened. Local; operations that use the window are done before. */
 void tt_user_window_close(struct tt_transport_env *env, struct tt_user_window *window);
 
+/* ---- Buffers of ranks of one process, without windows ---- */
+
+/* Whether the device can use users' memory where it lies. */
+bool tt_user_plain_possible(const struct tt_user_buffers *buffers);
+/* Whether all of `ranks`, of this process, may use [ptr, ptr + bytes) of rank `owner` at its own address: where its
+ * allocations are such that their devices can be given the right to it, which is done then. They may until the memory
+ * is freed. To be asked for each operation, since addresses say nothing of allocations; cheap when it was before. The
+ * thread that has operations on all these ranks. */
+bool tt_user_plain_usable(struct tt_user_buffers *const *ranks, int nranks, int owner, const void *ptr, size_t bytes);
+
 /* Parts of the env's life. */
 ncclResult_t tt_user_buffers_create(struct tt_transport_env *env, struct tt_user_buffers **out);
 /* Unmaps all windows, open or held. NULL is allowed. */

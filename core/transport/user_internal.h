@@ -38,6 +38,13 @@ struct tt_user_window {
   unsigned char **at;              /* by rank: where the window begins */
 };
 
+/* Whether this rank's device can use an allocation of another rank of this process in place, as was found out once. */
+#define TT_USER_REACHED 256
+struct tt_user_reached {
+  uint64_t id; /* 0: none */
+  bool can;
+};
+
 struct tt_user_buffers {
   struct tt_transport_env *env;
   struct tt_context *context;
@@ -48,6 +55,7 @@ struct tt_user_buffers {
   struct tt_user_import *imports;
   struct tt_user_shown *shown;
   uint64_t last_object;
+  struct tt_user_reached reached[TT_USER_REACHED]; /* by id; of the thread that has operations */
   uint32_t last_number; /* of windows: counts calls to open one, which all ranks make alike */
 };
 

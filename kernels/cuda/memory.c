@@ -171,7 +171,7 @@ static ncclResult_t alloc_malloced(struct tt_device_context *context, size_t byt
   return ncclSuccess;
 }
 
-static ncclResult_t enable_peer(struct tt_device_context *context, int device)
+ncclResult_t tt_cuda_enable_peer(const struct tt_device_context *context, int device)
 {
   char doing[96];
   if (device == context->device) return ncclSuccess;
@@ -323,7 +323,7 @@ static ncclResult_t import_local(struct tt_device_context *context, const struct
   resource->kind = BORROWED;
   memory->ptr = theirs.ptr;
   memory->bytes = in->bytes;
-  return enable_peer(context, theirs.device);
+  return tt_cuda_enable_peer(context, theirs.device);
 }
 
 static ncclResult_t import_entered(struct tt_device_context *context, const struct tt_device_export *in,

@@ -17,6 +17,8 @@ struct tt_cuda_local {
 ncclResult_t tt_cuda_export_fd(CUmemGenericAllocationHandle handle, struct tt_device_export *out);
 ncclResult_t tt_cuda_export_ipc(void *ptr, struct tt_device_export *out);
 void tt_cuda_export_local(const struct tt_cuda_local *mine, struct tt_device_export *out);
+/* The context's GPU may use what another one has of cudaMalloc; the context is entered. */
+ncclResult_t tt_cuda_enable_peer(const struct tt_device_context *context, int device);
 ncclResult_t tt_cuda_can(int device, CUdevice_attribute attribute, bool *is);
 
 #endif

@@ -77,6 +77,7 @@ ncclResult_t tt_cuda_memory_choose(int device, bool *vmm);
 ncclResult_t tt_cuda_user_alloc(int index, size_t bytes, void **ptr);
 ncclResult_t tt_cuda_user_free(void *ptr);
 ncclResult_t tt_cuda_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+ncclResult_t tt_cuda_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 ncclResult_t tt_cuda_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                    struct tt_device_export *out);
 

@@ -2,7 +2,9 @@
  *
  * Memory of cuMem is what one handle maps at one place; several mapped side by side in one range of addresses, as
  * PyTorch's expandable segments, are several allocations. Memory of cudaMalloc goes to other processes by CUDA IPC, if
- * the user wants that, and to other ranks of this one as it is. Memory of pools and managed memory goes nowhere. */
+ * the user wants that, and to other ranks of this one as it is. Memory of pools and managed memory goes nowhere.
+ *
+ * GPUs of one process may also use it where it lies: that is a right which they are given, and holds nothing. */
 #include <string.h>
 #include "base/check.h"
 #include "base/param.h"
@@ -94,6 +96,43 @@ ncclResult_t tt_cuda_find_buffer(struct tt_device_context *context, const void *
   tt_cuda_leave(&enter);
   return result;
 }
+
+/* ---- Other GPUs of this process ---- */
+
+/* By cuMem each GPU needs a right to each mapping. What is set a second time stays as it is. */
+static ncclResult_t give_access(const struct tt_device_context *context, const struct tt_device_buffer *buffer)
+{
+  CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context->device},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return tt_cuda_driver_check(tt_cuda_driver()->cuMemSetAccess((CUdeviceptr)buffer->base, buffer->bytes, &access, 1),
+                              "giving a GPU access to memory of another one");
+}
+
+static ncclResult_t reach_entered(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer)
+{
+  bool mapped;
+  int can = 0;
+  TT_TRY(find(ptr, buffer, &mapped));
+  if (!(buffer->exports & 1u << TT_EXPORT_LOCAL))
+    return TT_FAIL(ncclInvalidArgument, "memory at %p cannot be used by other GPUs of the process", ptr);
+  if (buffer->device == context->device) return ncclSuccess;
+  TT_CUDA_TRY(cudaDeviceCanAccessPeer(&can, context->device, buffer->device), "asking whether a GPU reaches another");
+  if (!can)
+    return TT_FAIL(ncclInvalidArgument, "memory at %p is of GPU %d, which GPU %d does not reach", ptr, buffer->device,
+                   context->device);
+  return mapped ? give_access(context, buffer) : tt_cuda_enable_peer(context, buffer->device);
+}
+
+ncclResult_t tt_cuda_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer)
+{
+  struct tt_cuda_enter enter;
+  TT_TRY(tt_cuda_enter(context, &enter));
+  ncclResult_t result = reach_entered(context, ptr, buffer);
+  tt_cuda_leave(&enter);
+  return result;
+}
+
+/* ---- Other processes ---- */
 
 static ncclResult_t export_mapped(void *base, struct tt_device_export *out)
 {

@@ -25,7 +25,10 @@ struct fake_cuda {
   bool joined;     /* devices have joined the fabric */
   bool old_driver; /* it knows no ids of physical memory */
   int accesses;    /* given to devices other than the thread's */
-  int nics;        /* allocations that NICs can use */
+  int given;       /* the device to which access was given last */
+  const void *given_at;
+  size_t given_bytes;
+  int nics; /* allocations that NICs can use */
 };
 extern struct fake_cuda fake;
 

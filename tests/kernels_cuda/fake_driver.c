@@ -186,6 +186,9 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
   if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
   if (access->location.id < 0 || access->location.id >= DEVICES) return CUDA_ERROR_INVALID_DEVICE;
   fake.accesses += fake_current != &fake_primaries[access->location.id];
+  fake.given = access->location.id;
+  fake.given_at = (const void *)at;
+  fake.given_bytes = bytes;
   return mprotect((void *)at, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

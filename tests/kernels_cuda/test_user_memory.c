@@ -211,6 +211,14 @@ START_TEST(of_cuda_malloc)
 }
 END_TEST
 
+static void expect_unreached(struct tt_device_context *context, const void *ptr)
+{
+  struct tt_device_buffer buffer = {.size = sizeof(buffer)};
+  ck_assert_int_ne(tt_cuda_reach_buffer(context, ptr, &buffer), ncclSuccess);
+  ck_assert_ptr_eq(fake_current, NULL);
+  ck_assert_int_eq(fake_mode, cudaStreamCaptureModeGlobal);
+}
+
 START_TEST(of_others)
 {
   static const enum fake_kind kinds[] = {FAKE_POOL, FAKE_MANAGED, FAKE_HOST};
@@ -221,6 +229,7 @@ START_TEST(of_others)
   ck_assert_uint_eq(buffer.exports, 0);
   ck_assert_int_eq(buffer.device, kinds[_i] == FAKE_HOST ? -1 : 1);
   for (int local = 0; local < 2; local++) expect_no_export(ptr, local);
+  expect_unreached(other, ptr);
   fake_other_forget(ptr);
   ck_assert_int_eq(tt_cuda_find_buffer(one, ptr, &buffer), ncclInvalidArgument);
   for (int call = 1; call <= 3; call++) { /* the context, the driver, and what an older one is asked */
@@ -229,6 +238,52 @@ START_TEST(of_others)
     fake.fail_at = 0;
     ck_assert_ptr_eq(fake_current, NULL);
   }
+}
+END_TEST
+
+/* A GPU gets the right to another one's memory, each allocation by itself, and nothing comes to be held. _i: of
+ * cudaMalloc. */
+START_TEST(used_where_it_lies)
+{
+  struct tt_device_buffer buffer = {.size = sizeof(buffer)};
+  struct tt_device_config config = {.size = sizeof(config), .index = 2, .rank = 2, .nranks = 4};
+  struct tt_device_context *apart;
+  void *ptr;
+  open_both(_i ? "0" : "1", "0");
+  ck_assert_int_eq(tt_cuda_open(&config, &apart), ncclSuccess);
+  if (_i)
+    ck_assert_int_eq(tt_cuda_user_alloc(1, 5000, &ptr), ncclSuccess);
+  else
+    ptr = fake_side_by_side(3, GRANULE);
+  const char *at = (char *)ptr + (_i ? 4000 : GRANULE + 100);
+  int before = all_memory(), failures = 0;
+  fake.peers = 0;
+  for (int call = 1;; call++) {
+    fake.given = -1;
+    fake.fail_at = call;
+    ncclResult_t result = tt_cuda_reach_buffer(other, at, &buffer);
+    bool reached = fake.fail_at == 0;
+    fake.fail_at = 0;
+    ck_assert_ptr_eq(fake_current, NULL);
+    if (!reached) break;
+    failures += result != ncclSuccess;
+  }
+  ck_assert_int_gt(failures, 2);
+  ck_assert_uint_eq(buffer.id, find(at).id);
+  ck_assert_int_eq(fake.peers, _i);
+  ck_assert_int_eq(fake.given, _i ? -1 : 3);
+  if (!_i) ck_assert_ptr_eq(fake.given_at, (char *)ptr + GRANULE);
+  if (!_i) ck_assert_uint_eq(fake.given_bytes, GRANULE);
+  ck_assert_int_eq(tt_cuda_reach_buffer(one, at, &buffer), ncclSuccess);
+  ck_assert_int_eq(fake.peers, _i); /* of cudaMalloc it is its own; cuMem's is device 0's here */
+  expect_unreached(apart, at);
+  ck_assert_int_eq(all_memory(), before);
+  if (_i)
+    ck_assert_int_eq(tt_cuda_user_free(ptr), ncclSuccess);
+  else
+    fake_side_by_side_end(ptr, 3, GRANULE);
+  expect_unreached(other, at);
+  tt_cuda_close(apart);
 }
 END_TEST
 
@@ -244,6 +299,7 @@ void add_user_memory(Suite *suite)
   tcase_add_loop_test(tc, of_cumem, 0, 2);
   tcase_add_test(tc, side_by_side);
   tcase_add_loop_test(tc, of_cuda_malloc, 0, 2);
+  tcase_add_loop_test(tc, used_where_it_lies, 0, 2);
   tcase_add_loop_test(tc, of_others, 0, 3);
   suite_add_tcase(suite, tc);
 }

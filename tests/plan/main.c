@@ -29,6 +29,7 @@ int main(int argc, char **argv)
     add_scalars(suite);
     add_teams(suite);
     add_mapped(suite);
+    add_plain(suite);
   }
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -5,8 +5,8 @@
  * size, functions at the end of struct tt_device, and bits of its feature word. All else stays as it is, structs
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
- * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY and
- * TT_DEVICE_LINES, and what belongs to them):
+ * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
+ * TT_DEVICE_LINES and TT_DEVICE_REACH, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -244,6 +244,8 @@ enum {
   TT_DEVICE_COPY = 4096,
   /* Connections of LL may be TT_CONN_LINES. */
   TT_DEVICE_LINES = 16384,
+  /* Works can use users' memory of other devices of this process where it lies: reach_buffer is there. */
+  TT_DEVICE_REACH = 32768,
 };
 
 struct tt_device_properties {
@@ -512,6 +514,12 @@ struct tt_device {
   ncclResult_t (*copy)(struct tt_device_context *context, void *to, const void *from, size_t bytes, uint64_t *ticket);
   /* *ticket: all copies up to this one are done, and seen by who is told so. Never waits. */
   ncclResult_t (*copied)(struct tt_device_context *context, uint64_t *ticket);
+
+  /* Since version 3, with TT_DEVICE_REACH. Makes the allocation around `ptr`, which a device of this process has,
+   * usable by the context's works at its own address, for as long as it lives; fills *buffer as find_buffer does. Holds
+   * nothing, and so has no opposite. ncclInvalidArgument for memory that other devices cannot use. Cheap where it was
+   * done before; else it may take a millisecond, and waits for no work. */
+  ncclResult_t (*reach_buffer)(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -180,7 +180,8 @@ static struct tt_device fake_device = {
     .launch = fake_launch_on,
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
-                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES,
+                TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
+                TT_DEVICE_REACH,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -205,6 +206,7 @@ static struct tt_device fake_device = {
     .user_alloc = fake_user_alloc_on,
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,
+    .reach_buffer = fake_reach_buffer,
     .export_buffer = fake_export_buffer,
     .describe = fake_describe,
     .peer_status = fake_peer_status,

@@ -54,6 +54,15 @@ static ncclResult_t check_work(const struct tt_work *work, const struct tt_devic
   return ncclSuccess;
 }
 
+/* What lies in users' memory of another device is used only after it was reached. */
+static ncclResult_t check_members(const struct tt_work *work, size_t nmembers)
+{
+  for (size_t m = 0; m < nmembers; m++)
+    if (!fake_may_use(work->context, work->member_inputs[m]) || !fake_may_use(work->context, work->member_outputs[m]))
+      return TT_FAIL(ncclInternalError, "a work uses a buffer of member %zu, which its device cannot reach", m);
+  return ncclSuccess;
+}
+
 static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
 {
   struct room room = measure(from);
@@ -84,6 +93,7 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
     work->member_outputs = (void **)ends + room.nscratch + room.nmembers;
     memcpy(work->member_inputs, from->member_inputs, room.nmembers * sizeof(void *));
     memcpy(work->member_outputs, from->member_outputs, room.nmembers * sizeof(void *));
+    TT_TRY(check_members(work, room.nmembers));
     mapped_works += work->channels[0].program->shared_blocks == 0;
   }
   work->scratch = NULL;

@@ -75,6 +75,9 @@ void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes)
 ncclResult_t fake_user_alloc_on(int index, size_t bytes, void **ptr);
 ncclResult_t fake_user_free_of(void *ptr);
 ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+ncclResult_t fake_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+/* Whether works of the context may use users' memory at `ptr`: it is their device's, was reached, or is an import. */
+bool fake_may_use(const struct tt_device_context *context, const void *ptr);
 ncclResult_t fake_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                 struct tt_device_export *out);
 

@@ -10,6 +10,7 @@ struct user_memory {
   uint64_t id;
   int device;
   uint32_t exports;
+  uint32_t reached; /* by devices, a bit each */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,6 +85,27 @@ ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr
                                         .exports = user->exports};
   pthread_mutex_unlock(&lock);
   return user != NULL ? ncclSuccess : TT_FAIL(ncclInvalidArgument, "%p is no memory of a fake device", ptr);
+}
+
+ncclResult_t fake_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer)
+{
+  TT_TRY(fake_find_buffer(context, ptr, buffer));
+  if (!(buffer->exports & 1u << TT_EXPORT_LOCAL))
+    return TT_FAIL(ncclInvalidArgument, "%p can be used by no other fake device", ptr);
+  pthread_mutex_lock(&lock);
+  struct user_memory *user = find(ptr);
+  if (user != NULL) user->reached |= 1u << context->device;
+  pthread_mutex_unlock(&lock);
+  return ncclSuccess;
+}
+
+bool fake_may_use(const struct tt_device_context *context, const void *ptr)
+{
+  pthread_mutex_lock(&lock);
+  const struct user_memory *user = find(ptr);
+  bool may = user == NULL || user->device == context->device || (user->reached & 1u << context->device) != 0;
+  pthread_mutex_unlock(&lock);
+  return may;
 }
 
 ncclResult_t fake_export_buffer(struct tt_device_context *context, const void *ptr, int local,
