@@ -13,9 +13,10 @@
 struct settings {
   uint32_t version; /* Tutti's: ranks of different builds are not mixed */
   int32_t min_channels, max_channels;
-  int32_t collnet; /* collnetEnable */
-  int32_t share;   /* would share its parent's memory */
-  uint64_t params; /* hash of the agreed parameters */
+  int32_t collnet;        /* collnetEnable */
+  int32_t nvls, net_peer; /* nvlsCTAs, nChannelsPerNetPeer */
+  int32_t share;          /* would share its parent's memory */
+  uint64_t params;        /* hash of the agreed parameters */
   char device[16];
 };
 
@@ -90,6 +91,8 @@ static ncclResult_t compare(struct tt_bootstrap *bootstrap, int rank, int nranks
     TT_TRY(compare_numbers(r, "config member minCTAs", all[r].min_channels, all[0].min_channels));
     TT_TRY(compare_numbers(r, "config member maxCTAs", all[r].max_channels, all[0].max_channels));
     TT_TRY(compare_numbers(r, "config member collnetEnable", all[r].collnet, all[0].collnet));
+    TT_TRY(compare_numbers(r, "config member nvlsCTAs", all[r].nvls, all[0].nvls));
+    TT_TRY(compare_numbers(r, "config member nChannelsPerNetPeer", all[r].net_peer, all[0].net_peer));
   }
   return compare_params(bootstrap, rank, nranks, all);
 }
@@ -104,6 +107,8 @@ ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nra
   mine->min_channels = config->minCTAs;
   mine->max_channels = config->maxCTAs;
   mine->collnet = config->collnetEnable;
+  mine->nvls = config->nvlsCTAs;
+  mine->net_peer = config->nChannelsPerNetPeer;
   mine->share = *share;
   mine->params = tt_param_agreed_hash();
   snprintf(mine->device, sizeof mine->device, "%s", device);

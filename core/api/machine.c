@@ -70,6 +70,18 @@ static ncclResult_t gather(void *bootstrap, void *blocks, size_t bytes)
   return tt_bootstrap_all_gather(bootstrap, blocks, bytes);
 }
 
+static int channels_of(int member)
+{
+  return member == NCCL_CONFIG_UNDEF_INT ? 0 : TT_MIN(member, TT_GRAPH_MOST_CHANNELS);
+}
+
+/* Parameters win over these. */
+static void use_config(const ncclConfig_t *config, struct tt_join_rules *rules)
+{
+  rules->nvls_channels = channels_of(config->nvlsCTAs);
+  rules->channels_per_net_peer = channels_of(config->nChannelsPerNetPeer);
+}
+
 /* What all machines' graphs become. */
 static ncclResult_t join(struct ncclComm *comm)
 {
@@ -80,6 +92,7 @@ static ncclResult_t join(struct ncclComm *comm)
   struct tt_join_shapes shapes = {0};
   ncclResult_t result;
   if (tt_transport_device_memory(comm->env)) rules.nvls = comm->multicast.possible;
+  use_config(&comm->config, &rules);
   TT_TRY(tt_join_rules_from_parameters(&rules));
   TT_TRY(tt_join_describe(machine->topology, (const struct tt_graph *const *)machine->graphs, comm->rank, &rules, &card,
                           &shape));

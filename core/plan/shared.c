@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "plan/comm.h"
 #include "plan/team.h"
 #include "transport/memory.h"
@@ -11,6 +12,9 @@
 #define ALIGN 64
 /* Chunks of shared memory in any program: at most so many for each rank. */
 #define MOST_CHUNKS 4
+/* From so many nodes on NVLSTree has smaller chunks, since their steps follow each other: NCCL's numbers. */
+#define DEEP_NODES 4
+#define DEEP_CHUNK ((size_t)64 << 10)
 
 struct tt_shared_memory {
   int channels;
@@ -125,10 +129,20 @@ size_t tt_shared_bytes(const struct ncclComm *comm)
   return comm->shared == NULL ? 0 : copy_bytes(comm->shared);
 }
 
+size_t tt_shared_largest(int nnodes)
+{
+  size_t largest = (size_t)tt_param_int(TT_PARAM_NCCL_NVLS_CHUNKSIZE);
+  int64_t of_trees = tt_param_int(TT_PARAM_NCCL_NVLSTREE_MAX_CHUNKSIZE);
+  if (nnodes > 1 && of_trees > 0) largest = TT_MIN(largest, (size_t)of_trees);
+  if (nnodes >= DEEP_NODES && of_trees <= 0) largest = TT_MIN(largest, DEEP_CHUNK);
+  return TT_MAX(largest / ALIGN * ALIGN, ALIGN);
+}
+
 size_t tt_shared_chunk(const struct ncclComm *comm, const struct tt_program *program, size_t capacity)
 {
   if (program->shared_blocks == 0 || comm->shared == NULL) return capacity;
   size_t chunks = (size_t)program->shared_blocks * program->parts;
+  capacity = TT_MIN(capacity, tt_shared_largest(comm->nnodes));
   return TT_MIN(capacity, comm->shared->area / chunks / ALIGN * ALIGN);
 }
 

@@ -19,7 +19,9 @@ void tt_shared_leave(struct ncclComm *comm);
 /* Of this rank's copy; 0 if there is none. */
 size_t tt_shared_bytes(const struct ncclComm *comm);
 
-/* Bytes that a program's chunk may have: at most `capacity`, and all fit a channel's area. */
+/* Bytes that may be moved at a time on so many nodes, as users say. */
+size_t tt_shared_largest(int nnodes);
+/* Bytes that a program's chunk may have: at most `capacity` and tt_shared_largest, and all fit a channel's area. */
 size_t tt_shared_chunk(const struct ncclComm *comm, const struct tt_program *program, size_t capacity);
 /* Gives the work the memory, if its programs share any, and channel `channel` its area. `element`: bytes of one. */
 ncclResult_t tt_shared_place(const struct ncclComm *comm, struct tt_work *work, int channel, size_t element);

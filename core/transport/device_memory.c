@@ -28,16 +28,21 @@ static bool is_reachable(const struct tt_transport_env *env, int from, int to, c
   return false;
 }
 
+/* On one host, or by a fabric: within a clique, and if the user wants that also beyond. */
+static bool is_near(const struct tt_peer_info *a, const struct tt_peer_info *b)
+{
+  return a->node == b->node || a->machine == b->machine || (a->fabric != 0 && a->fabric == b->fabric);
+}
+
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
-  const struct tt_peer_info *a = &env->peers[from], *b = &env->peers[to];
   reason[0] = '\0';
   if (!tt_transport_device_memory(env)) return false;
   if (from == to)
     snprintf(reason, size, "a rank does not connect to itself");
   else if (tt_param_int(TT_PARAM_NCCL_P2P_DISABLE))
     snprintf(reason, size, "NCCL_P2P_DISABLE is set");
-  else if (a->node != b->node && a->machine != b->machine)
+  else if (!is_near(&env->peers[from], &env->peers[to]))
     tt_near_explain(env, from, to, reason, size);
   else if (!env->far || !env->far(env->routes, from, to, reason, size))
     return is_reachable(env, from, to, reason, size);

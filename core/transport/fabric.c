@@ -44,14 +44,23 @@ static struct tt_fabric describe(const struct tt_context *context, int index, co
   return fabric;
 }
 
+/* The lowest rank of a rank's cluster, or of its clique there. */
+static int first_of(const struct tt_fabric *fabrics, int rank, bool of_clique)
+{
+  const struct tt_fabric *own = &fabrics[rank];
+  int first = 0;
+  while (first < rank && (memcmp(fabrics[first].cluster, own->cluster, sizeof(own->cluster)) != 0 ||
+                          (of_clique && fabrics[first].clique != own->clique)))
+    first++;
+  return first;
+}
+
 static void number_machines(const struct tt_fabric *fabrics, int nranks, struct tt_peer_info *peers)
 {
+  const bool cross = tt_param_int(TT_PARAM_NCCL_MNNVL_CROSS_CLIQUE) != 0;
   for (int r = 0; r < nranks; r++) {
-    int first = 0;
-    while (first < r && (fabrics[first].clique != fabrics[r].clique ||
-                         memcmp(fabrics[first].cluster, fabrics[r].cluster, sizeof(fabrics[r].cluster)) != 0))
-      first++;
-    peers[r].machine = first;
+    peers[r].machine = first_of(fabrics, r, true);
+    if (cross) peers[r].fabric = 1 + first_of(fabrics, r, false);
   }
 }
 
@@ -65,6 +74,7 @@ ncclResult_t tt_fabric_agree(const struct tt_context *context, int index, struct
   ncclResult_t result = ncclSuccess;
   for (int r = 0; r < nranks; r++) {
     peers[r].machine = peers[r].node;
+    peers[r].fabric = 0;
     several |= peers[r].node != peers[0].node;
   }
   if (rules.enable == 0 || !rules.peers || nranks == 1 || (!several && rules.enable != 1)) return ncclSuccess;

@@ -8,8 +8,8 @@
 #include "transport/peer_info.h"
 
 /* Sets peers[r].machine on every rank alike, once the ranks of each host are proved: the lowest rank of r's clique
- * (topology/clique.h), or of its host where there are no cliques. Takes part of all ranks. context: NULL for devices
- * without one, which have no fabric; `index`: of the device. */
+ * (topology/clique.h), or of its host where there are no cliques; and peers[r].fabric. Takes part of all ranks.
+ * context: NULL for devices without one, which have no fabric; `index`: of the device. */
 ncclResult_t tt_fabric_agree(const struct tt_context *context, int index, struct tt_bootstrap *bootstrap, int rank,
                              int nranks, struct tt_peer_info *peers);
 

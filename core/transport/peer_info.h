@@ -15,6 +15,7 @@ struct tt_peer_info {
   int32_t pid;
   int32_t node;       /* lowest rank of the ranks proved to share this one's host; set by tt_node_prove */
   int32_t machine;    /* lowest rank of those that reach its device without a network; set by tt_fabric_agree */
+  int32_t fabric;     /* likewise; not 0 and equal: the same fabric, which is used across cliques */
   uint64_t host_hash; /* a hint only */
   uint64_t process;   /* equal: same address space */
   struct tt_key key;  /* random; known to the ranks of this communicator only: proves that a client is one of them */

@@ -114,6 +114,18 @@ class Devices(OnDevices):
                                  each=lambda r: {"NCCL_HOSTID": "ab"[r], "FAKE_FABRIC": ["3", "3 closed"][r]})
         self.all_fail(processes, "rank 1 cannot share device memory with other hosts")
 
+    def test_fabric_across_cliques(self):
+        """Cliques are machines of their own, with devices that are used directly all the same where the user says so."""
+        text, vias = self.on_hosts("abb", ["1", "2", "2"], f"init {STEPS} shift:100000 destroy", NCCL_MNNVL_CROSS_CLIQUE=1)
+        self.assertIn(" ranks on 2 hosts, device fake", text)
+        for (source, target), via in vias.items():
+            self.assertRegex(via, "P2P/MNNVL/" if 0 in (source, target) else "P2P/CUMEM/", (source, target))
+        text, vias = self.on_hosts("abb", ["1", "2", "2"], "init shift:100000 destroy")
+        self.assertTrue(vias[0, 1].startswith("NET/") and vias[2, 0].startswith("NET/"), vias)
+        text, vias = self.on_hosts("ab", ["1", "2"], "init shift:100000 destroy", NCCL_MNNVL_CROSS_CLIQUE=1,
+                                   NCCL_P2P_DISABLE=1)
+        self.assertTrue(vias[0, 1].startswith("NET/"), vias)
+
     def test_fabric_by_hand(self):
         """Users' words on cluster and clique win over the device's."""
         text, _ = self.on_hosts("ab", ["3", "4"], "init destroy", NCCL_MNNVL_CLIQUE_ID=9)

@@ -1,10 +1,13 @@
-/* Which ranks may have multicast memory: every condition alone turns it off for all, and the verdict names it. */
+/* Which ranks may have multicast memory: every condition alone turns it off for all, and the verdict names it; and how
+ * much is moved through it at a time. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "plan/multicast.h"
+#include "plan/shared.h"
 
 enum { N = 8 };
 
@@ -98,6 +101,29 @@ START_TEST(asked_for)
 }
 END_TEST
 
+/* NVLSTree has smaller chunks where it is deep, or where users say so; lines are whole. */
+START_TEST(chunks)
+{
+  static const struct {
+    const char *nvls, *tree;
+    size_t one, two, four;
+  } rows[] = {
+      {NULL, NULL, 131072, 131072, 65536},      {"8192", NULL, 8192, 8192, 8192}, {NULL, "4096", 131072, 4096, 4096},
+      {NULL, "262144", 131072, 131072, 131072}, {"1000", "99", 960, 64, 64},      {"64", "1", 64, 64, 64},
+  };
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    unsetenv("NCCL_NVLS_CHUNKSIZE");
+    unsetenv("NCCL_NVLSTREE_MAX_CHUNKSIZE");
+    if (rows[i].nvls) setenv("NCCL_NVLS_CHUNKSIZE", rows[i].nvls, 1);
+    if (rows[i].tree) setenv("NCCL_NVLSTREE_MAX_CHUNKSIZE", rows[i].tree, 1);
+    tt_param_reset();
+    ck_assert_uint_eq(tt_shared_largest(1), rows[i].one);
+    ck_assert_uint_eq(tt_shared_largest(2), rows[i].two);
+    ck_assert_uint_eq(tt_shared_largest(4), rows[i].four);
+  }
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("plan_multicast");
@@ -106,6 +132,7 @@ int main(void)
   tcase_add_test(tc, refused);
   tcase_add_test(tc, across_hosts);
   tcase_add_test(tc, asked_for);
+  tcase_add_test(tc, chunks);
   suite_add_tcase(suite, tc);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

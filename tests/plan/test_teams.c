@@ -1,5 +1,6 @@
 /* NVLS on devices that make teams: the data is right, memory is left by all when one cannot have it, and it is used
  * only where it may be. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
@@ -109,6 +110,101 @@ START_TEST(where_it_may_be_used)
 }
 END_TEST
 
+/* What one large all-reduce uses where communicators are configured so. */
+static void expect_use(int nvls, int channels, size_t chunk)
+{
+  ncclComm_t comms[N];
+  ncclUniqueId id;
+  struct operation operations[N];
+  int used;
+  size_t moved;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.nvlsCTAs = nvls;
+  ok(ncclGetUniqueId(&id));
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    fake_set_device(r);
+    ok(ncclCommInitRankConfig(&comms[r], N, id, r, &config));
+  }
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    operations[r] = (struct operation){.kind = ALL_REDUCE, .n = N, .rank = r, .count = 600000, .seed = 3};
+    operation_open(&operations[r]);
+  }
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) ok(operation_call(&operations[r], comms[r], NULL));
+  ok(ncclGroupEnd());
+  wait_all(N);
+  fake_last_multicast(&used, &moved);
+  for (int r = 0; r < N; r++) {
+    operation_check(&operations[r]);
+    operation_close(&operations[r]);
+    ok(ncclCommDestroy(comms[r]));
+  }
+  ck_assert_int_eq(used, channels);
+  ck_assert_uint_eq(moved, chunk);
+}
+
+/* Devices of a machine that NVSwitches join. */
+static void describe_machine(char path[32])
+{
+  snprintf(path, 32, "/tmp/tutti-teams-XXXXXX");
+  int fd = mkstemp(path);
+  ck_assert_int_ge(fd, 0);
+  FILE *file = fdopen(fd, "w");
+  fprintf(file, "<system version=\"1\"><cpu numaid=\"0\" affinity=\"1\" arch=\"x86_64\" vendor=\"GenuineIntel\" "
+                "familyid=\"6\" modelid=\"85\">\n");
+  for (int d = 0; d < N; d++)
+    fprintf(file,
+            "<pci busid=\"0000:0%d:00.0\" class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"><gpu "
+            "dev=\"%d\" sm=\"90\" rank=\"%d\" gdr=\"1\"><nvlink target=\"ffff:ff:ff.f\" count=\"18\" "
+            "tclass=\"0x068000\"/></gpu></pci>\n",
+            d + 1, d, d);
+  fprintf(file, "</cpu></system>\n");
+  ck_assert_int_eq(fclose(file), 0);
+  set("NCCL_TOPO_FILE", path);
+}
+
+/* The communicator's configuration says how many channels, unless the environment does; both with a machine of which
+ * the search knows that it has NVSwitches, and without. */
+START_TEST(channels_and_chunks)
+{
+  char path[32] = "";
+  if (_i == 1) describe_machine(path);
+  set("NCCL_ALGO", BY_NAME);
+  set("NCCL_NVLS_CHUNKSIZE", "4100"); /* whole lines fit */
+  expect_use(3, 3, 4096);
+  set("NCCL_NVLS_NCHANNELS", "2");
+  set("NCCL_NVLSTREE_MAX_CHUNKSIZE", "64"); /* not on one machine */
+  expect_use(3, 2, 4096);
+  set("NCCL_NVLS_CHUNKSIZE", NULL);
+  set("NCCL_BUFFSIZE", "4194304"); /* more would fit */
+  expect_use(NCCL_CONFIG_UNDEF_INT, 2, 131072);
+  if (path[0]) remove(path);
+}
+END_TEST
+
+/* All ranks must say the same. */
+START_TEST(configurations_that_differ)
+{
+  static const char *const members[] = {"nvlsCTAs", "nChannelsPerNetPeer"};
+  for (int member = 0; member < 2; member++) {
+    ncclComm_t comms[2];
+    ncclUniqueId id;
+    ncclConfig_t configs[2] = {NCCL_CONFIG_INITIALIZER, NCCL_CONFIG_INITIALIZER};
+    *(member == 0 ? &configs[1].nvlsCTAs : &configs[1].nChannelsPerNetPeer) = 4;
+    ok(ncclGetUniqueId(&id));
+    ok(ncclGroupStart());
+    for (int r = 0; r < 2; r++) {
+      fake_set_device(r);
+      ok(ncclCommInitRankConfig(&comms[r], 2, id, r, &configs[r]));
+    }
+    ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+    ck_assert_msg(strstr(tt_log_thread_error(), members[member]) != NULL, "%s", tt_log_thread_error());
+  }
+}
+END_TEST
+
 /* An operation that the memory does not do goes another way. */
 START_TEST(operations)
 {
@@ -156,6 +252,8 @@ void add_teams(Suite *suite)
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, data, 0, 2);
   tcase_add_test(tests, where_it_may_be_used);
+  tcase_add_loop_test(tests, channels_and_chunks, 0, 2);
+  tcase_add_test(tests, configurations_that_differ);
   tcase_add_test(tests, operations);
   tcase_add_test(tests, failures);
   suite_add_tcase(suite, tests);

@@ -258,6 +258,12 @@ __attribute__((visibility("default"))) int fake_multicast_works(void)
   return fake_totals.multicast;
 }
 
+__attribute__((visibility("default"))) void fake_last_multicast(int *channels, size_t *chunk)
+{
+  *channels = fake_totals.multicast_channels;
+  *chunk = fake_totals.multicast_chunk;
+}
+
 __attribute__((visibility("default"))) void fake_count(struct fake_counts *counts)
 {
   *counts = (struct fake_counts){.contexts = fake_totals.contexts,

@@ -50,6 +50,8 @@ enum fake_team_step { FAKE_TEAM_NONE, FAKE_TEAM_CREATE, FAKE_TEAM_IMPORT, FAKE_T
 void fake_fail_team(enum fake_team_step step, int device);
 /* Works launched so far in this process that have a multicast address. */
 int fake_multicast_works(void);
+/* Of the last one: its channels, and the bytes that it moves at a time. */
+void fake_last_multicast(int *channels, size_t *chunk);
 /* Works launched so far in this process that use buffers of other ranks. */
 int fake_mapped_works(void);
 /* Devices of this process may be in no team. */

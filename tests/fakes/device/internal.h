@@ -36,6 +36,8 @@ struct fake_launch {
 
 extern struct fake_totals {
   _Atomic int contexts, memories, twins, streams, launches, late, users, multicast, hosts;
+  _Atomic int multicast_channels; /* of the last such work; and bytes of its chunks */
+  _Atomic size_t multicast_chunk;
 } fake_totals;
 
 /* context.c */

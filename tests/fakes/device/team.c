@@ -193,5 +193,7 @@ ncclResult_t fake_team_place(struct tt_work *work)
                    head->devices);
   work->copies = team->copies;
   fake_totals.multicast++;
+  fake_totals.multicast_channels = (int)work->nchannels;
+  fake_totals.multicast_chunk = work->channels[0].geometry.chunk * tt_datatype_bytes(work->reduction.datatype);
   return ncclSuccess;
 }
