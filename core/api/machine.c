@@ -162,6 +162,7 @@ static ncclResult_t apply(struct ncclComm *comm)
   ways.trees = machine->trees;
   comm->env->routes = machine;
   comm->env->route = tt_machine_route;
+  if (joined->nnodes > 1 && tt_transport_device_memory(comm->env)) tt_machine_log_direct(machine);
   comm->env->apart = tt_machine_apart;
   comm->env->reads = tt_machine_reads;
   comm->env->between = tt_machine_between;

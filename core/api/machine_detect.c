@@ -30,7 +30,7 @@ static ncclResult_t describe_nets(const struct ncclComm *comm, struct tt_detect_
       free(nets);
       return result;
     }
-    if (!tt_machine_is_fused(comm->net, &p, d)) nets[(*count)++] = tt_machine_describe_net(&p, d);
+    if (!tt_machine_is_fused(comm->net, &p, d)) nets[(*count)++] = tt_machine_describe_net(comm, &p, d);
   }
   *out = nets;
   return ncclSuccess;

@@ -12,7 +12,8 @@ ncclResult_t tt_machine_see(struct ncclComm *comm, struct tt_xml **xml);
 
 /* Whether a device that a plugin lists is one that makeVDevice made, which detection leaves out. */
 bool tt_machine_is_fused(const struct tt_net *net, const ncclNetProperties_v12_t *properties, int dev);
-struct tt_detect_net tt_machine_describe_net(const ncclNetProperties_v12_t *properties, int dev);
+struct tt_detect_net tt_machine_describe_net(const struct ncclComm *comm, const ncclNetProperties_v12_t *properties,
+                                             int dev);
 
 /* A group of devices, and what the plugin made of it in this process. Ranks of a host send these to each other. */
 struct tt_machine_fused {
@@ -46,5 +47,7 @@ bool tt_machine_reads(const void *machine, int from, int to);
 bool tt_machine_far(const void *machine, int from, int to, char *why, size_t size);
 int tt_machine_between(const void *machine, int from, int to);
 bool tt_machine_route(const void *machine, int peer, int channel, int index, bool send, struct tt_route *route);
+/* Says of the NICs of this rank's GPU whether they use its memory, and why not. */
+void tt_machine_log_direct(const struct tt_machine *machine);
 
 #endif

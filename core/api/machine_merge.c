@@ -24,7 +24,15 @@ bool tt_machine_is_fused(const struct tt_net *net, const ncclNetProperties_v12_t
   return true;
 }
 
-struct tt_detect_net tt_machine_describe_net(const ncclNetProperties_v12_t *p, int dev)
+/* Whether it could use the memory of a device such as this rank's. */
+static bool reaches_memory(const struct ncclComm *comm, const ncclNetProperties_v12_t *p)
+{
+  const bool dmabuf = comm->context == NULL ||
+                      ((comm->device->features & TT_DEVICE_DMABUF) && tt_param_int(TT_PARAM_NCCL_DMABUF_ENABLE));
+  return p->ptrSupport & NCCL_PTR_CUDA || (p->ptrSupport & NCCL_PTR_DMABUF && dmabuf);
+}
+
+struct tt_detect_net tt_machine_describe_net(const struct ncclComm *comm, const ncclNetProperties_v12_t *p, int dev)
 {
   return (struct tt_detect_net){
       .name = p->name,
@@ -37,7 +45,7 @@ struct tt_detect_net tt_machine_describe_net(const ncclNetProperties_v12_t *p, i
       .plane = p->planeId == NCCL_NET_ID_UNDEF ? -1 : p->planeId,
       .guid = p->guid,
       .latency = p->latency,
-      .gdr = (p->ptrSupport & (NCCL_PTR_CUDA | NCCL_PTR_DMABUF)) != 0,
+      .gdr = reaches_memory(comm, p),
   };
 }
 
@@ -102,15 +110,16 @@ static ncclResult_t make(struct tt_net *net, const struct tt_merge_group *group,
   return ncclSuccess;
 }
 
-static ncclResult_t find_or_make(struct tt_net *net, struct tt_machine_fused *fused)
+static ncclResult_t find_or_make(const struct ncclComm *comm, struct tt_machine_fused *fused)
 {
+  struct tt_net *net = comm->net;
   ncclNetProperties_v12_t p = {0};
   int dev;
   TT_TRY(find(net, &fused->group, &p, &dev));
   if (dev < 0) TT_TRY(make(net, &fused->group, &p, &dev));
   fused->net.dev = -1;
   if (dev < 0) return ncclSuccess;
-  fused->net = tt_machine_describe_net(&p, dev);
+  fused->net = tt_machine_describe_net(comm, &p, dev);
   snprintf(fused->name, sizeof(fused->name), "%s", p.name);
   fused->net.name = fused->net.pci_path = NULL; /* no use to other processes */
   return ncclSuccess;
@@ -139,7 +148,7 @@ ncclResult_t tt_machine_fuse_nets(const struct ncclComm *comm, const struct tt_x
   pthread_mutex_lock(&making);
   for (int g = 0; g < ngroups && result == ncclSuccess; g++) {
     (*fused)[g].group = groups[g];
-    result = find_or_make(comm->net, &(*fused)[g]);
+    result = find_or_make(comm, &(*fused)[g]);
     *count = g + 1;
   }
   pthread_mutex_unlock(&making);

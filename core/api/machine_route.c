@@ -94,6 +94,22 @@ static bool is_here(const struct tt_machine *machine, const struct way *way)
          t->nodes[tt_topology_node(t, TT_NODE_GPU, way->gpu)].host == host;
 }
 
+/* Whether the NIC of a way uses the memory of this rank's GPU. Where the path to the NIC leads through another GPU the
+ * check is of that one's memory: then nothing is sent from this one's, and what is received has a path of its own. */
+static void choose_memory(const struct tt_machine *machine, const struct way *way, bool send, struct tt_route *route)
+{
+  const struct tt_topology *t = machine->topology;
+  struct tt_gpu_direct_check check;
+  tt_topology_check_gpu_direct(t, machine->gpu, way->net, send, &check);
+  if (check.mode == TT_GPU_DIRECT_OFF) return;
+  if (check.owner != machine->gpu) {
+    const int back = tt_topology_path_between(t, TT_NODE_NET, way->net, TT_NODE_GPU, machine->gpu)->type;
+    if (send || back > (int)check.level) return;
+  }
+  route->direct = check.mode == TT_GPU_DIRECT_PCI ? TT_NET_DIRECT_PCI : TT_NET_DIRECT;
+  route->flush = !send && tt_topology_flush(t, machine->gpu, way->net, false) != TT_FLUSH_NONE;
+}
+
 bool tt_machine_route(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route)
 {
   const struct tt_machine *machine = routes;
@@ -108,9 +124,23 @@ bool tt_machine_route(const void *routes, int peer, int channel, int index, bool
   if (way.net >= 0 && !is_here(machine, &way))
     way = (struct way){tt_topology_net_of_gpu(t, machine->gpu, channel), machine->gpu};
   if (way.net < 0 || !is_here(machine, &way)) return false;
-  route->device = device_of(machine, way.net);
-  route->rank = send ? t->nodes[tt_topology_node(t, TT_NODE_GPU, way.gpu)].gpu.rank : machine->rank;
+  *route = (struct tt_route){.device = device_of(machine, way.net), .rank = machine->rank};
+  if (send) route->rank = t->nodes[tt_topology_node(t, TT_NODE_GPU, way.gpu)].gpu.rank;
+  choose_memory(machine, &way, send, route);
   return true;
+}
+
+void tt_machine_log_direct(const struct tt_machine *machine)
+{
+  const struct tt_topology *t = machine->topology;
+  const int nways = TT_MIN(machine->joined->nsearched, machine->joined->nchannels);
+  uint64_t said = 0;
+  for (int c = 0; c < nways; c++) {
+    const int net = tt_topology_net_of_gpu(t, machine->gpu, c);
+    if (net < 0 || net >= 64 || said & UINT64_C(1) << net) continue;
+    said |= UINT64_C(1) << net;
+    for (int read = 0; read < 2; read++) tt_topology_log_gpu_direct(t, machine->gpu, net, read != 0);
+  }
 }
 
 bool tt_machine_apart(const void *routes, int from, int to)

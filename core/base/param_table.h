@@ -45,6 +45,8 @@ TT_PARAM(NCCL_NET_GDR_LEVEL,           STRING, 0, 0, 0, true, "farthest path on 
 TT_PARAM(NCCL_NET_GDR_READ,            INT, -2, -2, 1, true, "0, 1: whether NICs read GPUs' memory directly; -2: by the machine")
 TT_PARAM(NCCL_NET_GDR_C2C,             BOOL, 1, 0, 1, true, "0: NICs do not use GPUs' memory across a chip-to-chip link")
 TT_PARAM(NCCL_NET_FORCE_FLUSH,         BOOL, 0, 0, 1, true, "1: flush what a NIC has put into a GPU's memory also where the GPU needs no flush")
+TT_PARAM(NCCL_DMABUF_ENABLE,           BOOL, 1, 0, 1, true, "0: NICs get no GPU's memory by dma-buf, only by what net plugins do with its addresses")
+TT_PARAM(NCCL_GDR_FLUSH_DISABLE,       BOOL, 0, 0, 1, false, "1: what a NIC has put into a GPU's memory is never flushed; data may then be read before it is there")
 TT_PARAM(NCCL_TOPO_FILE,               STRING, 0, 0, 0, false, "file that says what the machine is, to which detection adds; GPUs of the file stand for host devices")
 TT_PARAM(NCCL_TOPO_DUMP_FILE,          STRING, 0, 0, 0, false, "file to which the machine is written as the ranks of the host found it")
 TT_PARAM(NCCL_TOPO_DUMP_FILE_RANK,     INT, 0, 0, 2147483647, false, "rank that writes it")

@@ -6,9 +6,22 @@
 #include <string.h>
 #include "base/check.h"
 
+static ncclResult_t register_own(struct tt_proxy_conn *conn, int protocol)
+{
+  const struct tt_conn *device = conn->config.conn;
+  if (conn->config.direct.memory) return tt_proxy_direct_register(conn, &conn->mhandles[protocol]);
+  /* Lines come to memory of their own. */
+  void *memory = conn->lines.memory ? conn->lines.memory : device->slots[protocol];
+  size_t bytes = conn->lines.memory ? conn->lines.bytes : device->slot_bytes[protocol] * TT_SLOTS;
+  ncclResult_t result =
+      tt_net_reg_mr(conn->proxy->net, conn->wire->comm, memory, bytes, NCCL_PTR_HOST, &conn->mhandles[protocol]);
+  if (result == ncclSuccess) return ncclSuccess;
+  return TT_FAIL(result, "%s cannot register %zu bytes for rank %d: check `ulimit -l`", conn->label, bytes,
+                 conn->config.peer);
+}
+
 static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
 {
-  struct tt_net *net = conn->proxy->net;
   const struct tt_conn *device = conn->config.conn;
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
     if (!device->slots[p]) continue;
@@ -18,13 +31,7 @@ static ncclResult_t register_buffers(struct tt_proxy_conn *conn)
           "slots of %zu bytes are more than the %zu that %s sends at once: lower NCCL_BUFFSIZE to at most %zu",
           device->slot_bytes[p], conn->config.max_bytes, conn->label, conn->config.max_bytes * TT_SLOTS);
     if (conn->pool || conn->config.find) continue; /* registered as it is used */
-    /* Lines come to memory of their own. */
-    void *memory = conn->lines.memory ? conn->lines.memory : device->slots[p];
-    size_t bytes = conn->lines.memory ? conn->lines.bytes : device->slot_bytes[p] * TT_SLOTS;
-    ncclResult_t result = tt_net_reg_mr(net, conn->wire->comm, memory, bytes, NCCL_PTR_HOST, &conn->mhandles[p]);
-    if (result != ncclSuccess)
-      return TT_FAIL(result, "%s cannot register %zu bytes for rank %d: check `ulimit -l`", conn->label, bytes,
-                     conn->config.peer);
+    TT_TRY(register_own(conn, p));
     conn->registered[p] = true;
   }
   return ncclSuccess;
@@ -83,7 +90,7 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   snprintf(conn->label, sizeof(conn->label), "%s", config->label);
   conn->config.label = conn->label;
   conn->posted = conn->done = conn->expected = config->conn->step;
-  conn->granted = conn->freed = conn->done;
+  conn->granted = conn->freed = conn->received = conn->done;
   ncclResult_t result = ncclSuccess;
   if (config->free_running) TT_TRY_GOTO(tt_proxy_running_prepare(conn), result, out);
   conn->lines.on = tt_proxy_lines_wanted(config);

@@ -43,6 +43,7 @@ struct tt_proxy_transfer {
   int protocol;
   void *data;
   size_t bytes; /* of the message, or that can be received */
+  int size;     /* that was received, while it is flushed */
   void *mhandle;
   void *request;
   struct tt_proxy_group *group; /* of receives, which has the request; NULL: none */
@@ -79,6 +80,8 @@ struct tt_proxy_conn {
   struct tt_proxy_operation *operations; /* those not wholly posted, oldest first */
   size_t noperations, capacity;
   uint64_t posted, done, expected; /* steps: done <= posted <= expected */
+  uint64_t received;               /* of those that are flushed, posted ones that have come: done <= received */
+  ncclResult_t broken;             /* how the network failed while earlier messages were flushed; `lost_text` says it */
   bool active;                     /* done != expected, or units are held */
   struct tt_proxy_transfer transfers[TT_SLOTS];
   /* With slots of a pool. Sending, a step's unit is granted to the device before it fills it, and taken back when it is
@@ -136,6 +139,12 @@ ncclResult_t tt_proxy_group_test(struct tt_proxy_conn *conn, struct tt_proxy_tra
 void tt_proxy_group_leave(struct tt_proxy_transfer *transfer);
 /* The connection is being closed. */
 void tt_proxy_group_forget(struct tt_proxy_conn *conn);
+
+/* ---- direct.c: slots in a device's memory ---- */
+
+ncclResult_t tt_proxy_direct_register(struct tt_proxy_conn *conn, void **mhandle);
+/* Begins to flush what a transfer has received: transfer->request becomes the flush's, NULL if it is done. */
+ncclResult_t tt_proxy_direct_flush(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer);
 
 /* ---- running.c: connections that are free running ---- */
 

@@ -39,6 +39,18 @@ struct tt_proxy_found {
   struct tt_proxy_slab *slab; /* around it; not a reference */
 };
 typedef ncclResult_t tt_proxy_find(void *context, uint64_t step, struct tt_proxy_found *found);
+/* Slots that lie in a device's memory, in `bytes` at `memory`, whole pages of the host's size, which the proxy only
+ * hands to the network; counters and FIFO are the host's. Of connections that are free running. */
+struct tt_proxy_direct {
+  void *memory; /* NULL: slots are the host's */
+  size_t bytes;
+  const struct tt_device *device;
+  struct tt_device_context *context;
+  bool cuda;   /* the network registers addresses of the device's memory */
+  bool dmabuf; /* it registers dma-bufs, which is tried first; needs TT_DEVICE_DMABUF */
+  bool pci;    /* as of export_dmabuf */
+  bool flush;  /* receiving: what came is flushed before the device hears of it */
+};
 struct tt_proxy_conn_config {
   bool send;
   void *comm;                 /* the plugin's sendComm or recvComm; NULL with a link */
@@ -59,7 +71,8 @@ struct tt_proxy_conn_config {
    * its own; with slots of LL its device looks at lines alone (TT_CONN_LINES). A network that fails while it waits for
    * a message is no failure of the proxy's, since there may be none to come: see tt_proxy_lost. */
   bool free_running;
-  int ahead;    /* of a connection of lines that receives: messages on their way at most; 0: as many as slots */
+  int ahead; /* of a connection of lines that receives: messages on their way at most; 0: as many as slots */
+  struct tt_proxy_direct direct;
   bool foreign; /* another process fills the slots: its pointers mean nothing here, so POINTER is refused */
 };
 ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_conn_config *config,

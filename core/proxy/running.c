@@ -4,6 +4,7 @@
  * posted for all free slots, more than will ever come, so when the other end closes there are always some left, and the
  * network may call that a failure. Whether it is one shows when a work waits for a message: so it is kept, and told to
  * who asks (tt_proxy_lost). */
+#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
 #include "proxy/copy.h"
@@ -47,6 +48,7 @@ ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
   tt_log_hush(false);
   if (result == ncclSuccess) return ncclSuccess;
   conn->lost = result;
+  free(conn->lost_text);
   conn->lost_text = strdup(tt_log_thread_error());
   return ncclSuccess;
 }

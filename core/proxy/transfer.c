@@ -36,7 +36,7 @@ static ncclResult_t prepare(struct tt_proxy_conn *conn, uint64_t step, int proto
       return bad(conn, step, "lies outside its buffer", (size_t)(uint32_t)offset, TT_SLOTS * slot_bytes);
     data = device->slots[protocol] + offset;
     limit = TT_SLOTS * slot_bytes - (size_t)offset;
-  } else if (mode == TT_FIFO_POINTER && !conn->config.foreign) {
+  } else if (mode == TT_FIFO_POINTER && !conn->config.foreign && !conn->config.direct.memory) {
     data = entry->pointer;
     limit = conn->config.max_bytes;
   } else if (mode != TT_FIFO_NORMAL) {
@@ -162,26 +162,81 @@ static ncclResult_t post_all(struct tt_proxy_conn *conn, bool *moved)
   return ncclSuccess;
 }
 
+/* Whether messages are flushed between their coming and their publication. */
+static bool is_flushed(const struct tt_proxy_conn *conn)
+{
+  return !conn->config.send && conn->config.direct.flush;
+}
+
 /* A message has come. That it is the right one is the executor's to check, which knows what it expects and can name
  * both sides of a disagreement; it must only be a message. */
 static ncclResult_t check_message(const struct tt_proxy_conn *conn, const struct tt_proxy_transfer *transfer, int size)
 {
   if (size >= TT_SLOT_HEADER && (size_t)size <= transfer->bytes) return ncclSuccess;
-  return bad(conn, conn->done, "received a message of the wrong size", (size_t)size, transfer->bytes);
+  return bad(conn, is_flushed(conn) ? conn->received : conn->done, "received a message of the wrong size", (size_t)size,
+             transfer->bytes);
+}
+
+static ncclResult_t test(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer, int *done, int *size)
+{
+  ncclResult_t result = transfer->group ? tt_proxy_group_test(conn, transfer, done, size)
+                                        : tt_net_test(conn->proxy->net, transfer->request, done, size);
+  if (result != ncclSuccess) return failed(conn, result);
+  return *done && !conn->config.send ? check_message(conn, transfer, *size) : ncclSuccess;
+}
+
+/* Begins to flush what has come, without waiting for earlier flushes. */
+static ncclResult_t flush_all(struct tt_proxy_conn *conn, bool *moved)
+{
+  while (conn->received != conn->posted) {
+    struct tt_proxy_transfer *transfer = &conn->transfers[conn->received % TT_SLOTS];
+    int done = 0;
+    TT_TRY(test(conn, transfer, &done, &transfer->size));
+    if (!done) break;
+    ncclResult_t result = tt_proxy_direct_flush(conn, transfer);
+    if (result != ncclSuccess) return failed(conn, result);
+    conn->received++;
+    *moved = true;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t test_flush(struct tt_proxy_conn *conn, const struct tt_proxy_transfer *transfer, int *done,
+                               int *size)
+{
+  *done = conn->done != conn->received;
+  *size = transfer->size;
+  if (!*done || !transfer->request) return ncclSuccess;
+  ncclResult_t result = tt_net_test(conn->proxy->net, transfer->request, done, NULL);
+  if (result == ncclSuccess) return ncclSuccess;
+  conn->received = conn->done; /* nothing that came later is waited for */
+  return failed(conn, result);
+}
+
+/* What came before the network failed is shown to the device first, as it is where nothing is flushed: the other end
+ * may have left after its last message. */
+static ncclResult_t outlast_flushes(struct tt_proxy_conn *conn, ncclResult_t result)
+{
+  if (conn->done != conn->received && result != ncclSuccess) {
+    conn->broken = result;
+    conn->lost_text = strdup(tt_log_thread_error());
+    return ncclSuccess;
+  }
+  if (conn->done != conn->received || result != ncclSuccess || conn->broken == ncclSuccess) return result;
+  return TT_FAIL(conn->broken, "%s", conn->lost_text ? conn->lost_text : "receiving failed");
 }
 
 static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
+  const bool flushed = is_flushed(conn);
+  if (flushed && conn->broken == ncclSuccess) TT_TRY(flush_all(conn, moved));
   while (conn->done != conn->posted) {
     unsigned slot = (unsigned)(conn->done % TT_SLOTS);
     struct tt_proxy_transfer *transfer = &conn->transfers[slot];
     int done = 0, size = 0;
-    ncclResult_t result = transfer->group ? tt_proxy_group_test(conn, transfer, &done, &size)
-                                          : tt_net_test(conn->proxy->net, transfer->request, &done, &size);
-    if (result != ncclSuccess) return failed(conn, result);
+    TT_TRY(flushed ? test_flush(conn, transfer, &done, &size) : test(conn, transfer, &done, &size));
     if (!done) break;
-    if (!conn->config.send) TT_TRY(check_message(conn, transfer, size));
     if (!conn->config.send && conn->lines.on) TT_TRY(tt_proxy_lines_publish(conn, conn->done, transfer->data, size));
     tt_proxy_group_leave(transfer);
     tt_proxy_transfer_clear(conn, transfer);
@@ -202,8 +257,9 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved)
 {
   pthread_mutex_lock(&conn->wire->lock);
-  ncclResult_t result = post_all(conn, moved);
+  ncclResult_t result = conn->broken == ncclSuccess ? post_all(conn, moved) : ncclSuccess;
   if (result == ncclSuccess) result = complete_all(conn, moved);
+  if (is_flushed(conn)) result = outlast_flushes(conn, result);
   pthread_mutex_unlock(&conn->wire->lock);
   return result;
 }

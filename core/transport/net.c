@@ -1,7 +1,7 @@
 /* Ranks that a net plugin connects. The receiving end listens and tells its handle; the sending end connects to it;
  * both poll until the plugin has its comm, then the proxy takes over. Slots lie in memory of this end alone, which a
  * device with memory of its own has mapped; its connections serve one protocol each, and are free running: what such a
- * device repeats is announced by nobody.
+ * device repeats is announced by nobody. Where the NIC reaches the device's memory, slots lie there (net_direct.h).
  * Connections of point-to-point operations, and of collectives that work like them, take them from the proxy's pool:
  * many ranks may have such connections, of which few are in use at a time. What goes through another rank's proxy lies
  * in memory that this rank shares with that (relay.h); the receiving end does not know of it.
@@ -17,6 +17,7 @@
 #include "base/param.h"
 #include "transport/buffers.h"
 #include "transport/net_block.h"
+#include "transport/net_direct.h"
 #include "transport/net_link.h"
 #include "transport/relay.h"
 #include "transport/wire.h"
@@ -27,6 +28,8 @@ struct net_resources {
   struct tt_buffers buffers;
   int device, relay; /* relay: whose proxy sends; this rank: none */
   struct tt_relayed relayed;
+  bool is_direct; /* slots lie in the device's memory, or are to once there is a network connection */
+  struct tt_proxy_direct direct;
   size_t max_bytes;
   int max_recvs;
   bool parsed;
@@ -115,6 +118,8 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
   resources->max_recvs = props.maxRecvs;
+  resources->is_direct =
+      !pooled(env, connector) && tt_net_direct_wanted(env, connector, &route, &props, &resources->direct);
   return ncclSuccess;
 }
 
@@ -139,7 +144,7 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   TT_TRY(choose_device(env, connector, resources));
   if (resources->relay != env->rank && !pooled(env, connector))
     TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
-  else
+  else if (!resources->is_direct)
     TT_TRY(tt_net_block_make(env, connector, &resources->buffers, pooled(env, connector), &resources->block));
   struct tt_wire_writer w = {.data = mine->data, .size = sizeof(mine->data)};
   tt_wire_put_int(&w, NET_VERSION, 2);
@@ -195,11 +200,12 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
 static void label(const struct tt_transport_env *env, const struct tt_connector *connector, char *text, size_t size)
 {
   const struct net_resources *resources = connector->resources;
-  const char *shared = connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "";
+  const char *shared = connector->conn.flags & TT_CONN_POOLED ? "/Shared" : "", *direct = "";
+  if (resources && resources->is_direct) direct = resources->direct.pci ? "/GDRDMA(PCI)" : "/GDRDMA";
   if (resources && resources->relay != env->rank)
     snprintf(text, size, "NET/%s/%d(%d)%s", tt_net_name(env->net), resources->device, resources->relay, shared);
   else
-    snprintf(text, size, "NET/%s/%d%s", tt_net_name(env->net), resources ? resources->device : -1, shared);
+    snprintf(text, size, "NET/%s/%d%s%s", tt_net_name(env->net), resources ? resources->device : -1, direct, shared);
 }
 
 static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connector *connector)
@@ -219,11 +225,37 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
                                         .label = text,
                                         .device = resources->device};
   if (tt_connect_index_point_to_point(connector->index)) config.ahead = TT_FAR_LINES_AHEAD;
+  if (resources->is_direct) config.direct = resources->direct;
   if (connector->conn.flags & TT_CONN_POOLED) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
   resources->comm = NULL;
   resources->wire = NULL;
   return ncclSuccess;
+}
+
+static ncclResult_t try_direct(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  TT_TRY(tt_net_block_make_direct(env, connector, &resources->buffers, &resources->direct, &resources->block));
+  return hand_to_proxy(env, connector);
+}
+
+/* What a network says that it can, and a device lets it, shows when memory is registered. The host's always can be. */
+static ncclResult_t hand_over(struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  if (!resources->is_direct) return hand_to_proxy(env, connector);
+  if (!tt_net_direct_fails(env, resources->device)) {
+    tt_log_hush(true);
+    ncclResult_t result = try_direct(env, connector);
+    tt_log_hush(false);
+    if (result == ncclSuccess) return ncclSuccess;
+    tt_net_direct_failed(env, connector, resources->device, tt_log_thread_error());
+    tt_net_block_free(env, &resources->block);
+  }
+  resources->is_direct = false;
+  TT_TRY(tt_net_block_make(env, connector, &resources->buffers, false, &resources->block));
+  return hand_to_proxy(env, connector);
 }
 
 /* The relay has left the communicator, and was not asked yet: this rank sends for itself. */
@@ -279,7 +311,7 @@ static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connecto
   else
     TT_TRY(connect_alone(env, connector));
   if (!resources->wire && !resources->comm) return ncclSuccess;
-  TT_TRY(hand_to_proxy(env, connector));
+  TT_TRY(hand_over(env, connector));
   *done = true;
   return ncclSuccess;
 }

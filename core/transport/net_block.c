@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include "base/check.h"
+#include "transport/net_direct.h"
 
 #define PAGE 4096
 
@@ -18,10 +19,11 @@ static void apply(const struct tt_buffers *buffers, unsigned char *at, size_t fi
   if (apart) tt_buffers_mark_lines(conn);
 }
 
-ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_connector *connector,
-                               const struct tt_buffers *buffers, bool pool, struct tt_net_block *block)
+/* `apart`: without room for slots. */
+static ncclResult_t make(const struct tt_transport_env *env, struct tt_connector *connector,
+                         const struct tt_buffers *buffers, bool pool, bool apart, struct tt_net_block *block)
 {
-  size_t fifo_at = pool ? buffers->slots_at : buffers->bytes;
+  size_t fifo_at = apart ? buffers->slots_at : buffers->bytes;
   size_t bytes = (fifo_at + TT_SLOTS * sizeof(struct tt_conn_fifo) + PAGE - 1) / PAGE * PAGE;
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at = memory;
   if (memory == MAP_FAILED)
@@ -38,6 +40,24 @@ ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_con
   tt_buffers_start(&block->conn, env->first_step);
   apply(buffers, at, fifo_at, pool, block->mapped, &connector->conn);
   connector->conn.step = env->first_step;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_connector *connector,
+                               const struct tt_buffers *buffers, bool pool, struct tt_net_block *block)
+{
+  return make(env, connector, buffers, pool, pool, block);
+}
+
+ncclResult_t tt_net_block_make_direct(const struct tt_transport_env *env, struct tt_connector *connector,
+                                      const struct tt_buffers *buffers, struct tt_proxy_direct *direct,
+                                      struct tt_net_block *block)
+{
+  unsigned char *slots;
+  TT_TRY(make(env, connector, buffers, false, true, block));
+  TT_TRY(tt_net_direct_alloc(env, TT_SLOTS * buffers->slot_bytes[TT_PROTO_SIMPLE], direct, &slots));
+  block->conn.slots[TT_PROTO_SIMPLE] = connector->conn.slots[TT_PROTO_SIMPLE] = slots;
+  connector->bytes += direct->bytes;
   return ncclSuccess;
 }
 

@@ -34,11 +34,17 @@ struct tt_net_links;     /* transport/net_link.h */
 struct tt_relay;         /* transport/relay.h */
 struct tt_user_buffers;  /* transport/user_buffers.h */
 
+/* Whether a NIC moves data from and to the memory of this rank's device itself, as far as the machine allows. PCI: it
+ * must be given addresses on the PCI bus. */
+enum tt_net_direct { TT_NET_STAGED, TT_NET_DIRECT, TT_NET_DIRECT_PCI };
+
 /* Which network device an end of a connection uses, and in which rank's proxy it lives: this rank's, or for sending
  * another's of this host, through which the data goes then (PXN, transport/relay.h). Each end chooses its own. A
  * connection that ranks of this process share goes through no other rank. */
 struct tt_route {
   int device, rank;
+  enum tt_net_direct direct;
+  bool flush; /* what comes into the memory of this rank's device is to be flushed before works read it */
 };
 /* False: there is no route for that connection, which then uses this rank's devices in turn. */
 typedef bool tt_route_find(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route);
@@ -72,6 +78,7 @@ struct tt_transport_env {
    * on both. NULL: never. Likewise. */
   bool (*far)(const void *routes, int from, int to, char *why, size_t size);
   const void *routes;
+  uint64_t no_direct;               /* bit d: device d of the network could not register memory of this rank's device */
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */
   struct tt_collnet_links *collnet; /* with a network that reduces; NULL: none, or this rank is no member of one */

@@ -10,6 +10,7 @@
 #include "base/timer.h"
 #include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/state.h"
 
 /* How long works may go on after they were stopped. */
@@ -93,6 +94,8 @@ static ncclResult_t open_entered(struct tt_device_context *context)
   struct tt_cuda_context_state *state = context->state;
   int least, greatest;
   TT_TRY(tt_cuda_memory_choose(context->device, &state->vmm));
+  if (state->vmm)
+    TT_TRY(tt_cuda_can(context->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, &state->nics));
   state->fabric = state->vmm && tt_cuda_in_fabric(context->device);
   TT_CUDA_TRY(cudaDeviceGetAttribute(&context->processors, cudaDevAttrMultiProcessorCount, context->device),
               "asking for the number of multiprocessors");

@@ -32,8 +32,9 @@
   X(cuMemExportToShareableHandle)                                                                                      \
   X(cuMemImportFromShareableHandle)
 
-/* NULL in drivers that are older than CUDA 12.1. */
+/* NULL in drivers that are older than CUDA 12.1, or 11.7 for the first. */
 #define TT_CUDA_DRIVER_LATER_FUNCTIONS(X)                                                                              \
+  X(cuMemGetHandleForAddressRange)                                                                                     \
   X(cuMulticastCreate)                                                                                                 \
   X(cuMulticastAddDevice)                                                                                              \
   X(cuMulticastBindMem)                                                                                                \

@@ -66,7 +66,8 @@ static CUmemAllocationProp properties(const struct tt_device_context *context)
   const int near = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, far = near | CU_MEM_HANDLE_TYPE_FABRIC;
   return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                .requestedHandleTypes = (CUmemAllocationHandleType)(context->state->fabric ? far : near),
-                               .location = location(context)};
+                               .location = location(context),
+                               .allocFlags.gpuDirectRDMACapable = context->state->nics};
 }
 
 void tt_cuda_unmap_handle(void *ptr, size_t bytes)

@@ -38,6 +38,7 @@ struct tt_cuda_copies {
 struct tt_cuda_context_state {
   void *primary;       /* the device's primary context, as the driver names it */
   bool vmm;            /* memory is allocated by cuMem, else by cudaMalloc */
+  bool nics;           /* memory of cuMem can be such that NICs reach it */
   _Atomic bool fabric; /* and so that it can be exported to other hosts */
   struct tt_cuda_host_block *block;
   cudaEvent_t launched;    /* behind the last launch, and recorded by graphs (graph.c) */
@@ -72,6 +73,9 @@ ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_d
                             struct tt_device_memory *memory);
 /* Whether contexts of a device allocate by cuMem: what NCCL_CUMEM_ENABLE says and the device can do. */
 ncclResult_t tt_cuda_memory_choose(int device, bool *vmm);
+
+/* dmabuf.c: see tt_device. */
+ncclResult_t tt_cuda_export_dmabuf(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd);
 
 /* user_memory.c: see tt_device. */
 ncclResult_t tt_cuda_user_alloc(int index, size_t bytes, void **ptr);

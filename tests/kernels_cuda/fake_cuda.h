@@ -28,7 +28,10 @@ struct fake_cuda {
   int given;       /* the device to which access was given last */
   const void *given_at;
   size_t given_bytes;
-  int nics; /* allocations that NICs can use */
+  int nics;                        /* allocations that NICs can use */
+  bool no_nics;                    /* no memory of cuMem is for NICs */
+  bool no_dmabuf;                  /* devices have no dma-bufs */
+  unsigned long long dmabuf_flags; /* of the last one that was made */
 };
 extern struct fake_cuda fake;
 

@@ -24,7 +24,10 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
     *value = !fake.no_vmm;
     break;
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
-    *value = 1;
+    *value = !fake.no_nics;
+    break;
+  case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+    *value = !fake.no_dmabuf;
     break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
     *value = fake.fabric;
@@ -217,6 +220,21 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *descri
   return duplicate(handle, file);
 }
 
+/* A dma-buf is a descriptor of the file of the mapping, which must hold all of the range. */
+static CUresult range_handle(void *out, CUdeviceptr at, size_t bytes, CUmemRangeHandleType type,
+                             unsigned long long flags)
+{
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  MAY_FAIL_DRIVER;
+  const struct mapping *mapping = mapping_around(at);
+  if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || mapping == NULL || at % page != 0 || bytes % page != 0 ||
+      at + bytes > mapping->at + mapping->bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  fake.dmabuf_flags = flags;
+  *(int *)out = dup(mapping->file);
+  return CUDA_SUCCESS;
+}
+
 /* ---- Multicast: one object at a time, whose handles are of one file ---- */
 
 static struct {
@@ -394,6 +412,7 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
                                                .cuMemSetAccess = set_access,
                                                .cuMemExportToShareableHandle = export_handle,
                                                .cuMemImportFromShareableHandle = import_handle,
+                                               .cuMemGetHandleForAddressRange = range_handle,
                                                .cuMulticastCreate = multicast_create,
                                                .cuMulticastAddDevice = multicast_add,
                                                .cuMulticastBindMem = multicast_bind,
@@ -403,5 +422,6 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
   if (!fake.no_multicast_functions) return &driver;
   old = driver;
   old.cuMulticastCreate = NULL;
+  old.cuMemGetHandleForAddressRange = NULL;
   return &old;
 }

@@ -4,6 +4,7 @@
 
 void add_context(Suite *suite);
 void add_copies(Suite *suite);
+void add_dmabuf(Suite *suite);
 void add_executor(Suite *suite);
 void add_host_memory(Suite *suite);
 void add_memory(Suite *suite);
@@ -16,6 +17,7 @@ int main(void)
   Suite *suite = suite_create("kernels_cuda");
   add_context(suite);
   add_copies(suite);
+  add_dmabuf(suite);
   add_executor(suite);
   add_host_memory(suite);
   add_memory(suite);

@@ -7,6 +7,7 @@
 
 static int pool_units;
 static bool run_freely;
+static const struct tt_proxy_direct *direct;
 
 void ends_use_pool(int units)
 {
@@ -16,6 +17,12 @@ void ends_use_pool(int units)
 void ends_run_freely(bool yes)
 {
   run_freely = yes;
+}
+
+void ends_use_direct(const struct tt_proxy_direct *how)
+{
+  direct = how;
+  run_freely = how != NULL;
 }
 
 static size_t payload(uint64_t step, size_t slot)
@@ -60,7 +67,24 @@ struct tt_proxy_conn_config end_config(struct end *end, void *comm)
                                        .max_bytes = 1 << 20,
                                        .pool_units = pool_units,
                                        .free_running = run_freely,
+                                       .direct = end->direct,
                                        .label = "NET/Fake/0"};
+}
+
+static void make_slots(struct end *end)
+{
+  const size_t page = 4096, lead = TT_SLOT_HEADER;
+  if (!direct) {
+    end->conn.slots[TT_PROTO_SIMPLE] = malloc(TT_SLOTS * SIMPLE_SLOT);
+    return;
+  }
+  end->direct = *direct;
+  end->direct.flush = direct->flush && !end->send;
+  end->direct.bytes = (lead + TT_SLOTS * SIMPLE_SLOT + page - 1) / page * page;
+  end->direct.memory = aligned_alloc(page, end->direct.bytes);
+  memset(end->direct.memory, 0, end->direct.bytes);
+  fake_device_memory(end->direct.memory, end->direct.bytes);
+  end->conn.slots[TT_PROTO_SIMPLE] = (unsigned char *)end->direct.memory + lead;
 }
 
 void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode)
@@ -77,7 +101,7 @@ void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first,
       end->conn.slots[TT_PROTO_LL] = malloc(TT_SLOTS * LL_SLOT);
       end->conn.slot_bytes[TT_PROTO_LL] = LL_SLOT;
     }
-    end->conn.slots[TT_PROTO_SIMPLE] = malloc(TT_SLOTS * SIMPLE_SLOT);
+    make_slots(end);
     end->conn.slot_bytes[TT_PROTO_SIMPLE] = SIMPLE_SLOT;
     end->elsewhere = malloc(TT_SLOTS * SIMPLE_SLOT);
     end->head = end->tail = first;
@@ -98,7 +122,7 @@ void ends_close(struct end ends[2])
   for (int e = 0; e < 2; e++) {
     tt_proxy_destroy(ends[e].proxy);
     free(ends[e].conn.slots[TT_PROTO_LL]);
-    free(ends[e].conn.slots[TT_PROTO_SIMPLE]);
+    free(ends[e].direct.memory ? ends[e].direct.memory : ends[e].conn.slots[TT_PROTO_SIMPLE]);
     free(ends[e].elsewhere);
   }
 }

@@ -16,6 +16,7 @@ struct end {
   struct tt_conn conn;
   _Atomic uint64_t head, tail;
   struct tt_conn_fifo fifo[TT_SLOTS];
+  struct tt_proxy_direct direct;
   unsigned char *elsewhere; /* for TT_FIFO_POINTER: TT_SLOTS messages */
   struct tt_proxy *proxy;
   struct tt_proxy_conn *proxied;
@@ -27,6 +28,8 @@ struct end {
 void ends_use_pool(int units);
 /* Ends opened from now on are free running, in Simple. */
 void ends_run_freely(bool yes);
+/* Ends opened from now on have slots in a device's memory, as `how` says; NULL: in the host's. They run freely. */
+void ends_use_direct(const struct tt_proxy_direct *how);
 /* Two ends over a fresh wire, each with its own proxy. Steps start at `first`. */
 void ends_open(struct end ends[2], const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode);
 void ends_close(struct end ends[2]);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_MESSAGES 100000
 
@@ -19,8 +20,14 @@ struct region {
   size_t bytes;
 };
 
+/* Of a device, and received but not flushed. */
+struct place {
+  char *data, *message;
+  size_t bytes;
+};
+
 struct request {
-  bool used, done;
+  bool used, done, flush;
   struct comm *comm;
   int number;
   char *data;
@@ -34,6 +41,7 @@ static struct {
   struct comm comms[2];
   struct region *regions[64];
   struct request requests[64];
+  struct place device[4], late[64];
   char *messages[MAX_MESSAGES]; /* by number; NULL: not sent yet */
   size_t sizes[MAX_MESSAGES];
   int calls[FAKE_TEST + 1];
@@ -80,6 +88,9 @@ void fake_open(const struct fake_mood *mood, void **send_comm, void **recv_comm)
   for (int i = 0; i < MAX_MESSAGES; i++) free(fake.messages[i]);
   memset(fake.messages, 0, sizeof(fake.messages));
   memset(fake.requests, 0, sizeof(fake.requests));
+  memset(fake.device, 0, sizeof(fake.device));
+  for (int i = 0; i < 64; i++) free(fake.late[i].message);
+  memset(fake.late, 0, sizeof(fake.late));
   memset(&fake.count, 0, sizeof(fake.count));
   fake.comms[0] = (struct comm){.send = true};
   fake.comms[1] = (struct comm){.send = false};
@@ -117,6 +128,21 @@ static void fault(const char *what)
   fake.count.faults++;
 }
 
+void fake_device_memory(void *memory, size_t bytes)
+{
+  int i = 0;
+  while (fake.device[i].data) i++;
+  fake.device[i] = (struct place){.data = memory, .bytes = bytes};
+}
+
+static bool is_device(const char *data)
+{
+  for (int i = 0; i < 4; i++)
+    if (fake.device[i].data && data >= fake.device[i].data && data < fake.device[i].data + fake.device[i].bytes)
+      return true;
+  return false;
+}
+
 ncclResult_t tt_net_reg_mr(struct tt_net *net, void *comm, void *data, size_t bytes, int type, void **mhandle)
 {
   (void)net;
@@ -125,7 +151,8 @@ ncclResult_t tt_net_reg_mr(struct tt_net *net, void *comm, void *data, size_t by
   *mhandle = NULL;
   int i = 0;
   while (i < 64 && fake.regions[i]) i++;
-  if (type != NCCL_PTR_HOST || i == 64) fault("bad or too many registrations");
+  if (type != (is_device(data) ? NCCL_PTR_CUDA : NCCL_PTR_HOST) || i == 64) fault("bad or too many registrations");
+  fake.count.of_device += is_device(data);
   if (fails(FAKE_REG) || i == 64) {
     result = ncclSystemError;
   } else {
@@ -137,6 +164,21 @@ ncclResult_t tt_net_reg_mr(struct tt_net *net, void *comm, void *data, size_t by
   }
   pthread_mutex_unlock(&fake.lock);
   return result;
+}
+
+/* As the other, with a descriptor that must be of this very memory. */
+ncclResult_t tt_net_reg_mr_dmabuf(struct tt_net *net, void *comm, void *data, size_t bytes, int type, uint64_t offset,
+                                  int fd, void **mhandle)
+{
+  struct fake_dmabuf shown = {0};
+  pthread_mutex_lock(&fake.lock);
+  bool good = pread(fd, &shown, sizeof(shown), 0) == sizeof(shown) && shown.memory == data && shown.bytes == bytes;
+  if (!good || offset != 0 || !is_device(data)) fault("the dma-buf is of other memory");
+  bool failing = fails(FAKE_DMABUF);
+  fake.count.dmabufs += !failing;
+  pthread_mutex_unlock(&fake.lock);
+  if (failing) return ncclSystemError;
+  return tt_net_reg_mr(net, comm, data, bytes, type, mhandle);
 }
 
 ncclResult_t tt_net_dereg_mr(struct tt_net *net, void *comm, void *mhandle)
@@ -203,12 +245,64 @@ ncclResult_t tt_net_irecv(struct tt_net *net, void *comm, int n, void **data, si
   return result;
 }
 
+/* A message for a device's memory, which it has not seen yet. */
+static void keep_late(const struct request *request, const char *message, size_t bytes)
+{
+  int i = 0;
+  while (fake.late[i].data) i++;
+  fake.late[i] = (struct place){.data = request->data, .message = malloc(bytes), .bytes = bytes};
+  memcpy(fake.late[i].message, message, bytes);
+}
+
+static struct place *find_late(const char *data)
+{
+  for (int i = 0; i < 64; i++)
+    if (fake.late[i].data == data) return &fake.late[i];
+  return NULL;
+}
+
+static void show_late(struct place *late)
+{
+  memcpy(late->data, late->message, late->bytes);
+  free(late->message);
+  *late = (struct place){0};
+}
+
+ncclResult_t tt_net_iflush(struct tt_net *net, void *comm, int n, void **data, int *bytes, void **mhandles,
+                           void **request)
+{
+  (void)net;
+  ncclResult_t result = ncclSuccess;
+  pthread_mutex_lock(&fake.lock);
+  *request = NULL;
+  struct place *late = find_late(data[0]);
+  int i = 0;
+  while (i < 64 && fake.regions[i] != mhandles[0]) i++;
+  if (n != 1 || i == 64 || !late || (size_t)bytes[0] != late->bytes || !is_device(data[0]))
+    fault("flushed what was not received");
+  fake.count.flushes++;
+  if (fails(FAKE_FLUSH)) {
+    result = ncclRemoteError;
+  } else if (chance(50)) { /* nothing to wait for */
+    show_late(late);
+  } else {
+    for (i = 0; fake.requests[i].used;) i++;
+    fake.requests[i] = (struct request){.used = true, .flush = true, .comm = comm, .data = data[0]};
+    fake.count.in_flight++;
+    *request = &fake.requests[i];
+  }
+  pthread_mutex_unlock(&fake.lock);
+  return result;
+}
+
 /* A send leaves when it completes, not when it is posted: a slot that is reused too early shows. */
 static void try_complete(struct request *request)
 {
   if (request->done || chance(fake.mood.slow_percent)) return;
   int number = request->number;
-  if (request->comm->send) {
+  if (request->flush) {
+    show_late(find_late(request->data));
+  } else if (request->comm->send) {
     fake.sizes[number] = request->bytes;
     fake.messages[number] = malloc(request->bytes);
     memcpy(fake.messages[number], request->data, request->bytes);
@@ -216,6 +310,8 @@ static void try_complete(struct request *request)
     if (!fake.messages[number]) return;
     if (fake.sizes[number] > request->bytes)
       fault("the message is longer than the buffer");
+    else if (fake.mood.late && is_device(request->data))
+      keep_late(request, fake.messages[number], fake.sizes[number]);
     else
       memcpy(request->data, fake.messages[number], fake.sizes[number]);
     request->bytes = (size_t)((long)fake.sizes[number] + fake.mood.change_size);
@@ -231,7 +327,7 @@ ncclResult_t tt_net_test(struct tt_net *net, void *opaque, int *done, int *bytes
   pthread_mutex_lock(&fake.lock);
   *done = 0;
   if (!request->used) fault("tested a request that is complete");
-  if (fails(FAKE_TEST)) result = ncclRemoteError;
+  if (fails(request->flush ? FAKE_TEST_FLUSH : FAKE_TEST)) result = ncclRemoteError;
   /* The network does what it likes whenever it is called. */
   if (!fake.mood.in_order && result == ncclSuccess)
     for (int i = 63; i >= 0; i--)
@@ -239,7 +335,8 @@ ncclResult_t tt_net_test(struct tt_net *net, void *opaque, int *done, int *bytes
   if (result == ncclSuccess) try_complete(request);
   if (result == ncclSuccess && request->done) {
     *done = 1;
-    *bytes = (int)request->bytes;
+    if (bytes) *bytes = (int)request->bytes;
+    if (!bytes != request->flush) fault("the size of a flush, or none of a message, was asked for");
     request->used = false;
     fake.count.in_flight--;
   }

@@ -323,3 +323,20 @@ ncclResult_t tt_net_close_recv(struct tt_net *any, void *comm)
   (void)any;
   return close_end(comm, false);
 }
+
+/* Nothing here lies in a device's memory. */
+ncclResult_t tt_net_reg_mr_dmabuf(struct tt_net *self, void *comm, void *data, size_t bytes, int type, uint64_t offset,
+                                  int fd, void **mhandle)
+{
+  (void)self, (void)comm, (void)data, (void)bytes, (void)type, (void)offset, (void)fd, (void)mhandle;
+  fault("a dma-buf");
+  return ncclInternalError;
+}
+
+ncclResult_t tt_net_iflush(struct tt_net *self, void *comm, int n, void **data, int *bytes, void **mhandles,
+                           void **request)
+{
+  (void)self, (void)comm, (void)n, (void)data, (void)bytes, (void)mhandles, (void)request;
+  fault("a flush");
+  return ncclInternalError;
+}

@@ -10,6 +10,7 @@ void add_remote(Suite *suite);
 void add_running(Suite *suite);
 void add_copy(Suite *suite);
 void add_lines(Suite *suite);
+void add_direct(Suite *suite);
 
 int main(void)
 {
@@ -22,6 +23,7 @@ int main(void)
   add_running(suite);
   add_copy(suite);
   add_lines(suite);
+  add_direct(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

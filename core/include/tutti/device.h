@@ -6,7 +6,7 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_LINES and TT_DEVICE_REACH, and what belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES and TT_DEVICE_REACH, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -224,7 +224,8 @@ enum {
   /* The backend knows the machine around its devices: describe and peer_status are there. */
   TT_DEVICE_DESCRIBED = 16,
   /* Works can use memory of the host: map_host and unmap_host are there. Connections may lie in it, also proxied ones
-   * (TT_CONN_PROXIED), whose counters and FIFO then lie in it too. */
+   * (TT_CONN_PROXIED), whose counters and FIFO always do; their slots lie in the device's memory where a NIC moves them
+   * from and to there. */
   TT_DEVICE_HOST_MEMORY = 32,
   /* Streams can be checked, and made to wait for each other: check_stream and follow are there. */
   TT_DEVICE_JOIN = 64,
@@ -242,6 +243,8 @@ enum {
   TT_DEVICE_FABRIC = 2048,
   /* Copy engines move memory beside all works: copy and copied are there. */
   TT_DEVICE_COPY = 4096,
+  /* Memory of the device may become a dma-buf, for NICs: export_dmabuf is there. */
+  TT_DEVICE_DMABUF = 8192,
   /* Connections of LL may be TT_CONN_LINES. */
   TT_DEVICE_LINES = 16384,
   /* Works can use users' memory of other devices of this process where it lies: reach_buffer is there. */
@@ -424,7 +427,8 @@ struct tt_device {
   ncclResult_t (*open)(const struct tt_device_config *config, struct tt_device_context **context);
   /* Waits for works that run, at most a second once they were stopped; frees everything. */
   void (*close)(struct tt_device_context *context);
-  /* Zeroed memory that the device and, by export, its peers can use. `bytes` is rounded up as the device needs. */
+  /* Zeroed memory that the device and, by export, its peers can use, and NICs where the device lets them. `bytes` is
+   * rounded up as the device needs. */
   ncclResult_t (*alloc)(struct tt_device_context *context, size_t bytes, struct tt_device_memory *memory);
   void (*release)(struct tt_device_context *context, struct tt_device_memory *memory);
   /* `local`: TT_EXPORT_FAR, TT_EXPORT_NEAR or TT_EXPORT_HERE. */
@@ -520,6 +524,12 @@ struct tt_device {
    * nothing, and so has no opposite. ncclInvalidArgument for memory that other devices cannot use. Cheap where it was
    * done before; else it may take a millisecond, and waits for no work. */
   ncclResult_t (*reach_buffer)(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+
+  /* Since version 3, with TT_DEVICE_DMABUF. A descriptor of a dma-buf that is [ptr, ptr + bytes) of memory of `alloc`,
+   * whole pages of the host's size, for who gives NICs access to it. *fd is the caller's to close, also before the
+   * memory is released. `pci`: with its addresses on the PCI bus, where the device also has another link to its CPU.
+   * What the device or the driver cannot do is a failure with the reason. */
+  ncclResult_t (*export_dmabuf)(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -57,6 +57,13 @@ int fake_mapped_works(void);
 /* Devices of this process may be in no team. */
 void fake_forbid_teams(bool forbid);
 
+/* What a descriptor of a dma-buf begins with: memory of this process. `kind`: FAKE_DMABUF. */
+#define FAKE_DMABUF UINT64_C(0x6675622d616d64)
+struct fake_dmabuf {
+  uint64_t kind, ptr, bytes;
+  int32_t pci;
+};
+
 /* What exists now in this process. */
 struct fake_counts {
   int contexts, memories, twins, streams, launches;

@@ -98,6 +98,24 @@ ncclResult_t fake_export(struct tt_device_context *context, const struct tt_devi
   return ncclSuccess;
 }
 
+ncclResult_t fake_export_dmabuf(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd)
+{
+  const struct fake_dmabuf shown = {.kind = FAKE_DMABUF, .ptr = (uintptr_t)ptr, .bytes = bytes, .pci = pci};
+  *fd = -1;
+  if ((uintptr_t)ptr % GRANULE != 0 || bytes % GRANULE != 0 || bytes == 0 || !fake_range_covers(NULL, ptr, bytes))
+    return TT_FAIL(ncclInvalidArgument, "fake device %d has no %zu bytes at %p that are whole pages of its memory",
+                   context->device, bytes, ptr);
+  if (getenv("FAKE_NO_DMABUF") != NULL)
+    return TT_FAIL(ncclSystemError, "fake device %d makes no dma-bufs", context->device);
+  int made = memfd_create("tutti-fake-dmabuf", MFD_CLOEXEC);
+  if (made < 0 || pwrite(made, &shown, sizeof shown, 0) != sizeof shown) {
+    if (made >= 0) close(made);
+    return TT_FAIL(ncclSystemError, "fake device %d has no descriptor left", context->device);
+  }
+  *fd = made;
+  return ncclSuccess;
+}
+
 /* Theirs stays theirs. */
 static ncclResult_t import_file(const struct tt_device_context *context, int theirs, size_t bytes,
                                 struct tt_device_memory *memory)

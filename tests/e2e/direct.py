@@ -1,0 +1,99 @@
+"""NICs that use devices' memory: two hosts of two fake devices, whose network (tests/fakes/net/direct.c) takes their memory,
+checks what it gets, and shows what it has received only when that was flushed."""
+import os
+import re
+import signal
+
+import lib
+from devices import FAKE, OnDevices
+
+# Longer than all slots of a connection; and messages in both directions.
+STEPS = "all_reduce:1000 all_reduce:100000 shift:1000 shift:200000 reduce:3000"
+PCI = 'class="%s" link_speed="8.0 GT/s PCIe" link_width="16"'
+
+
+class Direct(OnDevices):
+    def machine(self, host, sm):
+        """A topology file of a host with a NIC below a switch with its first device; the second is behind another."""
+        gpu = lambda d: (f'<pci busid="0000:0{d + 1}:00.0" {PCI % "0x030200"}><gpu dev="{d}" sm="{sm}" rank="{2 * host + d}" '
+                         'gdr="1"/></pci>')
+        nic = (f'<pci busid="0000:0b:00.0" {PCI % "0x020000"}><nic><net name="lo" dev="0" speed="100000" port="1" '
+               'guid="0x1" maxconn="64"/></nic></pci>')
+        switch = lambda d, below: f'<pci busid="0000:{d + 2}0:00.0" {PCI % "0x060400"}>{below}</pci>'
+        file = os.path.join(self.work, f"machine-{host}-{sm}.xml")
+        with open(file, "w") as f:
+            f.write('<system version="1"><cpu numaid="0" affinity="1" arch="x86_64" vendor="GenuineIntel" familyid="6" '
+                    f'modelid="85">{switch(0, gpu(0) + nic)}{switch(1, gpu(1))}</cpu></system>')
+        return file
+
+    def begin(self, steps, sm=70, each=None, **env):
+        own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm),
+                         **(each(r) if each else {})}
+        return self.ranks([f"device:{r % 2} init {steps}" for r in range(4)], each=own, TUTTI_DEVICE=FAKE,
+                          NCCL_NET_PLUGIN=os.environ["E2E_DIRECT_NET"], DIRECT_INNER=os.environ["E2E_SOCKET_NET"],
+                          **{"DIRECT_LATE": 1, "NCCL_BOOTSTRAP_TIMEOUT": 20, "NCCL_SOCKET_IFNAME": "lo",
+                             "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", **env})
+
+    def run_ranks(self, **env):
+        """The text, and how ranks send and receive over the network."""
+        text = self.all_good([process.wait() for process in self.begin(f"{STEPS} destroy", **env)])
+        self.assertNotIn("NCCL WARN", text)
+        sends = set(re.findall(r" (\d)\[\d\] -> \d\[\d\] \[send\] via (NET/\S+)", text))
+        receives = set(re.findall(r" \d\[\d\] -> (\d)\[\d\] \[receive\] via (NET/\S+)", text))
+        return text, sends, receives
+
+    def ways(self, found, rank):
+        return {way for r, way in found if r == str(rank)}
+
+    def test_everywhere(self):
+        """Older GPUs are flushed; newer ones where the network asks for it. Dma-bufs come first, then addresses."""
+        for env in ({"DIRECT_FAIL": "dmabuf"}, {"sm": 90, "DIRECT_FORCE": 1, "DIRECT_CLAIM": "dmabuf"}):
+            with self.subTest(env):
+                text, sends, receives = self.run_ranks(NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ=1, **env)
+                self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0/GDRDMA"})
+                self.assertEqual("no dma-buf, but addresses" in text, "DIRECT_FAIL" in env)
+                self.assertIn("GPU Direct RDMA Enabled for ", text)
+
+    def test_each_end_decides(self):
+        """By default only devices near the NIC, and of old ones nothing is read; of each rank of its own what it says."""
+        text, sends, receives = self.run_ranks()
+        self.assertEqual(self.ways(receives, 0) | self.ways(receives, 2), {"NET/Direct/0/GDRDMA"})
+        self.assertEqual({way for _, way in sends}, {"NET/Direct/0"})
+        self.assertRegex(text, r"GPU Direct RDMA Disabled for .*rank 1\) .*distance \d > 6, read 0")
+        self.assertRegex(text, r"GPU Direct RDMA Disabled for .*rank 0\) .* it is not to be read")
+        _, sends, receives = self.run_ranks(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET_GDR_READ=1)
+        self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0"})
+        _, sends, receives = self.run_ranks(sm=90, DIRECT_LATE=0)
+        self.assertEqual(self.ways(sends, 0) | self.ways(receives, 0), {"NET/Direct/0/GDRDMA"})
+        self.assertEqual(self.ways(sends, 1) | self.ways(sends, 3), {"NET/Direct/0"})
+
+    def test_registrations_that_fail(self):
+        """The host's memory instead, and a line that says why, once a rank; the other end notices nothing."""
+        both = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_NET_GDR_READ": 1}
+        text, sends, receives = self.run_ranks(each=lambda r: {"DIRECT_FAIL": "both"} if r < 2 else {}, **both)
+        for rank in range(4):
+            self.assertLessEqual(self.ways(sends | receives, rank), {f"NET/Direct/0{'/GDRDMA' if rank > 1 else ''}"})
+        for rank in range(4):
+            said = re.findall(rf"GPU Direct RDMA Disabled for rank {rank}, device 0 of network Direct: .* by the host's "
+                              "memory: net plugin Direct .* failed in regMr", text)
+            self.assertEqual(len(said), rank < 2, rank)
+        text, sends, receives = self.run_ranks(FAKE_NO_DMABUF=1, DIRECT_CLAIM="dmabuf", **both)
+        self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0"})
+        self.assertIn("makes no dma-bufs", text)
+        text, sends, receives = self.run_ranks(NCCL_DMABUF_ENABLE=0, DIRECT_CLAIM="dmabuf", **both)
+        self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0"})
+
+    def test_what_is_not_flushed_is_missing(self):
+        """That these tests would notice: the works find that what was there before is no message of theirs."""
+        self.all_fail([p.wait() for p in self.begin("all_reduce:100000 destroy", NCCL_GDR_FLUSH_DISABLE=1)], "rank")
+
+    def test_a_rank_that_is_killed(self):
+        ranks = self.begin("loop:shift:200000", NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ=1)
+        self.until(lambda: all("running" in p.out for p in ranks), "the loop's start")
+        os.kill(ranks[2].pid, signal.SIGKILL)
+        self.all_fail([p.wait() for p in ranks if p is not ranks[2]], r"rank 2 is gone")
+        self.nothing_left()
+
+
+if __name__ == "__main__":
+    lib.main()

@@ -1,0 +1,293 @@
+/* A net plugin that takes devices' memory: it wraps a good one (DIRECT_INNER, a path), which knows only the host's, and
+ * copies between the two itself. It is strict: what is registered as another kind of memory than it is, a descriptor
+ * that is of other memory, memory that goes before its registration, ends the process. Variables:
+ *   DIRECT_MEMORY=cuda   the devices are GPUs; else fake ones
+ *   DIRECT_CLAIM         cuda, dmabuf or both (the default): what it takes
+ *   DIRECT_FAIL          cuda, dmabuf or both: such registrations fail
+ *   DIRECT_LATE=1        what was received shows in a device's memory only once it was flushed
+ *   DIRECT_FORCE=1       it asks for flushes */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "direct_memory.h"
+#include "tutti/net.h"
+
+static const ncclNet_v12_t *inner;
+static const struct direct_memory *memory;
+static bool late;
+
+struct comm {
+  void *inner;
+  atomic_int regions;
+};
+
+/* The wrapped network sees a shadow of a device's memory. */
+struct region {
+  void *inner;
+  bool device;
+  char *data, *shadow;
+  size_t bytes;
+};
+
+struct request {
+  void *inner;           /* NULL: a flush */
+  struct region *region; /* of a receive into a device's memory, or of a flush; else NULL */
+  char *data;
+  size_t bytes; /* of a flush */
+  int tests;    /* of a flush, until it is done */
+};
+
+static void check(bool good, const char *what)
+{
+  if (good) return;
+  fprintf(stderr, "direct: %s\n", what);
+  abort();
+}
+
+static bool is(const char *variable, const char *what, const char *otherwise)
+{
+  const char *value = getenv(variable);
+  if (value == NULL) value = otherwise;
+  return strcmp(value, what) == 0 || strcmp(value, "both") == 0;
+}
+
+static bool is_set(const char *variable)
+{
+  const char *value = getenv(variable);
+  return value != NULL && atoi(value) != 0;
+}
+
+static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t log,
+                         ncclProfilerCallback_t profile)
+{
+  const char *path = getenv("DIRECT_INNER");
+  void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+  memory = is("DIRECT_MEMORY", "cuda", "") ? &direct_memory_cuda : &direct_memory_fake;
+  late = is_set("DIRECT_LATE");
+  inner = library ? dlsym(library, "ncclNetPlugin_v12") : NULL;
+  if (!inner || !memory->begin()) return ncclInvalidUsage;
+  return inner->init(ctx, id, config, log, profile);
+}
+
+static ncclResult_t devices(int *n)
+{
+  return inner->devices(n);
+}
+
+static ncclResult_t get_properties(int dev, ncclNetProperties_v12_t *props)
+{
+  ncclResult_t result = inner->getProperties(dev, props);
+  if (is("DIRECT_CLAIM", "cuda", "both")) props->ptrSupport |= NCCL_PTR_CUDA;
+  if (is("DIRECT_CLAIM", "dmabuf", "both")) props->ptrSupport |= NCCL_PTR_DMABUF;
+  props->forceFlush = is_set("DIRECT_FORCE");
+  props->maxRecvs = 1;
+  return result;
+}
+
+static ncclResult_t listen(void *ctx, int dev, void *handle, void **comm)
+{
+  return inner->listen(ctx, dev, handle, comm);
+}
+
+static ncclResult_t wrap(ncclResult_t result, void *made, void **comm)
+{
+  *comm = NULL;
+  if (result != ncclSuccess || !made) return result;
+  struct comm *wrapped = calloc(1, sizeof *wrapped);
+  check(wrapped != NULL, "no memory");
+  wrapped->inner = made;
+  *comm = wrapped;
+  return ncclSuccess;
+}
+
+static ncclResult_t connect(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_v12_t **device)
+{
+  void *made = NULL;
+  ncclResult_t result = inner->connect(ctx, dev, handle, &made, device);
+  return wrap(result, made, comm);
+}
+
+static ncclResult_t accept(void *listener, void **comm, ncclNetDeviceHandle_v12_t **device)
+{
+  void *made = NULL;
+  ncclResult_t result = inner->accept(listener, &made, device);
+  return wrap(result, made, comm);
+}
+
+static ncclResult_t reg(struct comm *comm, void *data, size_t bytes, bool device, void **mhandle)
+{
+  struct region *region = calloc(1, sizeof *region);
+  check(region != NULL, "no memory");
+  *region = (struct region){.device = device, .data = data, .bytes = bytes, .shadow = data};
+  if (device) check((region->shadow = malloc(bytes)) != NULL, "no memory");
+  ncclResult_t result = inner->regMr(comm->inner, region->shadow, bytes, NCCL_PTR_HOST, &region->inner);
+  check(result == ncclSuccess, "the wrapped network registers no memory");
+  comm->regions++;
+  *mhandle = region;
+  return ncclSuccess;
+}
+
+static ncclResult_t reg_mr(void *comm, void *data, size_t bytes, int type, void **mhandle)
+{
+  bool device = memory->is_device(data, bytes);
+  check(type == (device ? NCCL_PTR_CUDA : NCCL_PTR_HOST), "memory is registered as another kind than it is");
+  check(!device || is("DIRECT_CLAIM", "cuda", "both"), "it takes no devices' addresses");
+  if (device && is("DIRECT_FAIL", "cuda", "")) return ncclSystemError;
+  return reg(comm, data, bytes, device, mhandle);
+}
+
+static ncclResult_t reg_mr_dmabuf(void *comm, void *data, size_t bytes, int type, uint64_t offset, int fd,
+                                  void **mhandle)
+{
+  check(is("DIRECT_CLAIM", "dmabuf", "both"), "it takes no dma-bufs");
+  check(type == NCCL_PTR_CUDA && offset == 0, "a dma-buf is a device's memory, from its beginning");
+  check(memory->is_device(data, bytes) && memory->is_dmabuf(fd, data, bytes), "a dma-buf is of other memory");
+  if (is("DIRECT_FAIL", "dmabuf", "")) return ncclSystemError;
+  return reg(comm, data, bytes, true, mhandle);
+}
+
+static ncclResult_t dereg_mr(void *opaque, void *mhandle)
+{
+  struct comm *comm = opaque;
+  struct region *region = mhandle;
+  check(memory->is_device(region->data, region->bytes) == region->device, "memory went before its registration");
+  ncclResult_t result = inner->deregMr(comm->inner, region->inner);
+  if (region->device) free(region->shadow);
+  free(region);
+  comm->regions--;
+  return result;
+}
+
+static struct request *make_request(void *of_inner, struct region *region, void *data)
+{
+  struct request *request = calloc(1, sizeof *request);
+  check(request != NULL, "no memory");
+  *request = (struct request){.inner = of_inner, .region = region, .data = data};
+  return request;
+}
+
+/* Where the wrapped network finds what lies at `data`. */
+static char *shadow_of(const struct region *region, const char *data, size_t bytes)
+{
+  check(data >= region->data && bytes <= region->bytes && (size_t)(data - region->data) <= region->bytes - bytes,
+        "memory is not registered");
+  return region->shadow + (data - region->data);
+}
+
+static ncclResult_t isend(void *opaque, void *data, size_t size, int tag, void *mhandle, void *phandle, void **request)
+{
+  struct comm *comm = opaque;
+  struct region *region = mhandle;
+  char *shadow = shadow_of(region, data, size);
+  void *made = NULL;
+  *request = NULL;
+  if (region->device && !memory->from_device(shadow, data, size)) return ncclUnhandledCudaError;
+  ncclResult_t result = inner->isend(comm->inner, shadow, size, tag, region->inner, phandle, &made);
+  if (result == ncclSuccess && made) *request = make_request(made, NULL, NULL);
+  return result;
+}
+
+static ncclResult_t irecv(void *opaque, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **phandles,
+                          void **request)
+{
+  struct comm *comm = opaque;
+  struct region *region = mhandles[0];
+  void *shadow = shadow_of(region, data[0], sizes[0]), *made = NULL;
+  *request = NULL;
+  check(n == 1, "it receives one at a time");
+  ncclResult_t result = inner->irecv(comm->inner, 1, &shadow, sizes, tags, &region->inner, phandles, &made);
+  if (result == ncclSuccess && made) *request = make_request(made, region->device ? region : NULL, data[0]);
+  return result;
+}
+
+static ncclResult_t show(const struct region *region, char *data, size_t bytes)
+{
+  return memory->to_device(data, shadow_of(region, data, bytes), bytes) ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/* Some are done at once. */
+static ncclResult_t iflush(void *comm, int n, void **data, int *sizes, void **mhandles, void **request)
+{
+  static atomic_uint flushes;
+  struct region *region = mhandles[0];
+  (void)comm;
+  *request = NULL;
+  check(n == 1 && region->device && sizes[0] > 0, "only what came into a device's memory is flushed");
+  if (!late) return ncclSuccess;
+  if (flushes++ % 3 == 0) return show(region, data[0], (size_t)sizes[0]);
+  struct request *flush = make_request(NULL, region, data[0]);
+  flush->bytes = (size_t)sizes[0];
+  flush->tests = 3;
+  *request = flush;
+  return ncclSuccess;
+}
+
+static ncclResult_t test(void *opaque, int *done, int *sizes)
+{
+  struct request *request = opaque;
+  ncclResult_t result = ncclSuccess;
+  int size = 0;
+  if (request->inner) {
+    result = inner->test(request->inner, done, &size);
+    if (sizes) *sizes = size;
+    if (result == ncclSuccess && *done && request->region && !late)
+      result = show(request->region, request->data, (size_t)size);
+  } else {
+    *done = --request->tests == 0;
+    if (*done) result = show(request->region, request->data, request->bytes);
+  }
+  if (*done || result != ncclSuccess) free(request);
+  return result;
+}
+
+static ncclResult_t close_comm(void *opaque, ncclResult_t (*close)(void *))
+{
+  struct comm *comm = opaque;
+  check(comm->regions == 0, "memory is registered with a comm that is closed");
+  ncclResult_t result = close(comm->inner);
+  free(comm);
+  return result;
+}
+
+static ncclResult_t close_send(void *comm)
+{
+  return close_comm(comm, inner->closeSend);
+}
+
+static ncclResult_t close_recv(void *comm)
+{
+  return close_comm(comm, inner->closeRecv);
+}
+
+static ncclResult_t close_listen(void *comm)
+{
+  return inner->closeListen(comm);
+}
+
+static ncclResult_t finalize(void *ctx)
+{
+  return inner->finalize(ctx);
+}
+
+__attribute__((visibility("default"))) const ncclNet_v12_t ncclNetPlugin_v12 = {
+    .name = "Direct",
+    .init = init,
+    .devices = devices,
+    .getProperties = get_properties,
+    .listen = listen,
+    .connect = connect,
+    .accept = accept,
+    .regMr = reg_mr,
+    .regMrDmaBuf = reg_mr_dmabuf,
+    .deregMr = dereg_mr,
+    .isend = isend,
+    .irecv = irecv,
+    .iflush = iflush,
+    .test = test,
+    .closeSend = close_send,
+    .closeRecv = close_recv,
+    .closeListen = close_listen,
+    .finalize = finalize,
+};
