@@ -31,7 +31,7 @@ class Direct(OnDevices):
                          **(each(r) if each else {})}
         return self.ranks([f"device:{r % 2} init {steps}" for r in range(4)], each=own, TUTTI_DEVICE=FAKE,
                           NCCL_NET_PLUGIN=os.environ["E2E_DIRECT_NET"], DIRECT_INNER=os.environ["E2E_SOCKET_NET"],
-                          **{"DIRECT_LATE": 1, "NCCL_BOOTSTRAP_TIMEOUT": 20, "NCCL_SOCKET_IFNAME": "lo",
+                          **{"DIRECT_LATE": 1, "NCCL_PROTO": "Simple", "NCCL_BOOTSTRAP_TIMEOUT": 20, "NCCL_SOCKET_IFNAME": "lo",
                              "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", **env})
 
     def run_ranks(self, **env):
@@ -63,7 +63,10 @@ class Direct(OnDevices):
         self.assertRegex(text, r"GPU Direct RDMA Disabled for .*rank 0\) .* it is not to be read")
         _, sends, receives = self.run_ranks(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET_GDR_READ=1)
         self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0"})
-        _, sends, receives = self.run_ranks(sm=90, DIRECT_LATE=0)
+        # Lines of LL are the host's to read and write.
+        _, sends, receives = self.run_ranks(sm=90, DIRECT_LATE=0, NCCL_PROTO="LL,Simple")
+        self.assertIn("NET/Direct/0", self.ways(sends, 0))
+        sends.discard(("0", "NET/Direct/0")), receives.discard(("0", "NET/Direct/0"))
         self.assertEqual(self.ways(sends, 0) | self.ways(receives, 0), {"NET/Direct/0/GDRDMA"})
         self.assertEqual(self.ways(sends, 1) | self.ways(sends, 3), {"NET/Direct/0"})
 
