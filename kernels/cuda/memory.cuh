@@ -126,15 +126,18 @@ __device__ __forceinline__ void tt_store_word(tt_byte *base, uint32_t offset, ui
     tt_store_odd_word(at, bytes - offset, word);
 }
 
-/* Barriers among the warps of a strand. */
+/* Barriers among the warps of a strand. The hardware counts warps, not threads: if a thread of a warp came before the
+ * others, it would count for all of them, and those would later wait in vain. So a warp comes together first. */
 __device__ __forceinline__ void tt_barrier(int id, int threads)
 {
+  __syncwarp();
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 /* True for all threads if `value` is true for one of them. */
 __device__ __forceinline__ bool tt_barrier_any(int id, int threads, bool value)
 {
   int any;
+  __syncwarp();
   asm volatile("{.reg .pred p, q; setp.ne.u32 p, %3, 0; barrier.cta.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q;}"
                : "=r"(any)
                : "r"(id), "r"(threads), "r"((int)value)
