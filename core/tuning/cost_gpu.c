@@ -1,10 +1,12 @@
 /* The cost model of GPUs; see cost_gpu.h.
  *
- * Time = launch + steps * (step + peer * peers written to in a step) + bytes / (bandwidth of the channels in use).
+ * Time = launch + what is done once + steps * (step + peer * peers written to in a step)
+ *        + bytes / (bandwidth of the channels in use).
  *
  * The figures are of four H100 that NVLink joins through a switch, in graphs; `prototype` means hand-written kernels
  * there (docs/performance.md), `guess` that nothing was measured and that the figure is bad enough not to win over a
- * measured one. To tune for a machine change these tables, and nothing else. */
+ * measured one; `published` what NCCL's authors and users say of its kernels on eight H100. To tune for a machine
+ * change these tables, and nothing else. */
 #include "tuning/cost_gpu.h"
 
 #include "base/check.h"
@@ -26,6 +28,15 @@ struct wire {
 #define SIMPLE_CHANNEL 15500
 #define LL_CHANNEL 8000
 #define LL128_CHANNEL 16000
+
+/* NVLS. NCCL's model has 25 us for an operation in a machine (src/graph/tuning.cc, hwLatencies), and an efficiency of
+ * 0.85 on Hopper (nvlsEfficiency there) of what 18 links of 20.6 GB/s carry (src/graph/topo.h). Sixteen channels
+ * (src/include/nvls.h for Hopper) were seen to reduce 275 bytes a nanosecond on eight H100 (nccl-tests issues 212 and
+ * 290), for each of which 9/8 leave a GPU. Where there is little to do its chunks have 64 KiB (src/enqueue.cc). */
+#define NVLS_NS 25000
+#define NVLS_PER_US 315180
+#define NVLS_CHANNEL 19300
+#define NVLS_CHANNEL_BYTES 65536
 
 static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     /* One-shot. LL: measured, 4.0 us for 32 B, 5.3 for 32 KiB on 16 channels; one of 512 B moves in a single turn of
@@ -59,9 +70,10 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     [TT_ALGO_PAT] = {[TT_PROTO_LL] = {1900, 100, 100000, LL_CHANNEL, 2048, 16},
                      [TT_PROTO_LL128] = {2200, 100, 230000, LL128_CHANNEL, 4096, 32},
                      [TT_PROTO_SIMPLE] = {4500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
-    /* NVLS and NVLSTree: guesses. Each byte is also copied into and out of the own copy. */
-    [TT_ALGO_NVLS] = {[TT_PROTO_SIMPLE] = {12000, 200, 240000, SIMPLE_CHANNEL, 65536, 32}},
-    [TT_ALGO_NVLS_TREE] = {[TT_PROTO_SIMPLE] = {15000, 200, 200000, SIMPLE_CHANNEL, 65536, 32}},
+    /* NVLS: published, all of it; see above. NVLSTree has the same inside a machine, and a tree's steps between them:
+     * NCCL counts 4 us for one over NVLink in Simple (src/graph/tuning.cc, hwLatencies). */
+    [TT_ALGO_NVLS] = {[TT_PROTO_SIMPLE] = {NVLS_NS, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
+    [TT_ALGO_NVLS_TREE] = {[TT_PROTO_SIMPLE] = {4000, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
     /* Point to point: as ring. */
     [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
                                 [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},
@@ -111,6 +123,7 @@ static bool is_whole(int collective)
 static struct shape shape_of(const struct tt_tuning_input *input, int collective, int algorithm, size_t bytes)
 {
   uint64_t n = (uint64_t)input->nranks, others = n - 1, b = TT_MIN((uint64_t)bytes, MODEL_BYTES), block = b / n;
+  uint64_t local = (uint64_t)TT_MAX(input->max_ranks_per_node, 1);
   switch (algorithm) {
   case TT_ALGO_ONE_SHOT:
     return (struct shape){1, others, others * b, b};
@@ -131,9 +144,20 @@ static struct shape shape_of(const struct tt_tuning_input *input, int collective
     return (struct shape){2, others, others * block, block};
   case TT_ALGO_PAT:
     return (struct shape){log2_up(n), 1, others * block, block};
+  case TT_ALGO_NVLS: /* the switch reads every copy and writes the results to it; gathers do one of the two */
+    return (struct shape){1, 0, collective == TT_FUNC_ALL_REDUCE ? b + block : b, b};
+  case TT_ALGO_NVLS_TREE: /* between machines as the tree */
+    return (struct shape){2 * log2_up((uint64_t)input->nnodes), 1, input->all_mapped ? b + b / local : 2 * b + b / 4,
+                          b};
   default: /* point to point */
     return (struct shape){1, 1, b, b};
   }
+}
+
+/* What an operation takes beside its steps. */
+static uint64_t once_ns(int algorithm)
+{
+  return algorithm == TT_ALGO_NVLS_TREE ? NVLS_NS : 0;
 }
 
 /* The receives and sends with every peer may be in one group, and all their channels must run at once; so the pairs
@@ -185,7 +209,8 @@ uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int
   if (!input->all_mapped) step += NETWORK_STEP_NS;
   uint64_t loops = loops_of(input, protocol, shape.message, nchannels);
   if (loops > 1) step += LOOPS_NS / shape.steps + (loops - 1) * LOOP_NS;
-  return LAUNCH_NS + shape.steps * step + shape.sent / per_us * 1000 + shape.sent % per_us * 1000 / per_us;
+  return LAUNCH_NS + once_ns(algorithm) + shape.steps * step + shape.sent / per_us * 1000 +
+         shape.sent % per_us * 1000 / per_us;
 }
 
 size_t tt_cost_gpu_smallest_chunk(int protocol)
