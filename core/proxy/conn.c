@@ -47,8 +47,11 @@ static void deregister(struct tt_proxy_conn *conn)
 ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
-  struct tt_proxy_pool_config config = {
-      .device = conn->config.device, .send = conn->config.send, .limit = conn->config.pool_units, .shm = conn->shm};
+  struct tt_proxy_pool_config config = {.device = conn->config.device,
+                                        .send = conn->config.send,
+                                        .limit = conn->config.pool_units,
+                                        .shm = conn->shm,
+                                        .map = conn->config.map};
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     config.unit_bytes = TT_MAX(config.unit_bytes, (conn->config.conn->slot_bytes[p] + 127) / 128 * 128);
   if (config.limit == 0) return ncclSuccess;
@@ -64,8 +67,12 @@ ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn)
     entry->next = proxy->pools;
     proxy->pools = entry;
   }
-  conn->pool = entry->pool;
-  return ncclSuccess;
+  ncclResult_t result = tt_proxy_pool_join(entry->pool);
+  if (result == ncclSuccess)
+    conn->pool = entry->pool;
+  else
+    tt_proxy_pool_part(entry->pool);
+  return result;
 }
 
 void tt_proxy_conn_add(struct tt_proxy_conn *conn)
@@ -115,6 +122,9 @@ ncclResult_t tt_proxy_conn_create(struct tt_proxy *proxy, const struct tt_proxy_
   *out = conn;
 out:
   if (result != ncclSuccess) {
+    pthread_mutex_lock(&proxy->lock);
+    if (conn->pool) tt_proxy_pool_part(conn->pool);
+    pthread_mutex_unlock(&proxy->lock);
     if (!config->link) tt_proxy_link_abandon(conn->wire);
     tt_proxy_lines_free(conn);
     free(conn->operations);
@@ -142,7 +152,8 @@ void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
   if (!conn->active) return;
-  conn->active = false;
+  if (conn->asked) tt_proxy_pool_count(conn->pool, -1);
+  conn->asked = conn->active = false;
   *conn->active_link = conn->active_next;
   if (conn->active_next)
     conn->active_next->active_link = conn->active_link;

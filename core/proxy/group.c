@@ -4,7 +4,10 @@
  * wait for that who could make the last one come, so only the last message that is expected of a connection joins a
  * group: all before it are posted by themselves, and its sender is through when the network has taken it. What is
  * delayed is then only the end of this rank's own operations, which waits for all messages anyway. Small messages are
- * their connections' last ones, so those that profit are grouped. */
+ * their connections' last ones, so those that profit are grouped.
+ *
+ * Not so those of devices whose works are asked for while they run (running.c): what a work has received may let its
+ * device begin another one, which somebody waits for. */
 #include <stdlib.h>
 #include "base/check.h"
 #include "proxy/internal.h"
@@ -18,8 +21,8 @@ struct tt_proxy_group {
 
 bool tt_proxy_group_fits(const struct tt_proxy_conn *conn)
 {
-  return conn->config.link && !conn->config.send && conn->wire->max_recvs > 1 && conn->wire->conns > 1 &&
-         conn->expected - conn->posted == 1;
+  return conn->config.link && !conn->config.send && !conn->config.free_running && conn->wire->max_recvs > 1 &&
+         conn->wire->conns > 1 && conn->expected - conn->posted == 1;
 }
 
 void tt_proxy_group_offer(struct tt_proxy_conn *conn)

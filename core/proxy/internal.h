@@ -72,6 +72,8 @@ struct tt_proxy_conn {
   uint64_t rung;     /* the tail of which the relay was told */
   ncclResult_t lost; /* free running, receiving: how the network failed while nobody may have waited for a message */
   char *lost_text;   /* its sentence */
+  bool asks;         /* free running: the device says how many steps it will move (tt_conn_asked) */
+  bool asked;        /* and has some left, or units are held */
   bool ready;        /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];
@@ -153,6 +155,10 @@ ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn);
 void tt_proxy_running_start(struct tt_proxy_conn *conn);
 /* As tt_proxy_conn_advance, of one that receives. */
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved);
+/* Takes down what the device asks for, and, once it was served, that nothing is left. Both of a connection that asks.
+ */
+void tt_proxy_running_hear(struct tt_proxy_conn *conn);
+void tt_proxy_running_settle(struct tt_proxy_conn *conn);
 /* Sending: the step behind the last that the device has filled; those before `sent` were sent. */
 uint64_t tt_proxy_running_filled(const struct tt_proxy_conn *conn, uint64_t sent);
 /* The step behind the last that is known of. */

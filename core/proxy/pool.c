@@ -9,6 +9,9 @@
 
 #define SLAB_UNITS 8
 #define LEAD 64 /* bytes before the first unit */
+#define PAGE 4096
+/* Of a pool that a device has mapped: less than a connection can use at a time, since not all have work. */
+#define UNITS_EACH 4
 /* Far above what a message takes that both sides are ready for; far below what anybody notices as a hang. */
 #define POOL_STALL_NS 5000000u
 
@@ -16,6 +19,7 @@ struct tt_proxy_slab {
   struct tt_proxy_slab *next; /* of the pool's; not of spares */
   _Atomic int references;
   bool spare;
+  bool mapped; /* by the device */
   unsigned char *memory;
   size_t bytes;
   struct tt_shm *shm; /* that it lies in, at `offset`; or NULL */
@@ -32,7 +36,7 @@ struct tt_proxy_pool {
   struct tt_proxy_slab *slabs;
   struct tt_proxy_unit *free;
   struct tt_proxy_wait *first, **end;
-  int active;           /* connections with work */
+  int conns, active;    /* connections; those with work */
   uint64_t dry_since;   /* ns; 0: nobody was refused since a unit was given back */
   int allowed, doubled; /* spares that may be given at once; how many the next time */
   struct tt_proxy_pool_state state;
@@ -55,11 +59,22 @@ static ncclResult_t allocate(struct tt_proxy_slab *slab, struct tt_shm *shm)
   return ncclSuccess;
 }
 
+static ncclResult_t show(const struct tt_proxy_pool *pool, struct tt_proxy_slab *slab, unsigned char **at)
+{
+  const struct tt_proxy_pool_map *map = &pool->config.map;
+  void *mapped = slab->memory;
+  if (map->map) TT_TRY(map->map(map->context, slab->memory, slab->bytes, &mapped));
+  slab->mapped = map->map != NULL;
+  *at = mapped;
+  return ncclSuccess;
+}
+
 static ncclResult_t make_slab(const struct tt_proxy_pool *pool, int nunits, struct tt_proxy_slab **out)
 {
   struct tt_proxy_slab *slab;
   TT_TRY(TT_CALLOC(&slab, 1));
   slab->bytes = LEAD + (size_t)nunits * pool->config.unit_bytes;
+  if (pool->config.map.map) slab->bytes = (slab->bytes + PAGE - 1) / PAGE * PAGE;
   ncclResult_t result = allocate(slab, pool->config.shm);
   if (result != ncclSuccess) {
     free(slab);
@@ -67,9 +82,16 @@ static ncclResult_t make_slab(const struct tt_proxy_pool *pool, int nunits, stru
   }
   slab->nunits = nunits;
   atomic_store(&slab->references, 1);
-  for (int u = 0; u < nunits; u++)
-    slab->units[u] =
-        (struct tt_proxy_unit){.slab = slab, .data = slab->memory + LEAD + (size_t)u * pool->config.unit_bytes};
+  unsigned char *at;
+  result = show(pool, slab, &at);
+  if (result != ncclSuccess) {
+    tt_proxy_slab_release(slab);
+    return result;
+  }
+  for (int u = 0; u < nunits; u++) {
+    size_t offset = LEAD + (size_t)u * pool->config.unit_bytes;
+    slab->units[u] = (struct tt_proxy_unit){.slab = slab, .data = slab->memory + offset, .at = at + offset};
+  }
   *out = slab;
   return ncclSuccess;
 }
@@ -145,8 +167,10 @@ ncclResult_t tt_proxy_pool_create(const struct tt_proxy_pool_config *config, str
 void tt_proxy_pool_destroy(struct tt_proxy_pool *pool)
 {
   if (!pool) return;
+  const struct tt_proxy_pool_map *map = &pool->config.map;
   while (pool->slabs) {
     struct tt_proxy_slab *next = pool->slabs->next;
+    if (pool->slabs->mapped) map->unmap(map->context, pool->slabs->memory, pool->slabs->bytes);
     tt_proxy_slab_release(pool->slabs);
     pool->slabs = next;
   }
@@ -157,7 +181,7 @@ bool tt_proxy_pool_matches(const struct tt_proxy_pool *pool, const struct tt_pro
 {
   return pool->config.device == config->device && pool->config.send == config->send &&
          pool->config.unit_bytes == config->unit_bytes && pool->config.limit == config->limit &&
-         pool->config.shm == config->shm;
+         pool->config.shm == config->shm && pool->config.map.context == config->map.context;
 }
 
 static ncclResult_t grow(struct tt_proxy_pool *pool)
@@ -176,6 +200,19 @@ static ncclResult_t grow(struct tt_proxy_pool *pool)
   pool->state.free += more;
   pool->state.bytes += slab->bytes;
   return ncclSuccess;
+}
+
+ncclResult_t tt_proxy_pool_join(struct tt_proxy_pool *pool)
+{
+  pool->conns++;
+  int wanted = pool->config.map.map ? TT_MIN(pool->config.limit, UNITS_EACH * pool->conns) : 0;
+  while (pool->state.units < wanted) TT_TRY(grow(pool));
+  return ncclSuccess;
+}
+
+void tt_proxy_pool_part(struct tt_proxy_pool *pool)
+{
+  pool->conns--;
 }
 
 /* Whether the head of the queue has waited long enough for a spare. */
@@ -199,7 +236,7 @@ static ncclResult_t make_spare(struct tt_proxy_pool *pool, struct tt_proxy_unit 
   pool->state.spares++;
   pool->state.bytes += slab->bytes;
   *unit = &slab->units[0];
-  slab->spare = !pool->config.shm;
+  slab->spare = !pool->config.shm && !pool->config.map.map;
   if (slab->spare) return ncclSuccess;
   slab->next = pool->slabs;
   pool->slabs = slab;
@@ -233,7 +270,7 @@ ncclResult_t tt_proxy_pool_take(struct tt_proxy_pool *pool, struct tt_proxy_wait
 {
   *unit = NULL;
   if (held > 0 && pool->first) return ncclSuccess;
-  if (!pool->free) TT_TRY(grow(pool));
+  if (!pool->free && !pool->config.map.map) TT_TRY(grow(pool));
   bool turn = !pool->first || pool->first == wait;
   if (turn && pool->free) {
     *unit = pool->free;

@@ -16,6 +16,10 @@
  * rounds of core/plan), so the first in all queues is on its way. It is needed because users may order messages between
  * several groups otherwise. Memory is thus at most the limit and one spare for each connection that waits for a peer.
  *
+ * A device with memory of its own has slabs mapped (tt_proxy_pool_map), which may cost it time, and must not be
+ * unmapped while it works. So such a pool grows when connections are made, by a few units each, and its spares stay in
+ * it.
+ *
  * All but references is guarded by the proxy's lock. */
 #ifndef TT_PROXY_POOL_H
 #define TT_PROXY_POOL_H
@@ -32,6 +36,14 @@ struct tt_proxy_unit {
   struct tt_proxy_unit *next; /* of the pool's free ones */
   struct tt_proxy_slab *slab;
   unsigned char *data; /* begins at 64 modulo 128, as slots of every protocol may */
+  unsigned char *at;   /* where the device finds it */
+};
+
+/* How a device with memory of its own is shown slabs, whole pages of them. */
+struct tt_proxy_pool_map {
+  ncclResult_t (*map)(void *context, void *memory, size_t bytes, void **at); /* NULL: it finds them where they are */
+  void (*unmap)(void *context, void *memory, size_t bytes);                  /* may wait for what runs */
+  void *context;
 };
 
 struct tt_proxy_pool;
@@ -43,6 +55,7 @@ struct tt_proxy_pool_config {
   /* Where slabs lie, for a pool that another rank sends from (remote.h); NULL: in memory of this process alone. Spares
    * then stay in the pool: what that rank has registered may not go away under it. */
   struct tt_shm *shm;
+  struct tt_proxy_pool_map map;
 };
 
 /* A connection's place in a pool's queue. */
@@ -62,6 +75,11 @@ ncclResult_t tt_proxy_pool_take(struct tt_proxy_pool *pool, struct tt_proxy_wait
 void tt_proxy_pool_give(struct tt_proxy_pool *pool, struct tt_proxy_unit *unit);
 /* A connection that waited is gone. */
 void tt_proxy_pool_forget(struct tt_proxy_pool *pool, struct tt_proxy_wait *wait);
+
+/* One more or one less connection that uses the pool. A pool that a device has to be shown is made as large as it will
+ * be here, so that nothing is mapped while works run, but for spares. */
+ncclResult_t tt_proxy_pool_join(struct tt_proxy_pool *pool);
+void tt_proxy_pool_part(struct tt_proxy_pool *pool);
 
 /* One more or one less connection with work. */
 void tt_proxy_pool_count(struct tt_proxy_pool *pool, int more);

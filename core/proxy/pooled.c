@@ -12,7 +12,7 @@ static struct tt_proxy_unit **unit_of(struct tt_proxy_conn *conn, uint64_t step)
 static void show(const struct tt_proxy_conn *conn, uint64_t step, int64_t size)
 {
   conn->config.conn->fifo[step % TT_SLOTS] =
-      (struct tt_conn_fifo){.mode = TT_FIFO_POINTER, .pointer = conn->units[step % TT_SLOTS]->data, .size = size};
+      (struct tt_conn_fifo){.mode = TT_FIFO_POINTER, .pointer = conn->units[step % TT_SLOTS]->at, .size = size};
 }
 
 static ncclResult_t take(struct tt_proxy_conn *conn, uint64_t step)
@@ -109,6 +109,7 @@ void tt_proxy_pooled_leave(struct tt_proxy_conn *conn)
 
 void tt_proxy_pooled_close(struct tt_proxy_conn *conn)
 {
+  tt_proxy_pool_part(conn->pool);
   tt_proxy_pool_forget(conn->pool, &conn->wait);
   for (int i = 0; i < TT_SLOTS; i++)
     if (conn->units[i]) give(conn, (uint64_t)i);

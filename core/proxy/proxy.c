@@ -47,14 +47,25 @@ static ncclResult_t advance(struct tt_proxy_conn *conn, bool *moved)
   return tt_proxy_conn_advance(conn, moved);
 }
 
+static ncclResult_t serve(struct tt_proxy_conn *conn, bool *moved)
+{
+  if (conn->asks) tt_proxy_running_hear(conn);
+  if (conn->asks && !conn->asked) return ncclSuccess;
+  TT_TRY(advance(conn, moved));
+  if (conn->asks)
+    tt_proxy_running_settle(conn);
+  else if (conn->done == conn->expected && conn->held == 0)
+    tt_proxy_conn_rest(conn);
+  return ncclSuccess;
+}
+
 ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
 {
   *moved = false;
   pthread_mutex_lock(&proxy->lock);
   for (struct tt_proxy_conn *conn = proxy->active, *next; conn && proxy->error == ncclSuccess; conn = next) {
     next = conn->active_next;
-    proxy->error = advance(conn, moved);
-    if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
+    proxy->error = serve(conn, moved);
   }
   if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);

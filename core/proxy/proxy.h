@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include "nccl.h"
 #include "plugin/net.h"
+#include "proxy/pool.h"
 #include "tutti/device.h"
 
 struct tt_proxy;
@@ -32,7 +33,6 @@ void tt_proxy_destroy(struct tt_proxy *proxy);
  * every mode the message begins with its header. */
 struct tt_proxy_conn;
 struct tt_proxy_link; /* proxy/link.h */
-struct tt_proxy_slab; /* proxy/pool.h */
 struct tt_proxy_found {
   void *data;
   size_t bytes;
@@ -66,10 +66,12 @@ struct tt_proxy_conn_config {
    * the FIFO; NULL: conn->slots. */
   tt_proxy_find *find;
   void *find_context;
+  struct tt_proxy_pool_map map; /* with a pool: of a device that has to be shown its slots */
   /* Who launches does not announce what it moves (tt_proxy_expect), as works that graphs repeat: what the device has
-   * filled is sent, and there are always receives for all of its free slots. The connection has slots of one protocol,
-   * its own; with slots of LL its device looks at lines alone (TT_CONN_LINES). A network that fails while it waits for
-   * a message is no failure of the proxy's, since there may be none to come: see tt_proxy_lost. */
+   * filled is sent, and there are always receives for all of its free slots. With slots of a pool the device asks for
+   * them (tt_conn_asked), and has none without. The connection has slots of one protocol; with slots of LL its device
+   * looks at lines alone (TT_CONN_LINES). A network that fails while it waits for a message is no failure of the
+   * proxy's, since there may be none to come: see tt_proxy_lost. */
   bool free_running;
   int ahead; /* of a connection of lines that receives: messages on their way at most; 0: as many as slots */
   struct tt_proxy_direct direct;

@@ -19,6 +19,7 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
                                                .peer = config->peer,
                                                .pool_units = config->pool_units,
                                                .device = config->device,
+                                               .map = config->map,
                                                .free_running = config->free_running};
   snprintf(conn->label, sizeof(conn->label), "%s", config->label);
   conn->config.label = conn->label;
@@ -34,6 +35,7 @@ ncclResult_t tt_proxy_remote_create(struct tt_proxy *proxy, const struct tt_prox
   conn->lines.on = tt_proxy_lines_wanted(&conn->config);
   if (result == ncclSuccess && config->free_running) result = tt_proxy_running_prepare(conn);
   if (result != ncclSuccess) {
+    if (conn->pool) tt_proxy_pool_part(conn->pool);
     free(conn);
     return result;
   }

@@ -62,6 +62,7 @@ struct tt_proxy_remote_config {
   /* With TT_CONN_POOLED: as in tt_proxy_conn_config, and the memory in which the pool lies. */
   int pool_units, device;
   struct tt_shm *shm;
+  struct tt_proxy_pool_map map;
 };
 /* The connection belongs to this rank's engine like any other: tt_proxy_expect, tt_proxy_progress, which reports the
  * relay's failure as this rank's, and tt_proxy_conn_destroy, which tells the relay nothing. */

@@ -1,9 +1,12 @@
 /* Connections that are free running: nobody announces what devices will move, since graphs repeat works without a call.
  *
- * Such a connection always has work. The sending end needs no more than its counter. The receiving end has receives
- * posted for all free slots, more than will ever come, so when the other end closes there are always some left, and the
- * network may call that a failure. Whether it is one shows when a work waits for a message: so it is kept, and told to
- * who asks (tt_proxy_lost). */
+ * With slots of its own such a connection always has work. The sending end needs no more than its counter. The
+ * receiving end has receives posted for all free slots, more than will ever come, so when the other end closes there
+ * are always some left, and the network may call that a failure. Whether it is one shows when a work waits for a
+ * message: so it is kept, and told to who asks (tt_proxy_lost).
+ *
+ * With slots of a pool all this would hold units for messages that never come. So the device asks: a work writes,
+ * before it waits, up to which step it will move. From there on it is as with works that are announced. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
@@ -14,8 +17,11 @@
 ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn)
 {
   int protocol = -1;
-  if (conn->config.pool_units != 0 || conn->config.link)
-    return TT_FAIL(ncclInternalError, "%s to rank %d shares slots or a network connection: it cannot be free running",
+  conn->asks = conn->config.pool_units != 0;
+  if (conn->config.link && !conn->asks)
+    return TT_FAIL(ncclInternalError,
+                   "%s to rank %d shares a network connection: with slots of its own it cannot be "
+                   "free running",
                    conn->label, conn->config.peer);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
     if (!conn->config.conn->slots[p]) continue;
@@ -27,8 +33,11 @@ ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn)
   if (protocol < 0) return TT_FAIL(ncclInternalError, "%s to rank %d has no slots", conn->label, conn->config.peer);
   TT_TRY(TT_CALLOC(&conn->operations, 1));
   conn->capacity = conn->noperations = 1;
-  conn->expected = conn->done - 1;
-  conn->operations[0] = (struct tt_proxy_operation){.protocol = protocol, .end = conn->expected};
+  conn->operations[0] = (struct tt_proxy_operation){.protocol = protocol, .end = conn->done - 1};
+  if (conn->asks)
+    atomic_store(tt_conn_asked(conn->config.conn), conn->expected);
+  else
+    conn->expected = conn->done - 1;
   return ncclSuccess;
 }
 
@@ -38,6 +47,22 @@ void tt_proxy_running_start(struct tt_proxy_conn *conn)
   tt_proxy_conn_wake(conn);
   atomic_fetch_add(&conn->proxy->running, 1);
   pthread_mutex_unlock(&conn->proxy->lock);
+}
+
+void tt_proxy_running_hear(struct tt_proxy_conn *conn)
+{
+  uint64_t end = atomic_load_explicit(tt_conn_asked(conn->config.conn), memory_order_acquire);
+  if (!tt_proxy_before(conn->expected, end)) return;
+  if (!conn->asked) tt_proxy_pool_count(conn->pool, 1);
+  conn->asked = true;
+  conn->expected = end;
+}
+
+void tt_proxy_running_settle(struct tt_proxy_conn *conn)
+{
+  if (!conn->asked || conn->done != conn->expected || conn->held > 0) return;
+  tt_proxy_pool_count(conn->pool, -1);
+  conn->asked = false;
 }
 
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
@@ -61,6 +86,7 @@ uint64_t tt_proxy_running_filled(const struct tt_proxy_conn *conn, uint64_t sent
 
 uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn)
 {
+  if (conn->asks) return conn->expected;
   return conn->config.send ? tt_proxy_running_filled(conn, conn->done) : conn->posted;
 }
 

@@ -59,17 +59,19 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
 static bool has_pools(const struct tt_transport_env *env)
 {
   return tt_param_int(TT_PARAM_NCCL_NET_SHARED_BUFFERS) != 0 && env->device &&
-         (env->device->features & TT_DEVICE_POOLED) && !tt_transport_device_memory(env);
+         (env->device->features & TT_DEVICE_POOLED);
 }
 
 bool tt_transport_pools(const struct tt_transport_env *env, int peer)
 {
   char reason[192];
+  if (tt_transport_device_memory(env)) return false;
   return has_pools(env) && peer >= 0 && !tt_transport_peer.can(env, env->rank, peer, reason, sizeof(reason));
 }
 
 static bool pooled(const struct tt_transport_env *env, const struct tt_connector *connector)
 {
+  if (tt_transport_device_memory(env) && tt_connect_index_protocol(connector->index) != TT_PROTO_SIMPLE) return false;
   return has_pools(env) && tt_connect_index_point_to_point(connector->index);
 }
 
@@ -227,6 +229,7 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
   if (tt_connect_index_point_to_point(connector->index)) config.ahead = TT_FAR_LINES_AHEAD;
   if (resources->is_direct) config.direct = resources->direct;
   if (connector->conn.flags & TT_CONN_POOLED) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
+  if (apart) config.map = tt_net_pool_map(env);
   TT_TRY(tt_proxy_conn_create(env->proxy, &config, &connector->proxied));
   resources->comm = NULL;
   resources->wire = NULL;
@@ -278,6 +281,7 @@ static ncclResult_t connect_relayed(struct tt_transport_env *env, struct tt_conn
   char text[64];
   if (!resources->relayed.block)
     TT_TRY(tt_relayed_setup(env, connector, resources->relay, resources->device, &resources->relayed));
+  if (connector->conn.flags & TT_CONN_POOLED) resources->relayed.conn = resources->block.conn;
   label(env, connector, text, sizeof(text));
   TT_TRY(tt_relayed_connect(env, connector, &resources->relayed, resources->offer.handle, text, done));
   return resources->relayed.gone ? go_directly(env, connector) : ncclSuccess;

@@ -24,7 +24,9 @@ static ncclResult_t make(const struct tt_transport_env *env, struct tt_connector
                          const struct tt_buffers *buffers, bool pool, bool apart, struct tt_net_block *block)
 {
   size_t fifo_at = apart ? buffers->slots_at : buffers->bytes;
-  size_t bytes = (fifo_at + TT_SLOTS * sizeof(struct tt_conn_fifo) + PAGE - 1) / PAGE * PAGE;
+  size_t asked_at = fifo_at + TT_SLOTS * sizeof(struct tt_conn_fifo);                   /* see tt_conn_asked */
+  bool lines = tt_transport_device_memory(env) && buffers->slot_bytes[TT_PROTO_LL] > 0; /* without a FIFO */
+  size_t bytes = lines ? buffers->bytes : (asked_at + sizeof(uint64_t) + PAGE - 1) / PAGE * PAGE;
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at = memory;
   if (memory == MAP_FAILED)
     return TT_FAIL(ncclSystemError,
@@ -67,4 +69,21 @@ void tt_net_block_free(const struct tt_transport_env *env, struct tt_net_block *
   if (block->mapped) env->device->unmap_host(env->context->handle, block->memory, block->bytes);
   munmap(block->memory, block->bytes);
   block->memory = NULL;
+}
+
+static ncclResult_t map(void *context, void *memory, size_t bytes, void **at)
+{
+  const struct tt_transport_env *env = context;
+  return env->device->map_host(env->context->handle, memory, bytes, at);
+}
+
+static void unmap(void *context, void *memory, size_t bytes)
+{
+  const struct tt_transport_env *env = context;
+  env->device->unmap_host(env->context->handle, memory, bytes);
+}
+
+struct tt_proxy_pool_map tt_net_pool_map(const struct tt_transport_env *env)
+{
+  return (struct tt_proxy_pool_map){.map = map, .unmap = unmap, .context = (void *)(uintptr_t)env};
 }

@@ -4,13 +4,14 @@
 #ifndef TT_TRANSPORT_NET_BLOCK_H
 #define TT_TRANSPORT_NET_BLOCK_H
 
+#include "proxy/pool.h"
 #include "transport/buffers.h"
 
 struct tt_net_block {
   unsigned char *memory; /* NULL: there is none */
   size_t bytes;
   bool mapped; /* by the device */
-  /* As the proxy sees it. With slots of a pool, and on the host's device, the connector's is used. */
+  /* As the proxy sees it. On the host's device the connector's is used. */
   struct tt_conn conn;
 };
 
@@ -21,6 +22,8 @@ ncclResult_t tt_net_block_make(const struct tt_transport_env *env, struct tt_con
 ncclResult_t tt_net_block_make_direct(const struct tt_transport_env *env, struct tt_connector *connector,
                                       const struct tt_buffers *buffers, struct tt_proxy_direct *direct,
                                       struct tt_net_block *block);
+/* How a device with memory of its own is shown slots of a pool. Outlived by the env. */
+struct tt_proxy_pool_map tt_net_pool_map(const struct tt_transport_env *env);
 /* The device uses it no more. One that is all zero is allowed. */
 void tt_net_block_free(const struct tt_transport_env *env, struct tt_net_block *block);
 

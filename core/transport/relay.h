@@ -45,7 +45,9 @@ struct tt_relayed {
   struct tt_relay_layout layout;
   unsigned char *block; /* in this rank's shared memory */
   bool mapped;          /* by the device */
-  struct tt_conn conn;  /* of one that is free running, as the proxies see it; else the connector's is used */
+  /* Of one that is free running, as the proxies see it; else the connector's is used. With slots of a pool it is set by
+   * who has the memory. */
+  struct tt_conn conn;
   uint64_t offset;
   struct tt_proxy_desk *desk;
   struct tt_doorbell *bell; /* the relay's */

@@ -7,6 +7,7 @@
 #include "base/param.h"
 #include "base/timer.h"
 #include "transport/memory.h"
+#include "transport/net_block.h"
 #include "transport/relay_wire.h"
 
 /* A relay answers as soon as its thread runs; the limit is for machines that are very busy, and for relays that are
@@ -152,6 +153,7 @@ static ncclResult_t hand_to_proxy(struct tt_transport_env *env, struct tt_connec
                                           .label = label,
                                           .device = relayed->device,
                                           .shm = env->shm};
+  if (relayed->layout.running) config.map = tt_net_pool_map(env);
   if (relayed->layout.pooled) config.pool_units = (int)tt_param_int(TT_PARAM_TUTTI_NET_POOL_SLOTS);
   return tt_proxy_remote_create(env->proxy, &config, &connector->proxied);
 }

@@ -157,6 +157,7 @@ ncclResult_t tt_cuda_conn_open(struct tt_device_context *context, struct tt_conn
     return TT_FAIL(ncclInternalError, "a connection of rank %d to rank %d over a network is not for %s", context->rank,
                    conn->peer, lines ? "LL" : "Simple");
   if (proxied && !lines) end.fifo = conn->fifo;
+  if (conn->flags & TT_CONN_POOLED) end.slots = NULL;
   /* Both ends write what both counters start from, where memory's zero is not it. A proxy's are set already. */
   if (end.step != 0 && !proxied) {
     TT_TRY(tt_cuda_upload(context, end.head, &end.step, sizeof(end.step)));

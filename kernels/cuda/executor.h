@@ -24,8 +24,9 @@ struct tt_cuda_executor {
   bool replayed;                /* one that is gone may have been launched since the last launch */
 };
 
-/* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols. */
-enum { TT_CUDA_CONTEXT_CONNS = 8192 };
+/* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols; over networks two
+ * channels to 2048 ranks. */
+enum { TT_CUDA_CONTEXT_CONNS = 16384 };
 
 /* kernel.cu, by ncclDataType_t. */
 extern tt_cuda_kernel *const tt_cuda_kernels[12];

@@ -209,7 +209,9 @@ static __device__ __noinline__ void advance_steps(const tt_group &group)
       const tt_cuda_operand *operand = tt_operand_here(instruction->first_operand + k);
       if (!tt_is_send(operand->role) && !tt_is_receive(operand->role)) continue;
       const tt_end &end = block.ends[operand->conn];
-      end.home->step = end.step + (uint64_t)operand->uses_a_loop * block.channel.loops;
+      uint64_t next = end.step + (uint64_t)operand->uses_a_loop * block.channel.loops;
+      end.home->step = next;
+      if (end.slots == NULL) *(volatile uint64_t *)(end.fifo + TT_SLOTS) = next; /* asks for slots */
     }
   }
 }

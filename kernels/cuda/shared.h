@@ -7,7 +7,7 @@
 
 /* One end of a connection, in device memory. A connection serves one protocol. Written by one warp at a time. */
 struct tt_cuda_conn {
-  unsigned char *slots; /* TT_SLOTS slots */
+  unsigned char *slots; /* TT_SLOTS slots; NULL: of a pool, where `fifo` says, for who asks (tt_conn_asked) */
   uint64_t *head, *tail;
   uint64_t step; /* the next */
   uint64_t seen; /* last seen of the counter that the other side moves */
@@ -15,7 +15,7 @@ struct tt_cuda_conn {
   int32_t peer;
   int32_t protocol;
   uint32_t reserved;         /* ends lie at multiples of 64 bytes */
-  struct tt_conn_fifo *fifo; /* of a sending end that a proxy serves: it is told of each message's size; else NULL */
+  struct tt_conn_fifo *fifo; /* of an end that a proxy serves: it is told of the size of each message sent; else NULL */
 };
 
 /* Why a kernel ended early. */

@@ -52,6 +52,9 @@ struct tt_simple {
       while ((int64_t)(tt_load_acquire(counter) - needed) < 0 && (ready = wait.goes_on(end.peer, !receives))) {
       }
       if (!ready) continue;
+      if (end.slots == NULL) /* of a pool: by now it is known which one */
+        const_cast<tt_entry *>(entry)->slot =
+            *(tt_byte *volatile *)&end.fifo[entry->step % TT_SLOTS].pointer + TT_SLOT_HEADER;
       if (receives)
         check_header(entry);
       else

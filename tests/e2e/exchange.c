@@ -4,7 +4,11 @@
  *     order         messages that users order between groups otherwise than the group that they meet does
  *     random:SEED   groups of messages of random sizes, zero and odd ones and large ones, called in random order
  *     many:COUNT    so many messages between each two neighbours in one group
- * Results are checked byte by byte. Status 0: all is right. */
+ *     pairs:BYTES   a message between any two ranks, both ways, in one group
+ *     pool:BYTES    prints what a rank's connections hold; network pools hold so much at most, and a spare slot for
+ * each that they ever had to give Results are checked byte by byte. Status 0: all is right. With E2E_FAKE, a library of
+ * tests/fakes/device, ranks are on devices with streams. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +21,7 @@
 #include <signal.h>
 #include <unistd.h>
 #include "nccl.h"
+#include "tutti.h"
 
 static struct {
   _Atomic int ready;
@@ -28,7 +33,32 @@ static char **scenario;
 struct rank {
   int rank;
   ncclComm_t comm;
+  void *stream;
 };
+
+/* The fake device's; NULL: it is not in use. */
+#define FAKE_DEVICES 8
+static void (*choose_device)(int device);
+static void *(*make_stream)(int device);
+static void (*end_stream)(void *stream);
+static bool (*wait_for_stream)(void *stream, int timeout_ms);
+
+static void load_fake(void)
+{
+  const char *path = getenv("E2E_FAKE");
+  if (path == NULL) return;
+  void *library = dlopen(path, RTLD_NOW);
+  if (library == NULL) {
+    fprintf(stderr, "e2e_exchange: %s\n", dlerror());
+    _exit(3);
+  }
+  setenv("TUTTI_DEVICE", path, 1);
+  setenv("TUTTI_ALLOW_DUPLICATE_DEVICE", "1", 1);
+  choose_device = (void (*)(int))dlsym(library, "fake_set_device");
+  make_stream = (void *(*)(int))dlsym(library, "fake_stream_create");
+  end_stream = (void (*)(void *))dlsym(library, "fake_stream_destroy");
+  wait_for_stream = (bool (*)(void *, int))dlsym(library, "fake_stream_wait");
+}
 
 static void check(const struct rank *rank, const char *what, ncclResult_t result)
 {
@@ -38,6 +68,25 @@ static void check(const struct rank *rank, const char *what, ncclResult_t result
 }
 
 #define CHECK(rank, call) check((rank), #call, (call))
+
+/* Waits until what was called is done. */
+static void finish(const struct rank *rank)
+{
+  ncclResult_t result;
+  if (rank->stream == NULL) return;
+  if (!wait_for_stream(rank->stream, 200000)) {
+    fprintf(stderr, "rank %d: the stream does not come to its end\n", rank->rank);
+    _exit(4);
+  }
+  CHECK(rank, ncclCommGetAsyncError(rank->comm, &result));
+  check(rank, "the works", result);
+}
+
+static void end_group(const struct rank *rank)
+{
+  CHECK(rank, ncclGroupEnd());
+  finish(rank);
+}
 
 /* Random bytes; a message is a piece of them, which begins where its key says. */
 #define LARGE (((size_t)3 << 20) + 1)
@@ -82,16 +131,19 @@ static void all_to_all(struct rank *rank, size_t bytes)
   unsigned char *in = malloc(n * bytes + 1), *out = malloc(n * bytes + 1);
   for (int in_place = 0; in_place < 2; in_place++) {
     for (size_t p = 0; p < n; p++) memcpy(in + p * bytes, piece(me * n + p), bytes);
-    CHECK(rank, ncclAlltoAll(in, in_place ? in : out, bytes, ncclUint8, rank->comm, NULL));
+    CHECK(rank, ncclAlltoAll(in, in_place ? in : out, bytes, ncclUint8, rank->comm, rank->stream));
+    finish(rank);
     for (size_t p = 0; p < n; p++) compare(rank, "alltoall", p * n + me, (in_place ? in : out) + p * bytes, bytes);
   }
   for (int root = 0; root < nranks; root += nranks - 1) {
     memset(out, 0, n * bytes);
     memcpy(in, piece(me), bytes);
-    CHECK(rank, ncclGather(in, out, bytes, ncclUint8, root, rank->comm, NULL));
+    CHECK(rank, ncclGather(in, out, bytes, ncclUint8, root, rank->comm, rank->stream));
+    finish(rank);
     for (size_t p = 0; p < n && rank->rank == root; p++) compare(rank, "gather", p, out + p * bytes, bytes);
     for (size_t p = 0; p < n; p++) memcpy(in + p * bytes, piece(p + 77), bytes);
-    CHECK(rank, ncclScatter(in, out, bytes, ncclUint8, root, rank->comm, NULL));
+    CHECK(rank, ncclScatter(in, out, bytes, ncclUint8, root, rank->comm, rank->stream));
+    finish(rank);
     compare(rank, "scatter", me + 77, out, bytes);
   }
   free(in);
@@ -103,14 +155,16 @@ static void all_to_all(struct rank *rank, size_t bytes)
 static void send_to(struct rank *rank, int peer, uint64_t key, size_t bytes)
 {
   unsigned char *data = filled(key, bytes);
-  CHECK(rank, ncclSend(data, bytes, ncclUint8, peer, rank->comm, NULL));
+  CHECK(rank, ncclSend(data, bytes, ncclUint8, peer, rank->comm, rank->stream));
+  finish(rank);
   free(data);
 }
 
 static void receive_from(struct rank *rank, int peer, uint64_t key, size_t bytes)
 {
   unsigned char *data = calloc(bytes, 1);
-  CHECK(rank, ncclRecv(data, bytes, ncclUint8, peer, rank->comm, NULL));
+  CHECK(rank, ncclRecv(data, bytes, ncclUint8, peer, rank->comm, rank->stream));
+  finish(rank);
   compare(rank, "a message in turn", key, data, bytes);
   free(data);
 }
@@ -121,14 +175,14 @@ static void order(struct rank *rank, int first, int second, size_t bytes)
   if (rank->rank == 0) {
     unsigned char *in[2] = {calloc(bytes, 1), calloc(bytes, 1)}, *out[2] = {filled(3, bytes), filled(4, bytes)};
     CHECK(rank, ncclGroupStart());
-    CHECK(rank, ncclRecv(in[0], bytes, ncclUint8, first, rank->comm, NULL));
-    CHECK(rank, ncclRecv(in[1], bytes, ncclUint8, second, rank->comm, NULL));
-    CHECK(rank, ncclGroupEnd());
+    CHECK(rank, ncclRecv(in[0], bytes, ncclUint8, first, rank->comm, rank->stream));
+    CHECK(rank, ncclRecv(in[1], bytes, ncclUint8, second, rank->comm, rank->stream));
+    end_group(rank);
     for (int i = 0; i < 2; i++) compare(rank, "received at once", 1 + (uint64_t)i, in[i], bytes);
     CHECK(rank, ncclGroupStart());
-    CHECK(rank, ncclSend(out[0], bytes, ncclUint8, first, rank->comm, NULL));
-    CHECK(rank, ncclSend(out[1], bytes, ncclUint8, second, rank->comm, NULL));
-    CHECK(rank, ncclGroupEnd());
+    CHECK(rank, ncclSend(out[0], bytes, ncclUint8, first, rank->comm, rank->stream));
+    CHECK(rank, ncclSend(out[1], bytes, ncclUint8, second, rank->comm, rank->stream));
+    end_group(rank);
     for (int i = 0; i < 2; i++) free(in[i]), free(out[i]);
   } else if (rank->rank == first) {
     send_to(rank, 0, 1, bytes);
@@ -181,9 +235,9 @@ static void call_for(struct rank *rank, struct message *messages, bool *called, 
   struct message *message = &messages[m];
   called[m] = true;
   if (message->from == rank->rank)
-    CHECK(rank, ncclSend(message->data, message->bytes, ncclUint8, message->to, rank->comm, NULL));
+    CHECK(rank, ncclSend(message->data, message->bytes, ncclUint8, message->to, rank->comm, rank->stream));
   else
-    CHECK(rank, ncclRecv(message->data, message->bytes, ncclUint8, message->from, rank->comm, NULL));
+    CHECK(rank, ncclRecv(message->data, message->bytes, ncclUint8, message->from, rank->comm, rank->stream));
 }
 
 static void random_group(struct rank *rank, unsigned seed)
@@ -205,7 +259,7 @@ static void random_group(struct rank *rank, unsigned seed)
     int m = left > MESSAGES ? rand_r(&own) % MESSAGES : MESSAGES - left;
     if (is_mine(rank, &messages[m]) && !called[m]) call_for(rank, messages, called, m);
   }
-  CHECK(rank, ncclGroupEnd());
+  end_group(rank);
   for (int m = 0; m < MESSAGES; m++) {
     if (!is_mine(rank, &messages[m])) continue;
     compare(rank, "a random message", (uint64_t)m, messages[m].data, messages[m].bytes);
@@ -224,13 +278,57 @@ static void many(struct rank *rank, int count)
   for (int m = 0; m < count; m++) {
     size_t bytes = (size_t)(m % 17);
     uint64_t out = (uint64_t)(rank->rank + m);
-    if (to >= 0) CHECK(rank, ncclSend(piece(out), bytes, ncclUint8, to, rank->comm, NULL));
-    if (from >= 0) CHECK(rank, ncclRecv(in + (size_t)m * 16, bytes, ncclUint8, from, rank->comm, NULL));
+    if (to >= 0) CHECK(rank, ncclSend(piece(out), bytes, ncclUint8, to, rank->comm, rank->stream));
+    if (from >= 0) CHECK(rank, ncclRecv(in + (size_t)m * 16, bytes, ncclUint8, from, rank->comm, rank->stream));
   }
-  CHECK(rank, ncclGroupEnd());
+  end_group(rank);
   for (int m = 0; m < count && from >= 0; m++)
     compare(rank, "one of many messages", (uint64_t)(from + m), in + (size_t)m * 16, (size_t)(m % 17));
   free(in);
+}
+
+/* ---- pairs ---- */
+
+static void pairs(struct rank *rank, size_t bytes)
+{
+  size_t n = (size_t)nranks, me = (size_t)rank->rank;
+  unsigned char *in = calloc(n, bytes + 1);
+  CHECK(rank, ncclGroupStart());
+  for (size_t p = 0; p < n; p++) {
+    if (p == me) continue;
+    CHECK(rank, ncclSend(piece(me * n + p), bytes, ncclUint8, (int)p, rank->comm, rank->stream));
+    CHECK(rank, ncclRecv(in + p * bytes, bytes, ncclUint8, (int)p, rank->comm, rank->stream));
+  }
+  end_group(rank);
+  for (size_t p = 0; p < n; p++)
+    if (p != me) compare(rank, "one of all pairs", p * n + me, in + p * bytes, bytes);
+  free(in);
+}
+
+/* ---- pool ---- */
+
+static uint64_t number_of(const char *report, const char *name)
+{
+  const char *at = strstr(report, name);
+  return at == NULL ? UINT64_MAX : strtoull(at + strlen(name) + strspn(at + strlen(name), "\": "), NULL, 10);
+}
+
+static void pool(struct rank *rank, uint64_t most)
+{
+  enum { SPARE = 136 << 10 };
+  static char reports[64][1 << 20];
+  char *report = reports[rank->rank % 64];
+  size_t bytes = sizeof reports[0];
+  CHECK(rank, tuttiCommReport(rank->comm, tuttiReportJson, report, &bytes));
+  uint64_t held = number_of(report, "network_pool_bytes"), spares = number_of(report, "network_pool_spares");
+  printf("rank %d: %llu ends of connections, %llu bytes, network pools %llu bytes with %llu spares\n", rank->rank,
+         (unsigned long long)number_of(report, "\"connections\""),
+         (unsigned long long)number_of(report, "connection_bytes"), (unsigned long long)held,
+         (unsigned long long)spares);
+  if (held <= most + spares * SPARE) return;
+  fprintf(stderr, "rank %d: network pools hold %llu bytes, %llu at most are allowed, and %llu spares\n", rank->rank,
+          (unsigned long long)held, (unsigned long long)most, (unsigned long long)spares);
+  _exit(1);
 }
 
 /* ---- Running ---- */
@@ -252,6 +350,10 @@ static void run(struct rank *rank, const char *name)
     for (unsigned g = 0; g < 3; g++) random_group(rank, (unsigned)atoi(name + 7) * 100 + g);
   } else if (strncmp(name, "many:", 5) == 0) {
     many(rank, atoi(name + 5));
+  } else if (strncmp(name, "pairs:", 6) == 0) {
+    pairs(rank, (size_t)atol(name + 6));
+  } else if (strncmp(name, "pool:", 5) == 0) {
+    pool(rank, (uint64_t)atol(name + 5));
   } else {
     fprintf(stderr, "e2e_exchange: no scenario %s\n", name);
     _exit(2);
@@ -261,9 +363,14 @@ static void run(struct rank *rank, const char *name)
 static void *run_rank(void *arg)
 {
   struct rank *rank = arg;
+  if (choose_device != NULL) {
+    choose_device(rank->rank % FAKE_DEVICES);
+    rank->stream = make_stream(rank->rank % FAKE_DEVICES);
+  }
   CHECK(rank, ncclCommInitRank(&rank->comm, nranks, shared->id, rank->rank));
   for (int s = 0; s < scenarios; s++) run(rank, scenario[s]);
   CHECK(rank, ncclCommDestroy(rank->comm));
+  if (rank->stream != NULL) end_stream(rank->stream);
   return NULL;
 }
 
@@ -298,6 +405,7 @@ int main(int argc, char **argv)
     return 2;
   }
   make_pattern();
+  load_fake();
   nranks = processes * threads;
   scenarios = argc - 3;
   scenario = argv + 3;

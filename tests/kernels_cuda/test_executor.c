@@ -18,6 +18,7 @@ struct block {
   _Alignas(64) _Atomic uint64_t tail;
   _Alignas(64) _Atomic uint64_t head;
   struct tt_conn_fifo fifo[TT_SLOTS];
+  uint64_t asked;
 };
 
 static struct tt_device_context *context;
@@ -114,6 +115,50 @@ START_TEST(in_device_memory)
     ck_assert_ptr_eq(end_of(&conn)->fifo, NULL);
     tt_cuda_conn_close(context, &conn);
   }
+}
+END_TEST
+
+/* Of a pool: a kernel finds slots in the FIFO, and no others. */
+START_TEST(slots_of_a_pool)
+{
+  struct tt_conn conn = proxied(9);
+  conn.flags |= TT_CONN_POOLED;
+  atomic_store(&block->head, 1);
+  ck_assert_int_eq(tt_cuda_conn_open(context, &conn), ncclSuccess);
+  ck_assert_ptr_eq(end_of(&conn)->slots, NULL);
+  ck_assert_uint_eq(end_of(&conn)->slot_bytes, SLOT_BYTES);
+  ck_assert_uint_eq(block->head, 1);
+  *(uint64_t *)(end_of(&conn)->fifo + TT_SLOTS) = 17;
+  struct tt_conn here = {.fifo = block->fifo};
+  ck_assert_uint_eq(*tt_conn_asked(&here), 17);
+  tt_cuda_conn_close(context, &conn);
+}
+END_TEST
+
+/* Lines over a network: no FIFO, and counters that are a proxy's to start. */
+START_TEST(lines_over_a_network)
+{
+  struct tt_conn conn = proxied(9);
+  conn.slots[TT_PROTO_LL] = slots.ptr;
+  conn.slot_bytes[TT_PROTO_LL] = SLOT_BYTES;
+  conn.slots[SIMPLE] = NULL;
+  conn.flags = TT_CONN_LINES;
+  conn.fifo = NULL;
+  atomic_store(&block->head, 9);
+  ck_assert_int_eq(tt_cuda_conn_open(context, &conn), ncclSuccess);
+  ck_assert_int_eq(end_of(&conn)->protocol, TT_PROTO_LL);
+  ck_assert_ptr_eq(end_of(&conn)->slots, slots.ptr);
+  ck_assert_ptr_eq(end_of(&conn)->fifo, NULL);
+  ck_assert_uint_eq(block->head, 9);
+  ck_assert_uint_eq(block->tail, 0);
+  tt_cuda_conn_close(context, &conn);
+  conn.flags = TT_CONN_PROXIED;
+  ck_assert_int_eq(tt_cuda_conn_open(context, &conn), ncclInternalError);
+  ck_assert_ptr_ne(strstr(tt_log_thread_error(), "rank 3 to rank 2 over a network is not for Simple"), NULL);
+  conn = proxied(9);
+  conn.flags = TT_CONN_LINES;
+  ck_assert_int_eq(tt_cuda_conn_open(context, &conn), ncclInternalError);
+  ck_assert_ptr_ne(strstr(tt_log_thread_error(), "rank 3 to rank 2 over a network is not for LL"), NULL);
 }
 END_TEST
 
@@ -214,6 +259,8 @@ void add_executor(Suite *suite)
   tcase_add_checked_fixture(tc, setup, teardown);
   tcase_add_test(tc, served_by_a_proxy);
   tcase_add_test(tc, in_device_memory);
+  tcase_add_test(tc, slots_of_a_pool);
+  tcase_add_test(tc, lines_over_a_network);
   tcase_add_test(tc, refused);
   tcase_add_test(tc, open_fails);
   tcase_add_test(tc, so_many_and_no_more);

@@ -81,7 +81,8 @@ enum {
   TT_CONN_POOLED = 2,  /* of a proxied connection whose slots come from a pool: `slots` only say which protocols there
                           are. The proxy writes mode POINTER and the place of a step's slot into its FIFO entry before it
                           moves the counter that lets this end use it; a sender then sets `size` only, a receiver
-                          nothing. A sender's `head` counts the steps for which there is room, less TT_SLOTS. */
+                          nothing. A sender's `head` counts the steps for which there is room, less TT_SLOTS. With
+                          TT_DEVICE_MEMORY the device asks for slots (tt_conn_asked). */
   TT_CONN_LINES = 4 /* of LL over a network, with TT_DEVICE_LINES: a proxy is the other end, and writes and reads lines
                        as a device does, in whole words; there is no `fifo`, and `tail` says nothing. A sender writes
                        the header of every slot, `step` last or with `bytes`, before or after the lines. Both
@@ -106,6 +107,14 @@ struct tt_conn {
   int32_t peer;                  /* rank at the other end, or TT_PEER_NETWORK */
   void *twin;                    /* what the backend's conn_open made of it, or NULL; then `step` is not used */
 };
+
+/* Of a connection with TT_CONN_POOLED on a device with TT_DEVICE_MEMORY, behind the FIFO: the step up to which, itself
+ * not among them, works that run will use this end, whichever end it is. A work writes it before it first waits there,
+ * and it never decreases; as far as it says so there are slots, and no further. The core sets where it begins. */
+static inline TT_ATOMIC(uint64_t) * tt_conn_asked(const struct tt_conn *conn)
+{
+  return (TT_ATOMIC(uint64_t) *)(void *)(conn->fifo + TT_SLOTS);
+}
 
 /* Bytes of user data that fit a slot. An LL line is 16 bytes with 8 of data, an LL128 line 128 bytes
  * with 120; line 0 carries the signature's hash. */
@@ -219,7 +228,7 @@ enum {
   TT_DEVICE_MEMORY = 2,
   /* Values of ncclFloat8e4m3 and ncclFloat8e5m2 can be reduced, not only moved. */
   TT_DEVICE_FP8 = 4,
-  /* Connections may be TT_CONN_POOLED. */
+  /* Connections may be TT_CONN_POOLED: with TT_DEVICE_MEMORY those of Simple, where there is TT_DEVICE_HOST_MEMORY. */
   TT_DEVICE_POOLED = 8,
   /* The backend knows the machine around its devices: describe and peer_status are there. */
   TT_DEVICE_DESCRIBED = 16,

@@ -129,9 +129,10 @@ static void close_context(struct tt_device_context *context)
 
 static ncclResult_t check_ends(const struct tt_device_context *context, const struct tt_conn *conn)
 {
-  bool there = fake_range_covers(context, (const void *)conn->head, sizeof *conn->head) &&
-               fake_range_covers(context, (const void *)conn->tail, sizeof *conn->tail) &&
-               (!conn->fifo || fake_range_covers(context, conn->fifo, TT_SLOTS * sizeof *conn->fifo));
+  bool there =
+      fake_range_covers(context, (const void *)conn->head, sizeof *conn->head) &&
+      fake_range_covers(context, (const void *)conn->tail, sizeof *conn->tail) &&
+      (!conn->fifo || fake_range_covers(context, conn->fifo, TT_SLOTS * sizeof *conn->fifo + sizeof(uint64_t)));
   for (int p = 0; p < TT_NUM_PROTOCOLS && there && !(conn->flags & TT_CONN_POOLED); p++)
     there = !conn->slots[p] || fake_range_covers(context, conn->slots[p], TT_SLOTS * conn->slot_bytes[p]);
   if (there) return ncclSuccess;
@@ -181,7 +182,7 @@ static struct tt_device fake_device = {
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
                 TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
-                TT_DEVICE_REACH | TT_DEVICE_DMABUF,
+                TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED,
     .channels = 4,
     .current = current,
     .properties = properties,

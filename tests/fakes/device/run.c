@@ -72,6 +72,15 @@ static bool count_end(const struct tt_work_channel *channel, bool send, uint32_t
   return false;
 }
 
+/* Asks for what comes from pools. */
+static bool ask_end(const struct tt_work_channel *channel, bool send, uint32_t peer, struct tt_conn *conn,
+                    void *context)
+{
+  (void)channel, (void)send, (void)peer, (void)context;
+  if (conn->flags & TT_CONN_POOLED) atomic_store(tt_conn_asked(conn), ((struct fake_twin *)conn)->last);
+  return false;
+}
+
 struct wait {
   const struct tt_conn *conn;
   bool sending;
@@ -169,6 +178,7 @@ void fake_run(struct fake_launch *launch)
   }
   visit_ends(launch, start_end, NULL);
   visit_ends(launch, count_end, NULL);
+  visit_ends(launch, ask_end, NULL);
   ncclResult_t result = tt_host_device()->launch(launch->works, launch->nworks, NULL, &host);
   if (result == ncclSuccess) result = drive(launch, host);
   tt_host_device()->finish(host);
