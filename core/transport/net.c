@@ -23,6 +23,9 @@
 #include "transport/wire.h"
 
 #define NET_VERSION 2
+/* Connections that could have slots of a pool have some of their own in the device's memory, where the NIC reaches
+ * that, as long as there are no more ranks than this: a megabyte each. */
+#define DIRECT_RANKS 32
 
 struct net_resources {
   struct tt_buffers buffers;
@@ -120,8 +123,8 @@ static ncclResult_t choose_device(const struct tt_transport_env *env, const stru
   TT_TRY(tt_net_get_properties(env->net, resources->device, &props));
   resources->max_bytes = props.maxP2pBytes;
   resources->max_recvs = props.maxRecvs;
-  resources->is_direct =
-      !pooled(env, connector) && tt_net_direct_wanted(env, connector, &route, &props, &resources->direct);
+  resources->is_direct = (!pooled(env, connector) || env->nranks <= DIRECT_RANKS) &&
+                         tt_net_direct_wanted(env, connector, &route, &props, &resources->direct);
   return ncclSuccess;
 }
 
@@ -162,8 +165,8 @@ static ncclResult_t setup(struct tt_transport_env *env, struct tt_connector *con
   return ncclSuccess;
 }
 
-static ncclResult_t parse(const struct tt_connector *connector, const struct tt_handshake *handshake,
-                          struct net_resources *resources)
+static ncclResult_t parse(const struct tt_transport_env *env, const struct tt_connector *connector,
+                          const struct tt_handshake *handshake, struct net_resources *resources)
 {
   struct tt_wire_reader r = {.data = handshake->data, .size = TT_MIN(handshake->bytes, sizeof(handshake->data))};
   unsigned version = (unsigned)tt_wire_get_int(&r, 2);
@@ -186,7 +189,7 @@ static ncclResult_t parse(const struct tt_connector *connector, const struct tt_
           "rank %d has slots of %llu bytes for protocol %d, this rank %zu: buffer sizes must be equal on all "
           "ranks",
           connector->peer, (unsigned long long)slot_bytes[p], p, resources->buffers.slot_bytes[p]);
-  if (id != 0 && !(connector->conn.flags & TT_CONN_POOLED))
+  if (id != 0 && !pooled(env, connector))
     return TT_FAIL(ncclInvalidUsage,
                    "rank %d shares network connections, this rank does not: set NCCL_NET_SHARED_* "
                    "alike on all ranks",
@@ -257,7 +260,7 @@ static ncclResult_t hand_over(struct tt_transport_env *env, struct tt_connector 
     tt_net_block_free(env, &resources->block);
   }
   resources->is_direct = false;
-  TT_TRY(tt_net_block_make(env, connector, &resources->buffers, false, &resources->block));
+  TT_TRY(tt_net_block_make(env, connector, &resources->buffers, pooled(env, connector), &resources->block));
   return hand_to_proxy(env, connector);
 }
 
@@ -299,14 +302,24 @@ static ncclResult_t connect_alone(struct tt_transport_env *env, const struct tt_
   return ncclSuccess;
 }
 
+/* The receiving end offers a network connection that ranks of this process share. What goes over it is sent by their
+ * own proxies, from slots of a pool. */
+static ncclResult_t share(const struct tt_transport_env *env, struct tt_connector *connector)
+{
+  struct net_resources *resources = connector->resources;
+  resources->relay = env->rank;
+  resources->is_direct = false;
+  if (resources->block.memory) return ncclSuccess;
+  return tt_net_block_make(env, connector, &resources->buffers, true, &resources->block);
+}
+
 static ncclResult_t connect_net(struct tt_transport_env *env, struct tt_connector *connector,
                                 const struct tt_handshake *handshake, bool *done)
 {
   struct net_resources *resources = connector->resources;
   *done = false;
-  if (!resources->parsed) TT_TRY(parse(connector, handshake, resources));
-  /* What this rank's process shares is sent by its own proxies. */
-  if (resources->offer.id != 0) resources->relay = env->rank;
+  if (!resources->parsed) TT_TRY(parse(env, connector, handshake, resources));
+  if (resources->offer.id != 0) TT_TRY(share(env, connector));
   if (resources->relay != env->rank) return connect_relayed(env, connector, done);
   if (connector->send && resources->offer.id != 0 && !resources->link)
     TT_TRY(tt_net_link_join(env, connector, resources->device, &resources->offer, &resources->link));
