@@ -129,9 +129,17 @@ class Groups(unittest.TestCase):
                 self.assertEqual({g.name.split()[-1] for g in here} <= set(kinds), True, name)
                 self.assertTrue(all(g.via == via and set(env) <= set(g.env) for g in here), name)
                 self.assertTrue(here or gpus == 1, name)
-            hosts = [group for group in groups if "-H" in group.command]
-            self.assertEqual(len(hosts), 1 if gpus > 1 else 0)
+            hosts = [group for group in groups if " two hosts, " in group.name]
+            self.assertEqual(len(hosts), 2 if gpus > 1 else 0)
             self.assertTrue(all(g.via == ["NET/Socket"] + ["P2P"] * (gpus > 2) for g in hosts))
+            direct = [group for group in groups if "DIRECT_CLAIM" in group.env]
+            self.assertEqual(len(direct), len(transports.DIRECT) if gpus > 1 else 0)
+            for group in direct:
+                self.assertRegex(group.via[0], "GDRDMA")
+                self.assertIn("-H", group.command)
+                self.assertTrue(group.skip or os.path.exists("/dev/nvidia0"), group.skip)
+                for library in ("NCCL_NET_PLUGIN", "DIRECT_INNER"):
+                    self.assertTrue(os.path.exists(group.env[library]), library)
         crowded = [group for group in run_all.all_groups(pathlib.Path(BUILD), 2) if "4,3" in group.command]
         self.assertEqual({g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] for g in crowded}, {"1"})
 

@@ -3,6 +3,8 @@
 Each setting runs every collective, send/recv and groups of them in the protocols that it has (host memory tears lines of
 LL128), and fails if the log says that something else was used, or does not say.
 """
+import ctypes
+
 # A network needs an interface that is there on every machine.
 NETWORK = {"NCCL_SOCKET_IFNAME": "lo"}
 NO_MAPPING = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1, **NETWORK}
@@ -39,4 +41,43 @@ def transport_groups(make, ranks, kinds, quick):
         for protocol in ("Simple",) if quick else ("Simple", "LL"):
             groups.append(make("processes", ranks, [ranks], "Ring", protocol, "quick", 0, "two hosts", via=via, hosts=2,
                                **NETWORK))
+    return groups
+
+
+def driver_lacks(attributes):
+    """Why the first GPU cannot do what is to be tried, by numbers of cuDeviceGetAttribute; None: it can."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no CUDA driver"
+    value = ctypes.c_int(0)
+    if cuda.cuInit(0):
+        return "the CUDA driver does not start"
+    for number, name in attributes.items():
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), number, 0) or not value.value:
+            return f"GPU 0 has no {name}"
+    return None
+
+
+RDMA, DMABUF = {116: "GPUDirect RDMA"}, {124: "dma-bufs"}
+# (name, environment, what it takes): a NIC that reads and writes GPUs' memory.
+DIRECT = [
+    ("GPUDirect, flushed", {"DIRECT_CLAIM": "cuda", "DIRECT_LATE": 1, "DIRECT_FORCE": 1}, RDMA),
+    ("GPUDirect", {"DIRECT_CLAIM": "cuda"}, RDMA),
+    ("GPUDirect by dma-buf", {"DIRECT_CLAIM": "dmabuf"}, {**RDMA, **DMABUF}),
+    ("GPUDirect, receiving", {"DIRECT_CLAIM": "cuda", "NCCL_NET_GDR_READ": 0}, RDMA),
+]
+
+
+def direct_groups(make, build, ranks, quick):
+    """Two hosts, whose network is one of the tests' own (tests/fakes/net/direct.c), which copies GPUs' memory itself."""
+    groups = []
+    for name, env, takes in DIRECT[:1] if quick else DIRECT:
+        via = ["NET/Direct/.*GDRDMA"] + ["NET/Direct/(?!.*GDRDMA)"] * ("receiving" in name) + ["P2P"] * (ranks > 2)
+        env = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_NET_GDR_READ": 1, "NCCL_NET_SHARED_BUFFERS": 0, "DIRECT_MEMORY": "cuda",
+               "NCCL_NET_PLUGIN": build / "bin/tutti-net-direct.so",
+               "DIRECT_INNER": build / "lib/tutti/libtutti-net-socket.so", **NETWORK, **env}
+        group = make("processes", ranks, [ranks], "Ring", "Simple", "quick", 0, name, via=via, hosts=2, **env)
+        group.skip = driver_lacks(takes)
+        groups.append(group)
     return groups

@@ -26,7 +26,9 @@ static int play(enum role role, const char *library, bool vmm, int socket)
   if (role == LOOK) return 0;
   if (!bench_open(&bench)) return report("cannot open all contexts", "%s", bench.kind);
   int failures = 0;
-  if (role == ALONE) failures = test_one_process(&bench) + test_waits(&bench) + test_leaks(&bench) + test_users(&bench);
+  if (role == ALONE)
+    failures =
+        test_one_process(&bench) + test_waits(&bench) + test_leaks(&bench) + test_users(&bench) + test_dmabuf(&bench);
   if (role == OWNER) failures = test_owner(&bench, socket);
   if (role == IMPORTER) failures = test_importer(&bench, socket);
   bench_close(&bench);

@@ -40,6 +40,7 @@ int test_one_process(struct bench *bench);          /* one_process.c */
 int test_waits(struct bench *bench);                /* waits.c */
 int test_leaks(struct bench *bench);                /* leaks.c */
 int test_users(struct bench *bench);                /* users.c */
+int test_dmabuf(struct bench *bench);               /* dmabuf.c */
 int test_owner(struct bench *bench, int socket);    /* two_processes.c */
 int test_importer(struct bench *bench, int socket); /* likewise */
 
