@@ -93,6 +93,7 @@ TT_PARAM(NCCL_CUMEM_ENABLE,            INT, -2, -2, 1, false, "1: a GPU's buffer
 TT_PARAM(NCCL_WIN_ENABLE,              BOOL, 1, 0, 1, true, "0: windows of ncclCommWindowRegister are noted, and not mapped by other ranks")
 TT_PARAM(NCCL_SINGLE_PROC_MEM_REG_ENABLE, BOOL, 1, 0, 1, false, "0: buffers of ranks of one process are used in place only in windows, also where one group has all ranks")
 TT_PARAM(NCCL_GRAPH_REGISTER,          BOOL, 1, 0, 1, true, "0: buffers of captured operations are used in place only in windows")
+TT_PARAM(NCCL_MULTI_SEGMENT_REGISTER,  BOOL, 1, 0, 1, false, "0: windows and captured buffers that lie in several allocations are not mapped by other ranks")
 TT_PARAM(NCCL_LOCAL_REGISTER,          BOOL, 1, 0, 1, false, "0: ncclCommRegister notes nothing, and gives the handle NULL")
 TT_PARAM(NCCL_LEGACY_CUDA_REGISTER,    BOOL, 0, 0, 1, false, "1: windows in memory of cudaMalloc go to other processes by CUDA IPC; it must not be freed before all ranks have deregistered it")
 TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: check buffer pointers of each call")

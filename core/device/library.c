@@ -73,6 +73,7 @@ static const char *missing_later(const struct tt_device *device)
       LATER(TT_DEVICE_COPY, copied),
       LATER(TT_DEVICE_REACH, reach_buffer),
       LATER(TT_DEVICE_DMABUF, export_dmabuf),
+      LATER(TT_DEVICE_PARTS, import_parts),
   };
 #undef LATER
   for (size_t i = 0; i < TT_COUNT(functions); i++) {

@@ -28,8 +28,10 @@ void tt_user_window_free(struct tt_user_buffers *buffers, struct tt_user_window 
   for (int r = 0; window->imports && r < buffers->env->nranks; r++) tt_user_import_end(buffers, window->imports[r]);
   free(window->imports);
   free(window->at);
+  free(window->extents);
   window->imports = NULL;
   window->at = NULL;
+  window->extents = NULL;
   pthread_mutex_lock(&holds_lock);
   window->orphan = true;
   bool last = window->holds == 0;
@@ -122,18 +124,31 @@ ncclResult_t tt_user_look(const struct tt_user_buffers *buffers, const void *ptr
   return result;
 }
 
-static ncclResult_t check_alive(const struct tt_user_buffers *buffers, const struct tt_user_window *window,
-                                const void *ptr)
+bool tt_user_is_alive(const struct tt_user_buffers *buffers, const struct tt_user_window *window, const void *ptr,
+                      size_t bytes)
 {
-  const struct tt_transport_env *env = buffers->env;
+  const unsigned char *at = ptr, *end = at + bytes;
+  for (uint32_t e = 0; e < window->nextents && at < end; e++) {
+    const struct tt_user_extent *extent = &window->extents[e];
+    struct tt_device_buffer buffer;
+    if (at >= extent->end) continue;
+    if (tt_user_look(buffers, at, &buffer) != ncclSuccess || buffer.id != extent->id) return false;
+    at = extent->end;
+  }
+  return true;
+}
+
+static ncclResult_t check_alive(const struct tt_user_buffers *buffers, const struct tt_user_window *window,
+                                const void *ptr, size_t bytes)
+{
   struct tt_device_buffer buffer;
-  ncclResult_t result = tt_user_look(buffers, ptr, &buffer);
-  if (result == ncclSuccess && buffer.id == window->id) return ncclSuccess;
+  if (tt_user_is_alive(buffers, window, ptr, bytes)) return ncclSuccess;
+  bool again = tt_user_look(buffers, ptr, &buffer) == ncclSuccess;
   return TT_FAIL(ncclInvalidUsage,
                  "rank %d: %p lies in window %u (%p, %zu bytes), whose memory was freed%s; call "
                  "ncclCommWindowDeregister before memory is freed",
-                 env->rank, ptr, window->number, (void *)window->base, window->bytes,
-                 result == ncclSuccess ? " and allocated again" : "");
+                 buffers->env->rank, ptr, window->number, (void *)window->base, window->bytes,
+                 again ? " and allocated again" : "");
 }
 
 ncclResult_t tt_user_buffers_find(struct tt_user_buffers *buffers, const void *ptr, size_t bytes,
@@ -152,7 +167,7 @@ ncclResult_t tt_user_buffers_find(struct tt_user_buffers *buffers, const void *p
     for (int r = 0; r < buffers->env->nranks; r++) at[r] = window->at[r] ? window->at[r] + offset : NULL;
   }
   pthread_mutex_unlock(&buffers->lock);
-  ncclResult_t result = window ? check_alive(buffers, window, ptr) : ncclSuccess;
+  ncclResult_t result = window ? check_alive(buffers, window, ptr, bytes) : ncclSuccess;
   if (result != ncclSuccess) *place = (struct tt_user_place){0};
   return result;
 }

@@ -5,12 +5,14 @@
 #include <pthread.h>
 #include "transport/transport.h"
 #include "transport/user_buffers.h"
+#include "transport/user_range.h"
 
-/* Another rank's allocation as this rank's device sees it, used by all windows in it. */
+/* Another rank's allocations, side by side, as this rank's device sees them; used by all that needs just these. */
 struct tt_user_import {
   struct tt_user_import *next;
   int rank;
-  uint64_t id; /* of the allocation in that rank's process */
+  uint32_t nparts;
+  uint64_t *ids; /* of the allocations in that rank's process */
   unsigned uses;
   struct tt_device_memory memory;
 };
@@ -18,9 +20,16 @@ struct tt_user_import {
 /* A descriptor that other processes may fetch. */
 struct tt_user_shown {
   struct tt_user_shown *next;
-  uint64_t object;
+  uint64_t object, id; /* by which it is fetched; of its allocation */
+  unsigned uses;
   int fd;
   uint64_t bytes;
+};
+
+/* An allocation in which a window lies, or a part of it. */
+struct tt_user_extent {
+  uint64_t id;
+  const unsigned char *end; /* of the window's part in it */
 };
 
 struct tt_user_window {
@@ -33,7 +42,8 @@ struct tt_user_window {
   uint64_t graph; /* that holds it since last; 0: none. Of the thread that has operations on the communicator */
   unsigned char *base;
   size_t bytes;
-  uint64_t id;                     /* of the allocation */
+  uint32_t nextents;
+  struct tt_user_extent *extents;  /* in the order of addresses */
   struct tt_user_import **imports; /* by rank; NULL: itself, or of another host */
   unsigned char **at;              /* by rank: where the window begins */
 };
@@ -69,22 +79,35 @@ ncclResult_t tt_user_insert(struct tt_user_buffers *buffers, struct tt_user_wind
 /* Unmaps what was closed and is not held any more. */
 void tt_user_reap(struct tt_user_buffers *buffers);
 
-/* user_import.c. What a rank says of an allocation. */
-struct tt_user_source {
-  int rank;
-  uint64_t id, object;
-  struct tt_device_export shown;
-};
-/* One more use of the import of an allocation. May wait, bounded, for the other process to hand out a descriptor. */
-ncclResult_t tt_user_import(struct tt_user_buffers *buffers, const struct tt_user_source *source,
+/* Whether what lies at the window's part [ptr, ptr + bytes) is still the memory that it was opened with. */
+bool tt_user_is_alive(const struct tt_user_buffers *buffers, const struct tt_user_window *window, const void *ptr,
+                      size_t bytes);
+
+/* user_import.c. One more use of the import of another rank's allocations. May wait, bounded, for the other process to
+ * hand out descriptors. */
+ncclResult_t tt_user_import(struct tt_user_buffers *buffers, int rank, const struct tt_user_range *range,
                             struct tt_user_import **out);
 /* The last use ends it. NULL is allowed. */
 void tt_user_import_end(struct tt_user_buffers *buffers, struct tt_user_import *import);
 /* Ends the window's imports, and frees it unless it is held, as who lets go then does. */
 void tt_user_window_free(struct tt_user_buffers *buffers, struct tt_user_window *window);
-/* Hands out a descriptor under a number of its own, until it is withdrawn. Takes the descriptor over. */
-ncclResult_t tt_user_show(struct tt_user_buffers *buffers, int fd, uint64_t bytes, uint64_t *object);
+/* Hands out an allocation's descriptor under a number of its own, until it is withdrawn. Takes the descriptor over. */
+ncclResult_t tt_user_show(struct tt_user_buffers *buffers, int fd, uint64_t id, uint64_t bytes, uint64_t *object);
+/* Once more, if the allocation is shown already; it is then withdrawn as often. */
+bool tt_user_show_again(struct tt_user_buffers *buffers, uint64_t id, uint64_t *object);
 void tt_user_withdraw(struct tt_user_buffers *buffers, uint64_t object);
+
+/* Ranks of this host but this one: those that are to map each other's memory. */
+static inline bool tt_user_neighbour(const struct tt_transport_env *env, int rank)
+{
+  return rank != env->rank && env->peers[rank].node == env->peers[env->rank].node;
+}
+
+/* How memory goes to another rank of this host, and comes from it. */
+static inline int tt_user_way(const struct tt_transport_env *env, int rank)
+{
+  return env->peers[rank].process == env->peers[env->rank].process ? TT_USER_LOCAL : TT_USER_REMOTE;
+}
 
 /* The device's functions for users' memory are there. */
 static inline bool tt_user_memory_known(const struct tt_transport_env *env)

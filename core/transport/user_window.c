@@ -13,21 +13,13 @@
 #include "transport/user_internal.h"
 #include "transport/wire.h"
 
-#define WHY_BYTES 200
-#define OFFER_BYTES 512
-#define HANDLE_BYTES sizeof(((struct tt_device_export *)0)->handle)
-
-enum { LOCAL, REMOTE };
+#define WHY_BYTES TT_USER_WHY
+#define OFFER_BYTES (4 + TT_USER_RANGE_BYTES)
 
 /* What a rank says of its memory. */
 struct offer {
-  uint64_t bytes;                     /* of the window */
-  uint64_t id, allocation;            /* of the allocation: its number in the rank's process, and its bytes */
-  uint64_t offset;                    /* of the window in it */
-  uint64_t object;                    /* of export REMOTE, if that is of kind FD */
-  uint32_t same;                      /* the window of the same range and allocation that it has open; 0: none */
-  struct tt_device_export exports[2]; /* LOCAL, REMOTE; of kind NONE where nobody needs it */
-  char why[WHY_BYTES];                /* it cannot offer anything; "": it does */
+  struct tt_user_range range;
+  uint32_t same; /* the window of the same range and allocations that it has open; 0: none */
 };
 
 struct opening {
@@ -38,175 +30,63 @@ struct opening {
   struct offer *mine;
 };
 
-static const struct tt_peer_info *peer(const struct opening *o, int rank)
-{
-  return &o->env->peers[rank];
-}
-
-/* Ranks of this host but this one: those that are to map each other's memory. */
-static bool is_neighbour(const struct opening *o, int rank)
-{
-  return rank != o->env->rank && peer(o, rank)->node == peer(o, o->env->rank)->node;
-}
-
-static bool same_process(const struct opening *o, int rank)
-{
-  return peer(o, rank)->process == peer(o, o->env->rank)->process;
-}
-
 /* ---- This rank's offer ---- */
 
-static void refuse(struct offer *offer, const char *why)
+static ncclResult_t describe(const struct opening *o)
 {
-  snprintf(offer->why, sizeof(offer->why), "%s", why);
-}
-
-/* What was exported for other processes becomes known to the service that hands it out. */
-static ncclResult_t show(const struct opening *o)
-{
-  struct tt_device_export *out = &o->mine->exports[REMOTE];
-  if (out->kind != TT_EXPORT_FD) return ncclSuccess;
-  int fd = out->fd;
-  out->fd = -1;
-  return tt_user_show(o->buffers, fd, out->bytes, &o->mine->object);
-}
-
-static ncclResult_t export(const struct opening *o, bool needed[2])
-{
-  const struct tt_device *device = o->env->device;
-  for (int way = LOCAL; way <= REMOTE; way++)
-    if (needed[way])
-      TT_TRY(device->export_buffer(o->buffers->context->handle, o->ptr, way == LOCAL, &o->mine->exports[way]));
-  return show(o);
-}
-
-/* Which exports the neighbours need; says so if one cannot use any. */
-static bool find_needs(const struct opening *o, bool needed[2])
-{
-  char reason[WHY_BYTES];
-  for (int r = 0; r < o->env->nranks; r++) {
-    if (!is_neighbour(o, r)) continue;
-    if (!tt_transport_device.can(o->env, r, o->env->rank, reason, sizeof(reason))) {
-      refuse(o->mine, reason);
-      return false;
-    }
-    needed[same_process(o, r) ? LOCAL : REMOTE] = true;
-  }
-  return true;
-}
-
-static void describe_exports(const struct opening *o, const struct tt_device_buffer *buffer)
-{
-  bool needed[2] = {false, false};
-  if (!find_needs(o, needed)) return;
-  uint32_t others = 1u << TT_EXPORT_FD | 1u << TT_EXPORT_HANDLE;
-  if ((needed[LOCAL] && !(buffer->exports & 1u << TT_EXPORT_LOCAL)) || (needed[REMOTE] && !(buffer->exports & others)))
-    refuse(o->mine, "memory of this kind can be mapped by no other rank; allocate it with ncclMemAlloc");
-  else if (export(o, needed) != ncclSuccess)
-    refuse(o->mine, tt_log_thread_error());
-}
-
-static void describe(const struct opening *o)
-{
-  struct tt_device_buffer buffer;
-  struct offer *mine = o->mine;
-  size_t bytes = mine->bytes;
-  if (!tt_user_memory_known(o->env)) {
-    refuse(mine, "this library of the device knows nothing of users' memory");
-    return;
-  }
-  if (tt_user_look(o->buffers, o->ptr, &buffer) != ncclSuccess) {
-    refuse(mine, tt_log_thread_error());
-    return;
-  }
-  mine->id = buffer.id;
-  mine->allocation = buffer.bytes;
-  mine->offset = (uintptr_t)o->ptr - (uintptr_t)buffer.base;
+  struct tt_user_range *range = &o->mine->range;
+  size_t bytes = range->bytes;
+  TT_TRY(tt_user_range_describe(o->buffers, o->ptr, bytes, range));
+  if (range->why[0] != '\0') return ncclSuccess;
   const struct tt_user_window *same = tt_user_same(o->buffers, o->ptr, bytes);
   const struct tt_user_window *other = tt_user_overlapping(o->buffers, o->ptr, bytes);
-  if (same && same->id == buffer.id)
-    mine->same = same->number;
-  else if (mine->offset > buffer.bytes || bytes > buffer.bytes - mine->offset)
-    refuse(mine, "it is not all in one allocation");
+  bool alive = other && tt_user_is_alive(o->buffers, other, other->base, other->bytes);
+  if (same && alive)
+    o->mine->same = same->number;
   else if (other)
-    snprintf(mine->why, sizeof(mine->why), "it overlaps window %u%s", other->number,
-             other->id == buffer.id ? "" : ", whose memory was freed while it was registered");
+    snprintf(range->why, sizeof(range->why), "it overlaps window %u%s", other->number,
+             alive ? "" : ", whose memory was freed while it was registered");
   else
-    describe_exports(o, &buffer);
+    tt_user_range_export(o->buffers, o->ptr, range);
+  return ncclSuccess;
 }
 
 /* ---- The first exchange ---- */
-
-static void put_export(struct tt_wire_writer *w, const struct tt_device_export *export)
-{
-  tt_wire_put_int(w, export->kind, 4);
-  tt_wire_put_int(w, export->bytes, 8);
-  tt_wire_put(w, export->handle, HANDLE_BYTES);
-}
-
-static void pack(const struct offer *offer, unsigned char bytes[OFFER_BYTES])
-{
-  struct tt_wire_writer w = {.data = bytes, .size = OFFER_BYTES};
-  tt_wire_put_int(&w, offer->bytes, 8);
-  tt_wire_put_int(&w, offer->id, 8);
-  tt_wire_put_int(&w, offer->allocation, 8);
-  tt_wire_put_int(&w, offer->offset, 8);
-  tt_wire_put_int(&w, offer->object, 8);
-  tt_wire_put_int(&w, offer->same, 4);
-  for (int way = LOCAL; way <= REMOTE; way++) put_export(&w, &offer->exports[way]);
-  tt_wire_put(&w, offer->why, sizeof(offer->why));
-}
-
-static void get_export(struct tt_wire_reader *r, struct tt_device_export *export)
-{
-  export->kind = (uint32_t)tt_wire_get_int(r, 4);
-  export->fd = -1;
-  export->bytes = tt_wire_get_int(r, 8);
-  const unsigned char *handle = tt_wire_get(r, HANDLE_BYTES);
-  if (handle) memcpy(export->handle, handle, HANDLE_BYTES);
-}
-
-/* A rank of this process must not be asked by a socket, nor another one by its pointers. */
-static bool right_kind(const struct tt_device_export *export, int way)
-{
-  if (export->kind == TT_EXPORT_NONE) return true;
-  return way == LOCAL ? export->kind == TT_EXPORT_LOCAL
-                      : export->kind == TT_EXPORT_FD || export->kind == TT_EXPORT_HANDLE;
-}
-
-static ncclResult_t unpack(const unsigned char bytes[OFFER_BYTES], int rank, struct offer *offer)
-{
-  struct tt_wire_reader r = {.data = bytes, .size = OFFER_BYTES};
-  offer->bytes = tt_wire_get_int(&r, 8);
-  offer->id = tt_wire_get_int(&r, 8);
-  offer->allocation = tt_wire_get_int(&r, 8);
-  offer->offset = tt_wire_get_int(&r, 8);
-  offer->object = tt_wire_get_int(&r, 8);
-  offer->same = (uint32_t)tt_wire_get_int(&r, 4);
-  for (int way = LOCAL; way <= REMOTE; way++) get_export(&r, &offer->exports[way]);
-  tt_wire_get_text(&r, offer->why, sizeof(offer->why));
-  bool inside = offer->why[0] != '\0' ||
-                (offer->offset <= offer->allocation && offer->bytes <= offer->allocation - offer->offset);
-  if (r.bad || !inside || !right_kind(&offer->exports[LOCAL], LOCAL) || !right_kind(&offer->exports[REMOTE], REMOTE))
-    return TT_FAIL(ncclRemoteError, "rank %d sent a malformed description of its window", rank);
-  return ncclSuccess;
-}
 
 static ncclResult_t gather(const struct opening *o, struct tt_bootstrap *bootstrap, void *data, size_t bytes)
 {
   return o->env->nranks > 1 ? tt_bootstrap_all_gather(bootstrap, data, bytes) : ncclSuccess;
 }
 
+static ncclResult_t unpack(const unsigned char *bytes, size_t size, int rank, struct offer *offer)
+{
+  struct tt_wire_reader r = {.data = bytes, .size = size};
+  offer->same = (uint32_t)tt_wire_get_int(&r, 4);
+  tt_user_range_get(&r, &offer->range);
+  if (!r.bad && r.at == size) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "rank %d sent a malformed description of its window", rank);
+}
+
 static ncclResult_t exchange_offers(const struct opening *o, struct tt_bootstrap *bootstrap)
 {
-  int nranks = o->env->nranks;
-  unsigned char(*packed)[OFFER_BYTES];
-  TT_TRY(TT_CALLOC(&packed, (size_t)nranks));
-  pack(o->mine, packed[o->env->rank]);
-  ncclResult_t result = gather(o, bootstrap, packed, OFFER_BYTES);
-  for (int r = 0; r < nranks && result == ncclSuccess; r++)
-    if (r != o->env->rank) result = unpack(packed[r], r, &o->offers[r]);
-  free(packed);
+  int nranks = o->env->nranks, me = o->env->rank;
+  unsigned char *mine = NULL, *all = NULL;
+  size_t *offsets = NULL;
+  ncclResult_t result;
+  if (nranks == 1) return ncclSuccess;
+  TT_TRY_GOTO(TT_CALLOC(&mine, OFFER_BYTES), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&offsets, (size_t)nranks + 1), result, out);
+  struct tt_wire_writer w = {.data = mine, .size = OFFER_BYTES};
+  tt_wire_put_int(&w, o->mine->same, 4);
+  tt_user_range_put(&w, &o->mine->range);
+  TT_TRY_GOTO(tt_bootstrap_gather_sized(bootstrap, NULL, me, nranks, mine, w.at, OFFER_BYTES, &all, offsets), result,
+              out);
+  for (int r = 0; r < nranks; r++)
+    if (r != me) TT_TRY_GOTO(unpack(all + offsets[r], offsets[r + 1] - offsets[r], r, &o->offers[r]), result, out);
+out:
+  free(all);
+  free(offsets);
+  free(mine);
   return result;
 }
 
@@ -215,11 +95,11 @@ static ncclResult_t exchange_offers(const struct opening *o, struct tt_bootstrap
 static ncclResult_t compare_sizes(const struct opening *o)
 {
   for (int r = 1; r < o->env->nranks; r++)
-    if (o->offers[r].bytes != o->offers[0].bytes)
+    if (o->offers[r].range.bytes != o->offers[0].range.bytes)
       return TT_FAIL(ncclInvalidArgument,
                      "ncclCommWindowRegister: size is %" PRIu64 " on rank 0 and %" PRIu64
                      " on rank %d; it must be equal on all ranks",
-                     o->offers[0].bytes, o->offers[r].bytes, r);
+                     o->offers[0].range.bytes, o->offers[r].range.bytes, r);
   return ncclSuccess;
 }
 
@@ -237,8 +117,8 @@ static int first_refusal(const struct opening *o, char why[WHY_BYTES])
   int same = -1;
   for (int r = 0; r < o->env->nranks; r++) {
     const struct offer *offer = &o->offers[r];
-    if (offer->why[0] != '\0') {
-      memcpy(why, offer->why, WHY_BYTES);
+    if (offer->range.why[0] != '\0') {
+      memcpy(why, offer->range.why, WHY_BYTES);
       return r;
     }
     if (offer->same != 0 && same < 0) same = r;
@@ -252,20 +132,27 @@ static void say_refused(const struct opening *o, int rank, const char *why)
   TT_INFO(TT_REG,
           "rank %d: the window of %" PRIu64
           " bytes at %p is not mapped, but copied through buffers, since on rank %d (%s): %s",
-          o->env->rank, o->mine->bytes, o->ptr, rank, peer(o, rank)->host, why);
+          o->env->rank, o->mine->range.bytes, o->ptr, rank, o->env->peers[rank].host, why);
 }
 
 /* ---- Mapping, and the second exchange ---- */
 
 static ncclResult_t map_peer(const struct opening *o, struct tt_user_window *window, int rank)
 {
-  const struct offer *offer = &o->offers[rank];
-  struct tt_user_source source = {.rank = rank,
-                                  .id = offer->id,
-                                  .object = offer->object,
-                                  .shown = offer->exports[same_process(o, rank) ? LOCAL : REMOTE]};
-  TT_TRY(tt_user_import(o->buffers, &source, &window->imports[rank]));
-  window->at[rank] = (unsigned char *)window->imports[rank]->memory.ptr + offer->offset;
+  void *at;
+  TT_TRY(tt_user_range_map(o->buffers, rank, &o->offers[rank].range, &window->imports[rank], &at));
+  window->at[rank] = at;
+  return ncclSuccess;
+}
+
+static ncclResult_t note_extents(const struct opening *o, struct tt_user_window *window)
+{
+  const struct tt_user_range *range = &o->mine->range;
+  const unsigned char *end = window->base - range->offset;
+  TT_TRY(TT_CALLOC(&window->extents, range->nparts));
+  window->nextents = range->nparts;
+  for (uint32_t p = 0; p < range->nparts; p++)
+    window->extents[p] = (struct tt_user_extent){.id = range->parts[p].id, .end = end += range->parts[p].bytes};
   return ncclSuccess;
 }
 
@@ -279,13 +166,13 @@ static ncclResult_t make_window(const struct opening *o, struct tt_user_window *
                                     .number = o->buffers->last_number,
                                     .everywhere = true,
                                     .base = o->ptr,
-                                    .bytes = o->mine->bytes,
-                                    .id = o->mine->id};
+                                    .bytes = o->mine->range.bytes};
+  TT_TRY_GOTO(note_extents(o, window), result, out);
   TT_TRY_GOTO(TT_CALLOC(&window->imports, (size_t)nranks), result, out);
   TT_TRY_GOTO(TT_CALLOC(&window->at, (size_t)nranks), result, out);
   window->at[o->env->rank] = o->ptr;
   for (int r = 0; r < nranks; r++) {
-    if (is_neighbour(o, r)) TT_TRY_GOTO(map_peer(o, window, r), result, out);
+    if (tt_user_neighbour(o->env, r)) TT_TRY_GOTO(map_peer(o, window, r), result, out);
     window->everywhere = window->everywhere && window->at[r] != NULL;
   }
   TT_TRY_GOTO(tt_user_insert(o->buffers, window), result, out);
@@ -338,7 +225,7 @@ static ncclResult_t agree(const struct opening *o, struct tt_bootstrap *bootstra
   TT_TRY(exchange_offers(o, bootstrap));
   TT_TRY(compare_sizes(o));
   if (all_the_same(o)) {
-    *out = tt_user_same(o->buffers, o->ptr, o->mine->bytes);
+    *out = tt_user_same(o->buffers, o->ptr, o->mine->range.bytes);
     pthread_mutex_lock(&o->buffers->lock);
     (*out)->opened++;
     pthread_mutex_unlock(&o->buffers->lock);
@@ -359,12 +246,12 @@ ncclResult_t tt_user_window_open(struct tt_transport_env *env, struct tt_bootstr
   tt_user_reap(o.buffers);
   TT_TRY(TT_CALLOC(&o.offers, (size_t)env->nranks));
   o.mine = &o.offers[env->rank];
-  o.mine->bytes = bytes;
-  o.mine->exports[LOCAL].fd = o.mine->exports[REMOTE].fd = -1;
+  o.mine->range.bytes = bytes;
   o.buffers->last_number++;
-  describe(&o);
-  ncclResult_t result = agree(&o, bootstrap, out);
-  if (o.mine->object != 0) tt_user_withdraw(o.buffers, o.mine->object);
+  ncclResult_t result = describe(&o);
+  if (result == ncclSuccess) result = agree(&o, bootstrap, out);
+  tt_user_range_withdraw(o.buffers, &o.mine->range);
+  for (int r = 0; r < env->nranks; r++) tt_user_range_free(&o.offers[r].range);
   free(o.offers);
   return result;
 }

@@ -14,18 +14,20 @@
 #include "base/param.h"
 #include "kernels/cuda/mapping.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/state.h"
 
 /* CUDA IPC hands over whole blocks of this size, with all that cudaMalloc has put there. */
 #define IPC_BLOCK ((size_t)2 << 20)
 
-enum kind { MAPPED, MALLOCED, OPENED, BORROWED };
+enum kind { MAPPED, MALLOCED, OPENED, BORROWED, SIDE_BY_SIDE };
 
 /* What tt_device_memory.resource points to. */
 struct resource {
   enum kind kind;
   CUmemGenericAllocationHandle handle; /* MAPPED: one reference */
   size_t bytes;                        /* MAPPED: of the address range */
+  struct tt_cuda_parts *parts;         /* SIDE_BY_SIDE */
 };
 
 ncclResult_t tt_cuda_can(int device, CUdevice_attribute attribute, bool *is)
@@ -202,6 +204,7 @@ static void release_entered(struct tt_device_memory *memory)
   if (resource->kind == MAPPED) unmap(memory);
   if (resource->kind == MALLOCED) tt_cuda_check(cudaFree(memory->ptr), "freeing memory of a GPU");
   if (resource->kind == OPENED) tt_cuda_check(cudaIpcCloseMemHandle(memory->ptr), "closing another process's memory");
+  if (resource->kind == SIDE_BY_SIDE) tt_cuda_parts_unmap(resource->parts);
   free(resource);
 }
 
@@ -294,7 +297,7 @@ ncclResult_t tt_cuda_export(struct tt_device_context *context, const struct tt_d
   const struct resource *resource = memory->resource;
   struct tt_cuda_enter enter;
   *out = (struct tt_device_export){.kind = TT_EXPORT_NONE, .fd = -1, .bytes = memory->bytes};
-  if (resource == NULL || resource->kind == OPENED || resource->kind == BORROWED)
+  if (resource == NULL || resource->kind == OPENED || resource->kind == BORROWED || resource->kind == SIDE_BY_SIDE)
     return TT_FAIL(ncclInternalError, "rank %d: only memory that was allocated can be exported", context->rank);
   if (local == TT_EXPORT_HERE) {
     struct tt_cuda_local mine = {.ptr = memory->ptr, .device = context->device, .mapped = resource->kind == MAPPED};
@@ -370,6 +373,27 @@ ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_d
   ncclResult_t result = tt_cuda_enter(context, &enter);
   if (result == ncclSuccess) {
     result = import_entered(context, in, memory);
+    tt_cuda_leave(&enter);
+  }
+  if (result != ncclSuccess) {
+    free(resource);
+    *memory = (struct tt_device_memory){0};
+  }
+  return result;
+}
+
+ncclResult_t tt_cuda_import_parts(struct tt_device_context *context, const struct tt_device_export *in, int count,
+                                  struct tt_device_memory *memory)
+{
+  struct tt_cuda_enter enter;
+  struct resource *resource;
+  *memory = (struct tt_device_memory){0};
+  TT_TRY(TT_CALLOC(&resource, 1));
+  resource->kind = SIDE_BY_SIDE;
+  memory->resource = resource;
+  ncclResult_t result = tt_cuda_enter(context, &enter);
+  if (result == ncclSuccess) {
+    result = tt_cuda_parts_map(context, in, count, &resource->parts, &memory->ptr, &memory->bytes);
     tt_cuda_leave(&enter);
   }
   if (result != ncclSuccess) {

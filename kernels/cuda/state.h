@@ -81,6 +81,8 @@ ncclResult_t tt_cuda_export_dmabuf(struct tt_device_context *context, const void
 ncclResult_t tt_cuda_user_alloc(int index, size_t bytes, void **ptr);
 ncclResult_t tt_cuda_user_free(void *ptr);
 ncclResult_t tt_cuda_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
+ncclResult_t tt_cuda_import_parts(struct tt_device_context *context, const struct tt_device_export *in, int count,
+                                  struct tt_device_memory *memory);
 ncclResult_t tt_cuda_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 ncclResult_t tt_cuda_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                    struct tt_device_export *out);

@@ -264,7 +264,7 @@ static void rank_of_two(int rank, int wire)
   whole(wire, &id, sizeof id, rank == 0);
   fake_set_device(rank);
   ok(ncclCommInitRank(&comm, 2, id, rank));
-  ok(ncclMemAlloc(&buffer, BYTES));
+  buffer = allocate_parts(rank, 3, BYTES / 3);
   int before = memories(), before_descriptors = descriptors();
   ok(ncclCommWindowRegister(comm, buffer, BYTES, &window, NCCL_WIN_COLL_SYMMETRIC));
   ck_assert_int_eq(memories(), before + 1);
@@ -278,7 +278,7 @@ static void rank_of_two(int rank, int wire)
   ok(ncclCommWindowDeregister(comm, window));
   for (int i = 0; i < 5000 && descriptors() > before_descriptors; i++) usleep(1000); /* a thread still closes some */
   ck_assert_int_le(descriptors(), before_descriptors);
-  ok(ncclMemFree(buffer));
+  free_parts(buffer, 3, BYTES / 3);
   whole(wire, &mark, 1, true);
   whole(wire, &seen, 1, false);
   ok(ncclCommDestroy(comm));

@@ -212,13 +212,16 @@ END_TEST
 
 /* ---- A rank that says what none would ---- */
 
+/* An offer of one allocation. */
 enum {
-  OFFER_BYTES = 512,
-  AT_ALLOCATION = 16,
-  AT_OFFSET = 24,
-  AT_LOCAL_KIND = 44,
-  AT_REMOTE_KIND = 44 + 76,
-  AT_WHY = 44 + 2 * 76
+  AT_OFFSET = 4 + 8,
+  AT_PARTS = AT_OFFSET + 8,
+  AT_WHY = AT_PARTS + 4,
+  AT_ID = AT_WHY + 200,
+  AT_ALLOCATION = AT_ID + 8,
+  AT_LOCAL_KIND = AT_ALLOCATION + 16,
+  AT_REMOTE_KIND = AT_LOCAL_KIND + 76,
+  OFFER_BYTES = AT_REMOTE_KIND + 76
 };
 
 struct caller {
@@ -243,24 +246,31 @@ static void put_word(unsigned char *to, uint64_t word, size_t bytes)
 START_TEST(malformed)
 {
   struct world world;
-  unsigned char offers[N][OFFER_BYTES] = {{0}};
+  unsigned char offer[OFFER_BYTES] = {0}, *all;
+  size_t offsets[N + 1], bytes = OFFER_BYTES;
   struct caller callers[N - 1];
   pthread_t threads[N - 1];
   open_comms(&world);
   allocate(&world);
   int before = memories();
-  put_word(offers[2], 4096, 8);
-  put_word(offers[2] + AT_ALLOCATION, 8192, 8);
-  if (_i == 0) memset(offers[2] + AT_WHY, 0xff, OFFER_BYTES - AT_WHY); /* a text without an end */
-  if (_i == 1) put_word(offers[2] + AT_OFFSET, 4097, 8);               /* beyond the allocation */
-  if (_i == 2) put_word(offers[2] + AT_OFFSET, UINT64_MAX, 8);
-  if (_i == 3) put_word(offers[2] + AT_LOCAL_KIND, TT_EXPORT_FD, 4);
-  if (_i == 4) put_word(offers[2] + AT_REMOTE_KIND, TT_EXPORT_LOCAL, 4);
+  put_word(offer + 4, 4096, 8);
+  put_word(offer + AT_PARTS, 1, 4);
+  put_word(offer + AT_ALLOCATION, 8192, 8);
+  if (_i == 0) memset(offer + AT_WHY, 0xff, AT_ID - AT_WHY); /* a text without an end */
+  if (_i == 1) put_word(offer + AT_OFFSET, 4097, 8);         /* beyond the allocation */
+  if (_i == 2) put_word(offer + AT_OFFSET, UINT64_MAX, 8);
+  if (_i == 3) put_word(offer + AT_LOCAL_KIND, TT_EXPORT_FD, 4);
+  if (_i == 4) put_word(offer + AT_REMOTE_KIND, TT_EXPORT_LOCAL, 4);
+  if (_i == 5) put_word(offer + AT_PARTS, 2, 4); /* of which one is there */
+  if (_i == 6) put_word(offer + AT_PARTS, UINT32_MAX, 4);
+  if (_i == 7) put_word(offer + AT_PARTS, 0, 4);
+  if (_i == 8) bytes = 3;
   for (int r = 0; r < N - 1; r++) {
     callers[r] = (struct caller){&world, r};
     ck_assert_int_eq(pthread_create(&threads[r], NULL, expect_malformed, &callers[r]), 0);
   }
-  ok(tt_bootstrap_all_gather(world.comms[2]->bootstrap, offers, OFFER_BYTES));
+  ok(tt_bootstrap_gather_sized(world.comms[2]->bootstrap, NULL, 2, N, offer, bytes, 1 << 20, &all, offsets));
+  free(all);
   for (int r = 0; r < N - 1; r++) pthread_join(threads[r], NULL);
   ck_assert_int_eq(memories(), before);
   for (int r = 0; r < N; r++) ok(ncclCommAbort(world.comms[r]));
@@ -280,6 +290,6 @@ void add_windows_refused(Suite *suite)
   tcase_add_test(tests, registered_over_freed);
   tcase_add_test(tests, not_wanted);
   tcase_add_test(tests, aborted);
-  tcase_add_loop_test(tests, malformed, 0, 5);
+  tcase_add_loop_test(tests, malformed, 0, 9);
   suite_add_tcase(suite, tests);
 }

@@ -49,6 +49,20 @@ void allocate(struct world *world)
   }
 }
 
+unsigned char *allocate_parts(int device, int parts, size_t bytes)
+{
+  unsigned char *at = fake_user_alloc(device, (size_t)parts * bytes, true, NULL);
+  ck_assert(at != NULL && fake_user_free(at)); /* so much is free there */
+  for (int i = 0; i < parts; i++)
+    ck_assert_ptr_eq(fake_user_alloc(device, bytes, true, at + (size_t)i * bytes), at + (size_t)i * bytes);
+  return at;
+}
+
+void free_parts(unsigned char *ptr, int parts, size_t bytes)
+{
+  for (int i = 0; i < parts; i++) ck_assert(fake_user_free(ptr + (size_t)i * bytes));
+}
+
 ncclResult_t register_all(struct world *world, size_t offset, size_t bytes)
 {
   ok(ncclGroupStart());
@@ -140,6 +154,7 @@ int main(void)
   Suite *suite = suite_create("windows");
   add_windows(suite);
   add_windows_ends(suite);
+  add_windows_parts(suite);
   add_windows_refused(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

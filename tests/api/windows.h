@@ -32,6 +32,9 @@ void destroy_all(struct world *world);
 /* Buffers of ncclMemAlloc. */
 void allocate(struct world *world);
 void free_all(struct world *world);
+/* Several allocations side by side, as expandable segments have them. */
+unsigned char *allocate_parts(int device, int parts, size_t bytes);
+void free_parts(unsigned char *ptr, int parts, size_t bytes);
 /* The same part of all buffers, in one group. */
 ncclResult_t register_all(struct world *world, size_t offset, size_t bytes);
 void deregister_all(struct world *world);
@@ -46,6 +49,7 @@ void expect_noted(struct world *world, int before);
 
 void add_windows(Suite *suite);
 void add_windows_ends(Suite *suite);
+void add_windows_parts(Suite *suite);
 void add_windows_refused(Suite *suite);
 
 #endif

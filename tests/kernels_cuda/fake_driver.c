@@ -142,7 +142,7 @@ static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdevic
 {
   (void)wish, (void)flags;
   MAY_FAIL_DRIVER;
-  if (bytes % GRANULARITY || alignment != GRANULARITY) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes % GRANULARITY || (alignment != 0 && alignment != GRANULARITY)) return CUDA_ERROR_INVALID_VALUE;
   *at = (CUdeviceptr)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   *range_around(0) = (struct range){*at, bytes};
   fake.ranges++;

@@ -211,6 +211,46 @@ START_TEST(of_cuda_malloc)
 }
 END_TEST
 
+/* Three of them as one range on another device, by each way, also where a call fails. */
+START_TEST(imported_side_by_side)
+{
+  struct tt_device_export parts[3];
+  struct tt_device_memory import;
+  int failures = 0;
+  open_both("1", "0");
+  char *ptr = fake_side_by_side(3, GRANULE);
+  int local = _i ? TT_EXPORT_HERE : TT_EXPORT_NEAR;
+  for (size_t i = 0; i < 3; i++)
+    ck_assert_int_eq(tt_cuda_export_buffer(one, ptr + i * GRANULE, local, &parts[i]), ncclSuccess);
+  int before = all_memory();
+  for (int call = 1;; call++) {
+    fake.fail_at = call;
+    ncclResult_t result = tt_cuda_import_parts(other, parts, 3, &import);
+    bool reached = fake.fail_at == 0;
+    fake.fail_at = 0;
+    ck_assert_ptr_eq(fake_current, NULL);
+    ck_assert_msg((result == ncclSuccess) == !reached, "%s", tt_log_thread_error());
+    if (!reached) break;
+    ck_assert_int_eq(all_memory(), before);
+    failures++;
+  }
+  ck_assert_int_ge(failures, 8);
+  ck_assert_uint_eq(import.bytes, 3 * GRANULE);
+  for (size_t i = 0; i < 3; i++) ptr[i * GRANULE + 7] = (char)(10 + i);
+  for (size_t i = 0; i < 3; i++) ck_assert_int_eq(((char *)import.ptr)[i * GRANULE + 7], (int)(10 + i));
+  struct tt_device_export again;
+  ck_assert_int_ne(tt_cuda_export(other, &import, TT_EXPORT_NEAR, &again), ncclSuccess);
+  tt_cuda_release(other, &import);
+  ck_assert_int_eq(all_memory(), before);
+  parts[1].kind = TT_EXPORT_HANDLE;
+  ck_assert_int_eq(tt_cuda_import_parts(other, parts, 3, &import), ncclInvalidArgument);
+  ck_assert_int_eq(all_memory(), before);
+  for (int i = 0; i < 3; i++)
+    if (parts[i].fd >= 0) close(parts[i].fd);
+  fake_side_by_side_end(ptr, 3, GRANULE);
+}
+END_TEST
+
 static void expect_unreached(struct tt_device_context *context, const void *ptr)
 {
   struct tt_device_buffer buffer = {.size = sizeof(buffer)};
@@ -299,6 +339,7 @@ void add_user_memory(Suite *suite)
   tcase_add_loop_test(tc, of_cumem, 0, 2);
   tcase_add_test(tc, side_by_side);
   tcase_add_loop_test(tc, of_cuda_malloc, 0, 2);
+  tcase_add_loop_test(tc, imported_side_by_side, 0, 2);
   tcase_add_loop_test(tc, used_where_it_lies, 0, 2);
   tcase_add_loop_test(tc, of_others, 0, 3);
   suite_add_tcase(suite, tc);

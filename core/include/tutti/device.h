@@ -6,7 +6,7 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_DMABUF, TT_DEVICE_LINES and TT_DEVICE_REACH, and what belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH and TT_DEVICE_PARTS, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -258,6 +258,8 @@ enum {
   TT_DEVICE_LINES = 16384,
   /* Works can use users' memory of other devices of this process where it lies: reach_buffer is there. */
   TT_DEVICE_REACH = 32768,
+  /* Several allocations can be imported side by side: import_parts is there. */
+  TT_DEVICE_PARTS = 65536,
 };
 
 struct tt_device_properties {
@@ -539,6 +541,12 @@ struct tt_device {
    * memory is released. `pci`: with its addresses on the PCI bus, where the device also has another link to its CPU.
    * What the device or the driver cannot do is a failure with the reason. */
   ncclResult_t (*export_dmabuf)(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd);
+
+  /* Since version 3, with TT_DEVICE_PARTS. As import_memory, of `count` exports that become one range of addresses, in
+   * their order: what export_buffer made of allocations that lie side by side at their owner. ncclInvalidArgument where
+   * that cannot be done with memory of this kind. */
+  ncclResult_t (*import_parts)(struct tt_device_context *context, const struct tt_device_export *in, int count,
+                               struct tt_device_memory *memory);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

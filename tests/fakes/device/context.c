@@ -182,7 +182,7 @@ static struct tt_device fake_device = {
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
                 TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
-                TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED,
+                TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED | TT_DEVICE_PARTS,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -208,6 +208,7 @@ static struct tt_device fake_device = {
     .user_free = fake_user_free_of,
     .find_buffer = fake_find_buffer,
     .reach_buffer = fake_reach_buffer,
+    .import_parts = fake_import_parts,
     .export_buffer = fake_export_buffer,
     .describe = fake_describe,
     .peer_status = fake_peer_status,

@@ -65,6 +65,8 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
 
 /* A descriptor that FAKE_DMABUF is read from: it says of which memory it is. */
 ncclResult_t fake_export_dmabuf(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd);
+ncclResult_t fake_import_parts(struct tt_device_context *context, const struct tt_device_export *in, int count,
+                               struct tt_device_memory *memory);
 
 /* Of a user's, at an address, or anywhere (NULL). Each import of it is mapped on its own. */
 ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory);

@@ -77,7 +77,7 @@ void fake_release(struct tt_device_context *context, struct tt_device_memory *me
   if (--block->refs > 0) return;
   fake_range_remove(NULL, block->ptr, block->bytes);
   munmap(block->ptr, block->bytes);
-  close(block->fd);
+  if (block->fd >= 0) close(block->fd);
   free(block);
 }
 
@@ -149,4 +149,37 @@ ncclResult_t fake_import(struct tt_device_context *context, const struct tt_devi
   if (in->kind != TT_EXPORT_FD || in->fd < 0)
     return TT_FAIL(ncclInternalError, "fake device %d cannot import memory of kind %u", context->device, in->kind);
   return import_file(context, in->fd, in->bytes, memory);
+}
+
+/* The file of an export, which stays its owner's. */
+static int file_of(const struct tt_device_export *in)
+{
+  struct block *block;
+  if (in->kind != TT_EXPORT_LOCAL) return in->fd;
+  memcpy(&block, in->handle, sizeof block);
+  return block->fd;
+}
+
+ncclResult_t fake_import_parts(struct tt_device_context *context, const struct tt_device_export *in, int count,
+                               struct tt_device_memory *memory)
+{
+  struct block *block;
+  size_t bytes = 0, at = 0;
+  memset(memory, 0, sizeof *memory);
+  for (int i = 0; i < count; i++) bytes += in[i].bytes;
+  TT_TRY(TT_CALLOC(&block, 1));
+  *block = (struct block){.refs = 1, .fd = -1, .bytes = bytes};
+  block->ptr = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  bool good = block->ptr != MAP_FAILED;
+  for (int i = 0; i < count && good; at += in[i++].bytes)
+    good = mmap((char *)block->ptr + at, in[i].bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_of(&in[i]),
+                0) != MAP_FAILED;
+  if (!good || fake_range_add(NULL, block->ptr, bytes) != ncclSuccess) {
+    if (block->ptr != MAP_FAILED) munmap(block->ptr, bytes);
+    free(block);
+    return TT_FAIL(ncclSystemError, "fake device %d cannot map %d allocations", context->device, count);
+  }
+  fake_totals.memories++;
+  *memory = (struct tt_device_memory){.ptr = block->ptr, .bytes = bytes, .resource = block};
+  return ncclSuccess;
 }
