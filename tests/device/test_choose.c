@@ -244,7 +244,7 @@ START_TEST(whole_backends_only)
   REFUSED(device.size = offsetof(struct tt_device, peer_status), "peer_status");
   REFUSED(device.size = offsetof(struct tt_device, export_buffer), "export_buffer");
   REFUSED(device.size = offsetof(struct tt_device, copied), "copied");
-  REFUSED(device.size -= sizeof(device.export_dmabuf), "export_dmabuf");
+  REFUSED(device.size = offsetof(struct tt_device, export_dmabuf), "export_dmabuf");
   REFUSED(device.protocols = 0, "protocols");
   REFUSED(device.protocols = 8, "protocols");
   REFUSED(device.name = "", "name");
