@@ -231,16 +231,6 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
   return fit_to_network(comm, input);
 }
 
-/* What the machines have; where the search knows too little of them, what the user wants. */
-static int multicast_channels(const struct ncclComm *comm, const ncclConfig_t *config)
-{
-  if (!comm->multicast.possible) return 0;
-  if (comm->machine->joined->nvls_channels > 0) return comm->machine->joined->nvls_channels;
-  int wanted = (int)tt_param_int(TT_PARAM_NCCL_NVLS_NCHANNELS);
-  if (wanted <= 0 && config->nvlsCTAs != NCCL_CONFIG_UNDEF_INT) wanted = config->nvlsCTAs;
-  return TT_MAX(wanted, 0);
-}
-
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
 {
   const uint32_t gpu = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
@@ -253,7 +243,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .nodes_mapped = !tt_transport_device_memory(comm->env) && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
       .multicast = comm->multicast.possible,
       .multicast_wanted = comm->multicast.wanted,
-      .multicast_channels = multicast_channels(comm, config),
+      .multicast_channels = tt_machine_multicast_channels(comm),
       .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
       .max_channels =
           TT_MIN(channel_limit(TT_PARAM_NCCL_MAX_NCHANNELS, config->maxCTAs, TT_MAX_CHANNELS), TT_MAX_CHANNELS),

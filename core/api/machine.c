@@ -82,6 +82,15 @@ static void use_config(const ncclConfig_t *config, struct tt_join_rules *rules)
   rules->channels_per_net_peer = channels_of(config->nChannelsPerNetPeer);
 }
 
+/* Where the search knows too little of the machines, it is what the user wants. */
+int tt_machine_multicast_channels(const struct ncclComm *comm)
+{
+  if (!comm->multicast.possible) return 0;
+  if (comm->machine->joined->nvls_channels > 0) return comm->machine->joined->nvls_channels;
+  int wanted = (int)tt_param_int(TT_PARAM_NCCL_NVLS_NCHANNELS);
+  return wanted > 0 ? wanted : channels_of(comm->config.nvlsCTAs);
+}
+
 /* What all machines' graphs become. */
 static ncclResult_t join(struct ncclComm *comm)
 {

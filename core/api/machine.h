@@ -25,6 +25,8 @@ struct tt_machine {
  * nnodes, local_ranks, rounds and programs; *most_local is the number of ranks on the fullest machine. One rank has no
  * machine, but the rest. Tells the transports their routes. */
 ncclResult_t tt_machine_find(struct ncclComm *comm, int *most_local);
+/* Channels of collectives in multicast memory; 0: there is none, or nothing says how many. */
+int tt_machine_multicast_channels(const struct ncclComm *comm);
 /* For tt_comm_at_end: after the connections, whose thread asks for routes until its end. */
 void tt_machine_end(struct ncclComm *comm);
 

@@ -392,12 +392,3 @@ void tt_root_drop(uint64_t nonce)
   if (id && id->state == TT_ROOT_OPEN && id->places == 0) id->deadline = 0;
   settle();
 }
-
-int tt_root_count(void)
-{
-  int count = 0;
-  lock_service();
-  for (struct tt_root_id *id = root.ids; id; id = id->next) count++;
-  pthread_mutex_unlock(&root.mutex);
-  return count;
-}

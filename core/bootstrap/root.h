@@ -23,7 +23,4 @@ void tt_root_drop(uint64_t nonce);
 ncclResult_t tt_root_claim(uint64_t nonce);
 void tt_root_claim_done(uint64_t nonce);
 
-/* For tests: number of ids whose root waits. */
-int tt_root_count(void);
-
 #endif

@@ -131,6 +131,25 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
   return ncclSuccess;
 }
 
+static ncclResult_t no_memory(size_t bytes)
+{
+  return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
+}
+
+/* A work that was kept, for the same operation on other memory. */
+static ncclResult_t use_again(struct tt_plan *plan, const struct tt_task *task, const struct tt_mapped_buffers *mapped,
+                              struct tt_work *kept)
+{
+  struct ncclComm *comm = plan->comm;
+  tt_mapped_place(mapped, kept);
+  kept->signature.sequence = comm->collectives++;
+  kept->op_count = task->op_count;
+  if (tt_plan_append(plan, kept)) return ncclSuccess;
+  tt_pool_give(kept);
+  comm->collectives--;
+  return no_memory(bytes_of(comm, task));
+}
+
 ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task)
 {
   struct ncclComm *comm = plan->comm;
@@ -139,15 +158,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   struct tt_mapped_buffers mapped;
   TT_TRY(tt_mapped_find(plan, task, &mapped));
   struct tt_work *kept = tt_kept_take(comm, task, mapped.all);
-  if (kept != NULL) {
-    tt_mapped_place(&mapped, kept);
-    kept->signature.sequence = comm->collectives++;
-    kept->op_count = task->op_count;
-    if (tt_plan_append(plan, kept)) return ncclSuccess;
-    tt_pool_give(kept);
-    comm->collectives--;
-    return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
-  }
+  if (kept != NULL) return use_again(plan, task, &mapped, kept);
 
   struct tt_choice choice;
   TT_TRY(choose(comm, task, bytes, mapped.all, &choice));
@@ -156,7 +167,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
     TT_TRY(tt_programs_get(comm->programs, task->collective, choice.algorithm, task->root, c, &programs[c]));
 
   struct tt_work *work = tt_plan_new_work(plan, programs, choice.nchannels, mapped.all ? comm->nranks : 0);
-  if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for an operation of %zu bytes", bytes);
+  if (work == NULL) return no_memory(bytes);
   tt_mapped_place(&mapped, work);
   work->input = task->input;
   work->output = task->output;

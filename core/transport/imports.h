@@ -12,7 +12,7 @@
 struct tt_imports;
 struct tt_import;
 
-/* What a rank says of a slab of its own: its number, and how it is exported. The handle is used for kind HANDLE. */
+/* What a rank says of a slab of its own: its number, and how it is exported. The handle is used for kinds HANDLE and FABRIC. */
 struct tt_import_source {
   int rank;
   uint32_t number;

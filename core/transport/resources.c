@@ -106,11 +106,6 @@ int tt_resources_rank(const struct tt_resources *resources)
   return resources->rank;
 }
 
-int tt_resources_nranks(const struct tt_resources *resources)
-{
-  return resources->nranks;
-}
-
 struct tt_shm *tt_resources_shm(const struct tt_resources *resources)
 {
   return resources->shm;

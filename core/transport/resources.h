@@ -30,7 +30,6 @@ void tt_resources_release(struct tt_resources *resources);
 ncclResult_t tt_resources_start(struct tt_resources *resources, const struct tt_peer_info *infos);
 
 int tt_resources_rank(const struct tt_resources *resources);
-int tt_resources_nranks(const struct tt_resources *resources);
 struct tt_shm *tt_resources_shm(const struct tt_resources *resources);
 struct tt_memory_service *tt_resources_service(const struct tt_resources *resources);
 const struct tt_peer_info *tt_resources_info(const struct tt_resources *resources, int rank);

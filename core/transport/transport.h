@@ -1,6 +1,6 @@
 /* Transports: the ways in which one rank reaches another. `device` maps device memory of the other, `indirect` that of
- * a third one between them; `peer` maps its host memory, and `host` does for devices
- * with memory of their own; `net` moves slots through a net plugin and the proxy.
+ * a third one between them, and `copied` has copy engines move the data there; `peer` maps its host memory, and `host`
+ * does for devices with memory of their own; `net` moves slots through a net plugin and the proxy.
  *
  * A connection is one direction between two ranks on a channel. Each end makes its half, sends the half's handshake (a
  * versioned byte string) to the other end, and completes when it has the other's. Both ends choose the transport by the

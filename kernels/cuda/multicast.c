@@ -2,7 +2,6 @@
  *
  * The multicast object is one handle on all ranks: who creates it exports it, as cuMem's memory is exported. Each rank
  * adds its device, allocates its copy, binds that to the object and maps both, the copy and the object. */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/mapping.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
 
@@ -82,15 +82,6 @@ static ncclResult_t describe(const struct tt_device_team_config *config, struct 
   return ncclSuccess;
 }
 
-static ncclResult_t export_as_fd(CUmemGenericAllocationHandle object, int *fd)
-{
-  TT_TRY(tt_cuda_driver_check(
-      tt_cuda_driver()->cuMemExportToShareableHandle(fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-      "making a file descriptor for multicast memory"));
-  fcntl(*fd, F_SETFD, FD_CLOEXEC);
-  return ncclSuccess;
-}
-
 /* In one process the handle's number is enough: an import makes a reference of its own. */
 static ncclResult_t show(const struct tt_device_team *team, struct tt_device_export *out)
 {
@@ -100,7 +91,7 @@ static ncclResult_t show(const struct tt_device_team *team, struct tt_device_exp
     memcpy(out->handle, &team->object, sizeof(team->object));
     return ncclSuccess;
   case TT_EXPORT_FD:
-    return export_as_fd(team->object, &out->fd);
+    return tt_cuda_export_fd(team->object, out);
   default:
     return tt_cuda_driver_check(
         tt_cuda_driver()->cuMemExportToShareableHandle(out->handle, team->object, CU_MEM_HANDLE_TYPE_FABRIC, 0),
@@ -134,7 +125,7 @@ static ncclResult_t import(const struct tt_device_team_config *config, const str
 {
   CUmulticastObjectProp wanted;
   CUmemGenericAllocationHandle theirs;
-  int fd = in->fd;
+  struct tt_device_export shown = *in;
   TT_TRY(describe(config, team, &wanted));
   if (in->bytes != team->bytes)
     return TT_FAIL(ncclRemoteError, "a team's copies have %llu bytes where they were made and %zu here",
@@ -142,10 +133,10 @@ static ncclResult_t import(const struct tt_device_team_config *config, const str
   if (in->kind == TT_EXPORT_FABRIC) return import_from((void *)(uintptr_t)in->handle, CU_MEM_HANDLE_TYPE_FABRIC, team);
   if (in->kind == TT_EXPORT_LOCAL) {
     memcpy(&theirs, in->handle, sizeof(theirs));
-    TT_TRY(export_as_fd(theirs, &fd));
+    TT_TRY(tt_cuda_export_fd(theirs, &shown));
   }
-  ncclResult_t result = import_from((void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, team);
-  if (in->kind == TT_EXPORT_LOCAL) close(fd);
+  ncclResult_t result = import_from((void *)(intptr_t)shown.fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, team);
+  if (in->kind == TT_EXPORT_LOCAL) close(shown.fd);
   return result;
 }
 
