@@ -131,6 +131,9 @@ class Groups(unittest.TestCase):
                 self.assertTrue(here or gpus == 1, name)
             hosts = [group for group in groups if " two hosts, " in group.name]
             self.assertEqual(len(hosts), 2 if gpus > 1 else 0)
+            messages = [group for group in groups if group.name.startswith("grouped over networks")]
+            self.assertEqual([g.command[2] for g in messages], ["4" if gpus == 1 else "8"] * len(transports.MESSAGES))
+            self.assertTrue(all(g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] == 1 for g in messages))
             self.assertTrue(all(g.via == ["NET/Socket"] + ["P2P"] * (gpus > 2) for g in hosts))
             direct = [group for group in groups if "DIRECT_CLAIM" in group.env]
             self.assertEqual(len(direct), len(transports.DIRECT) if gpus > 1 else 0)

@@ -27,6 +27,23 @@ SETTINGS = [
 ]
 
 
+# Slots and network connections that messages share, as the log names them: with plenty; with so little that a kernel waits
+# until memory for another slot was mapped while it runs; with lines alone, which share nothing.
+MESSAGES = [("pools", {"NCCL_PROTO": "Simple"}, ["NET/Socket/\\d+/Shared", "NET/Socket/\\d+$"]),
+            ("a pool of one slot", {"NCCL_PROTO": "Simple", "TUTTI_NET_POOL_SLOTS": 1},
+             ["NET/Socket/\\d+/Shared", "NET/Socket/\\d+$"]),
+            ("lines", {"NCCL_PROTO": "LL"}, ["NET/Socket/\\d+$"])]
+
+
+def message_groups(make, gpus, shared):
+    """Messages between all pairs of ranks of one process, over a network. `make` makes a group of a name, arguments of
+    gpu_matrix, transports and environment; `shared` lets ranks share GPUs. One GPU has processors for the blocks of four."""
+    ranks = min(4 * gpus, 8)
+    flags = ["-t", ranks, "-s", "grouped"]
+    return [make(f"grouped over networks, {note}, {ranks} threads", [*flags, "-l", f"over networks, {note}"], via=via,
+                 **NO_MAPPING, **shared, **env) for note, env, via in MESSAGES]
+
+
 def transport_groups(make, ranks, kinds, quick):
     """`make` is run-all's matrix_group without its first argument, `kinds` how ranks may be spread. With several ranks a
     host, data stays inside of it where it can: so two hosts of two ranks use two transports."""
