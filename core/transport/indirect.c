@@ -24,6 +24,12 @@ static int rank_between(const struct tt_transport_env *env, int from, int to)
   return rank >= 0 && rank < env->nranks && rank != from && rank != to ? rank : -1;
 }
 
+static bool in_one_process(const struct tt_transport_env *env, int from, int between, int to)
+{
+  const struct tt_peer_info *peers = env->peers;
+  return peers[from].process == peers[between].process && peers[to].process == peers[between].process;
+}
+
 static bool can(const struct tt_transport_env *env, int from, int to, char *reason, size_t size)
 {
   reason[0] = '\0';
@@ -34,6 +40,14 @@ static bool can(const struct tt_transport_env *env, int from, int to, char *reas
   if (between < 0 || env->peers[from].node != env->peers[between].node ||
       env->peers[to].node != env->peers[between].node)
     return false;
+  /* What is lent goes by descriptors, which other memory has not. */
+  if (tt_param_int(TT_PARAM_NCCL_CUMEM_ENABLE) == 0 && !in_one_process(env, from, between, to)) {
+    snprintf(reason, size,
+             "the memory of rank %d's device, which lies between, can be lent by cuMem only, and "
+             "NCCL_CUMEM_ENABLE is 0",
+             between);
+    return false;
+  }
   if (tt_reach_both_ways(env->reach, env->peers, from, between) &&
       tt_reach_both_ways(env->reach, env->peers, between, to))
     return true;

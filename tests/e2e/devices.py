@@ -126,6 +126,14 @@ class Devices(OnDevices):
                                    NCCL_P2P_DISABLE=1)
         self.assertTrue(vias[0, 1].startswith("NET/"), vias)
 
+    def test_channels_to_a_peer_across_the_network(self):
+        """The configuration of a communicator says how many, unless the environment does."""
+        for env, expected in ({}, 4), ({"NCCL_NCHANNELS_PER_NET_PEER": 8}, 8):
+            processes = self.on_fake((0, 0), "peer_channels:4 init shift:1000 destroy", NCCL_DEBUG="INFO",
+                                     NCCL_MIN_P2P_NCHANNELS=16, each=lambda r: {"NCCL_HOSTID": "ab"[r]}, **env)
+            text = self.all_good(processes)
+            self.assertEqual(set(re.findall(r"(\d+) p2p channels per peer", text)), {str(expected)})
+
     def test_fabric_by_hand(self):
         """Users' words on cluster and clique win over the device's."""
         text, _ = self.on_hosts("ab", ["3", "4"], "init destroy", NCCL_MNNVL_CLIQUE_ID=9)

@@ -16,6 +16,7 @@
  *     sleep:MILLISECONDS
  *     ignore:USR1             ignore that signal
  *     device:N                the next communicator is on device N of the fake device, which TUTTI_DEVICE names
+ *     peer_channels:N         the next communicator's configuration has that nChannelsPerNetPeer
  *     stream                  what follows is put on a host stream, and waited for there
  *     loop:...                the same again and again, until it fails; says "running" after the first
  *
@@ -39,6 +40,8 @@ static const char *id_file;
 static ncclUniqueId id;
 static bool have_id;
 static ncclComm_t comm, first;
+static ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+static bool configured;
 static cudaStream_t stream; /* of all operations: NULL, or a host stream */
 /* NULL: a call's end is the operation's end. */
 static bool (*wait_for_device)(void *on, int timeout_ms);
@@ -250,7 +253,11 @@ static void run(const char *step)
     get_id();
   } else if (strcmp(step, "init") == 0) {
     get_id();
-    check(step, ncclCommInitRank(&comm, nranks, id, rank));
+    check(step, configured ? ncclCommInitRankConfig(&comm, nranks, id, rank, &config)
+                           : ncclCommInitRank(&comm, nranks, id, rank));
+  } else if (strncmp(step, "peer_channels:", 14) == 0) {
+    config.nChannelsPerNetPeer = atoi(step + 14);
+    configured = true;
   } else if (strcmp(step, "destroy") == 0) {
     check(step, ncclCommDestroy(comm));
     if (first != NULL) check(step, ncclCommDestroy(first));

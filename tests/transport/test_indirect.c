@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "transport/lent.h"
 #include "transport/reach.h"
 
@@ -329,6 +330,15 @@ START_TEST(indirect_can)
   ck_assert(indirect->can(env, 0, 1, why, sizeof(why)));
   ck_assert(!indirect->can(env, 0, 0, why, sizeof(why)));
   ck_assert(!indirect->can(env, 0, LENDER, why, sizeof(why))); /* nobody is between these */
+  setenv("NCCL_CUMEM_ENABLE", "0", 1);
+  tt_param_reset();
+  ck_assert(indirect->can(env, 0, 1, why, sizeof(why)));
+  pair.sides[0].peers[1].process++;
+  ck_assert(!indirect->can(env, 0, 1, why, sizeof(why)));
+  ck_assert_ptr_nonnull(strstr(why, "NCCL_CUMEM_ENABLE is 0"));
+  unsetenv("NCCL_CUMEM_ENABLE");
+  tt_param_reset();
+  ck_assert(indirect->can(env, 0, 1, why, sizeof(why)));
   pair.sides[0].peers[LENDER].node = 2;
   ck_assert(!indirect->can(env, 0, 1, why, sizeof(why)));
   ck_assert_str_eq(why, "");
