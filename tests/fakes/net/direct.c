@@ -7,6 +7,7 @@
  *   DIRECT_LATE=1        what was received shows in a device's memory only once it was flushed
  *   DIRECT_FORCE=1       it asks for flushes */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ static bool late;
 struct comm {
   void *inner;
   atomic_int regions;
+  struct request *requests; /* in flight */
 };
 
 /* The wrapped network sees a shadow of a device's memory. */
@@ -32,6 +34,7 @@ struct region {
 };
 
 struct request {
+  struct request *next, **link;
   void *inner;           /* NULL: a flush */
   struct region *region; /* of a receive into a device's memory, or of a flush; else NULL */
   char *data;
@@ -160,11 +163,27 @@ static ncclResult_t dereg_mr(void *opaque, void *mhandle)
   return result;
 }
 
-static struct request *make_request(void *of_inner, struct region *region, void *data)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of comms' requests */
+
+static void free_request(struct request *request)
+{
+  pthread_mutex_lock(&lock);
+  *request->link = request->next;
+  if (request->next) request->next->link = request->link;
+  pthread_mutex_unlock(&lock);
+  free(request);
+}
+
+static struct request *make_request(struct comm *comm, void *of_inner, struct region *region, void *data)
 {
   struct request *request = calloc(1, sizeof *request);
   check(request != NULL, "no memory");
-  *request = (struct request){.inner = of_inner, .region = region, .data = data};
+  pthread_mutex_lock(&lock);
+  *request = (struct request){
+      .next = comm->requests, .link = &comm->requests, .inner = of_inner, .region = region, .data = data};
+  if (request->next) request->next->link = &request->next;
+  comm->requests = request;
+  pthread_mutex_unlock(&lock);
   return request;
 }
 
@@ -185,7 +204,7 @@ static ncclResult_t isend(void *opaque, void *data, size_t size, int tag, void *
   *request = NULL;
   if (region->device && !memory->from_device(shadow, data, size)) return ncclUnhandledCudaError;
   ncclResult_t result = inner->isend(comm->inner, shadow, size, tag, region->inner, phandle, &made);
-  if (result == ncclSuccess && made) *request = make_request(made, NULL, NULL);
+  if (result == ncclSuccess && made) *request = make_request(comm, made, NULL, NULL);
   return result;
 }
 
@@ -198,7 +217,7 @@ static ncclResult_t irecv(void *opaque, int n, void **data, size_t *sizes, int *
   *request = NULL;
   check(n == 1, "it receives one at a time");
   ncclResult_t result = inner->irecv(comm->inner, 1, &shadow, sizes, tags, &region->inner, phandles, &made);
-  if (result == ncclSuccess && made) *request = make_request(made, region->device ? region : NULL, data[0]);
+  if (result == ncclSuccess && made) *request = make_request(comm, made, region->device ? region : NULL, data[0]);
   return result;
 }
 
@@ -208,16 +227,16 @@ static ncclResult_t show(const struct region *region, char *data, size_t bytes)
 }
 
 /* Some are done at once. */
-static ncclResult_t iflush(void *comm, int n, void **data, int *sizes, void **mhandles, void **request)
+static ncclResult_t iflush(void *opaque, int n, void **data, int *sizes, void **mhandles, void **request)
 {
   static atomic_uint flushes;
+  struct comm *comm = opaque;
   struct region *region = mhandles[0];
-  (void)comm;
   *request = NULL;
   check(n == 1 && region->device && sizes[0] > 0, "only what came into a device's memory is flushed");
   if (!late) return ncclSuccess;
   if (flushes++ % 3 == 0) return show(region, data[0], (size_t)sizes[0]);
-  struct request *flush = make_request(NULL, region, data[0]);
+  struct request *flush = make_request(comm, NULL, region, data[0]);
   flush->bytes = (size_t)sizes[0];
   flush->tests = 3;
   *request = flush;
@@ -238,7 +257,7 @@ static ncclResult_t test(void *opaque, int *done, int *sizes)
     *done = --request->tests == 0;
     if (*done) result = show(request->region, request->data, request->bytes);
   }
-  if (*done || result != ncclSuccess) free(request);
+  if (*done || result != ncclSuccess) free_request(request);
   return result;
 }
 
@@ -247,6 +266,7 @@ static ncclResult_t close_comm(void *opaque, ncclResult_t (*close)(void *))
   struct comm *comm = opaque;
   check(comm->regions == 0, "memory is registered with a comm that is closed");
   ncclResult_t result = close(comm->inner);
+  while (comm->requests) free_request(comm->requests);
   free(comm);
   return result;
 }
