@@ -16,6 +16,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parent / "run-all"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(SCRIPT.parent))
 import cases  # noqa: E402
+import machines  # noqa: E402
 import transports  # noqa: E402
 
 loader = importlib.machinery.SourceFileLoader("run_all", str(SCRIPT))
@@ -145,6 +146,22 @@ class Groups(unittest.TestCase):
                     self.assertTrue(os.path.exists(group.env[library]), library)
         crowded = [group for group in run_all.all_groups(pathlib.Path(BUILD), 2) if "4,3" in group.command]
         self.assertEqual({g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] for g in crowded}, {"1"})
+
+    def test_machines(self):
+        """What is drawn shows the ways that the groups ask for."""
+        ids = [f"0000:00:0{n}.0" for n in range(5, 9)]
+        topo = lambda *words: subprocess.run([os.path.join(BUILD, "bin/tutti-topo"), *words], env=ENVIRONMENT, text=True,
+                                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60).stdout
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "m.xml")
+            for draw, words, wanted in ((machines.row, ("explain", file, "0", "2"), r"through GPU 1, which has NVLinks to both"),
+                                        (machines.near_one, ("explain", file, "1", "net0", "-R", "0,1"), r"through another GPU: yes")):
+                with open(file, "w") as f:
+                    f.write(draw(ids[:3] if draw is machines.row else ids))
+                self.assertRegex(topo(*words), wanted)
+            groups = machines.machine_groups(lambda *args, **env: cases.Group(args[-1], [], **env), 4, folder)
+            self.assertEqual([g.name for g in groups], ["through a GPU between"] * 2 + ["through the rank near the NIC"] * 2)
+            self.assertTrue(all(os.path.exists(g.env["NCCL_TOPO_FILE"]) for g in groups))
 
     def test_shards(self):
         groups = run_all.all_groups(pathlib.Path(BUILD), 2)
