@@ -78,12 +78,20 @@ static ncclResult_t find_cause(struct ncclComm *comm, ncclResult_t result)
   return result;
 }
 
-/* Works wait for messages that cannot come any more. */
+/* Works wait for messages that cannot come any more. Or for one that has come before the network failed, and that they
+ * have not seen yet: these go on, and their ranks may have left. */
 static ncclResult_t look_at_network(struct ncclComm *comm, int peer)
 {
+  struct tt_device_status status = {.size = sizeof status};
   if (comm->env == NULL || comm->env->proxy == NULL) return ncclSuccess;
+  tt_log_hush(true);
   ncclResult_t lost = tt_proxy_lost(comm->env->proxy, peer);
-  return lost == ncclSuccess ? ncclSuccess : find_cause(comm, lost);
+  tt_log_hush(false);
+  if (lost == ncclSuccess) return ncclSuccess;
+  TT_TRY(find_cause(comm, ncclSuccess));
+  TT_TRY(comm->device->status(comm->context->handle, &status));
+  if (!status.stalled || status.sending || status.peer != peer) return ncclSuccess;
+  return tt_proxy_lost(comm->env->proxy, peer);
 }
 
 static ncclResult_t look(struct tt_monitor *monitor)

@@ -315,7 +315,7 @@ static uint64_t number_of(const char *report, const char *name)
 
 static void pool(struct rank *rank, uint64_t most)
 {
-  enum { SPARE = 136 << 10 };
+  enum { SPARE = 36 << 10 }; /* of the fake device */
   static char reports[64][1 << 20];
   char *report = reports[rank->rank % 64];
   size_t bytes = sizeof reports[0];
