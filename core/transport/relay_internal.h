@@ -21,8 +21,9 @@ struct tt_relay_request {
   _Alignas(64) unsigned char handle[NCCL_NET_HANDLE_MAXSIZE]; /* the plugin may keep its state in it */
 };
 
-/* A connection as the relay sees it; its thread's, once it has it. */
 struct tt_relay_slab; /* relay_slab.c */
+
+/* A connection as the relay sees it; its thread's, once it has it. */
 struct tt_relay_user {
   struct tt_relay_user *next;
   struct tt_relay *relay;
