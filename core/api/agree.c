@@ -15,6 +15,7 @@ struct settings {
   int32_t min_channels, max_channels;
   int32_t collnet;        /* collnetEnable */
   int32_t nvls, net_peer; /* nvlsCTAs, nChannelsPerNetPeer */
+  int32_t zero;           /* CTAPolicy has NCCL_CTA_POLICY_ZERO */
   int32_t share;          /* would share its parent's memory */
   uint64_t params;        /* hash of the agreed parameters */
   char device[16];
@@ -93,6 +94,7 @@ static ncclResult_t compare(struct tt_bootstrap *bootstrap, int rank, int nranks
     TT_TRY(compare_numbers(r, "config member collnetEnable", all[r].collnet, all[0].collnet));
     TT_TRY(compare_numbers(r, "config member nvlsCTAs", all[r].nvls, all[0].nvls));
     TT_TRY(compare_numbers(r, "config member nChannelsPerNetPeer", all[r].net_peer, all[0].net_peer));
+    TT_TRY(compare_numbers(r, "NCCL_CTA_POLICY_ZERO in config member CTAPolicy", all[r].zero, all[0].zero));
   }
   return compare_params(bootstrap, rank, nranks, all);
 }
@@ -109,6 +111,7 @@ ncclResult_t tt_agree_settings(struct tt_bootstrap *bootstrap, int rank, int nra
   mine->collnet = config->collnetEnable;
   mine->nvls = config->nvlsCTAs;
   mine->net_peer = config->nChannelsPerNetPeer;
+  mine->zero = (config->CTAPolicy & NCCL_CTA_POLICY_ZERO) != 0;
   mine->share = *share;
   mine->params = tt_param_agreed_hash();
   snprintf(mine->device, sizeof mine->device, "%s", device);

@@ -87,6 +87,7 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
     config->splitShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES);
   if (tt_param_text(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES) != NULL)
     config->shrinkShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES);
+  if (tt_param_text(TT_PARAM_NCCL_CTA_POLICY) != NULL) config->CTAPolicy = (int)tt_param_int(TT_PARAM_NCCL_CTA_POLICY);
   if (tt_param_text(TT_PARAM_NCCL_COMM_BLOCKING) != NULL)
     config->blocking = (int)tt_param_int(TT_PARAM_NCCL_COMM_BLOCKING) != 0;
   return ncclSuccess;

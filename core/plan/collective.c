@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "plan/agreed.h"
+#include "plan/engines.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
 #include "plan/mapped.h"
@@ -90,6 +91,7 @@ ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *t
   } else {
     TT_TRY(tt_tuning_choose_without(comm->tuning, task->collective, bytes, without, choice));
   }
+  tt_engines_choose(comm, task, bytes, choice);
   TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
           choice->reason);
@@ -172,6 +174,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   work->input = task->input;
   work->output = task->output;
   work->protocol = choice.protocol;
+  work->engines = choice.engines;
   work->order = 0;
   work->op_count = task->op_count;
   set_signature(&work->signature, comm, task, &choice);

@@ -49,6 +49,7 @@ struct tt_choice {
   float microseconds;    /* predicted */
   size_t smallest_chunk; /* bytes: cutting a chain's data further costs more than it overlaps */
   size_t largest_chunk;  /* bytes that a channel sends at once, where a tuner wants less than fits; 0: what fits */
+  bool engines;          /* copy engines copy (plan/engines.h) */
   char reason[160];      /* why this one, and what overruled it */
 };
 

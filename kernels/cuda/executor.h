@@ -43,9 +43,15 @@ struct tt_cuda_short_shape {
   unsigned threads; /* of each block */
   enum tt_cuda_form form;
 };
+/* What is written of a work: all, or only the messages before, or after, what copy engines copy. */
+enum tt_cuda_phase { TT_CUDA_WHOLE, TT_CUDA_BEFORE, TT_CUDA_AFTER };
 /* short.c: writes a short work (descriptor.h). */
-ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
-                               struct tt_cuda_short_shape *shape);
+ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
+                               uint32_t *words, struct tt_cuda_short_shape *shape);
+/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */
+bool tt_cuda_has_engines(const struct tt_work *work);
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
+                                     cudaStream_t stream);
 /* Whether a program uses members' buffers. */
 bool tt_cuda_is_mapped(const struct tt_program *program);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */

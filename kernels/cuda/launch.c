@@ -214,12 +214,12 @@ static struct tt_cuda_launch begin_launch(const struct tt_device_context *contex
 }
 
 /* A single small work in its short form; *launched false: it has none. */
-static ncclResult_t launch_short(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
-                                 bool *launched)
+static ncclResult_t launch_short(struct tt_device_context *context, const struct tt_work *work,
+                                 enum tt_cuda_phase phase, cudaStream_t stream, bool *launched)
 {
   struct tt_cuda_launch launch = begin_launch(context);
   struct tt_cuda_short_shape shape;
-  TT_TRY(tt_cuda_put_short(context, work, launch.words, &shape));
+  TT_TRY(tt_cuda_put_short(context, work, phase, launch.words, &shape));
   launch.nwords = shape.nwords;
   *launched = launch.nwords > 0;
   if (!*launched) return ncclSuccess;
@@ -228,6 +228,17 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape.form);
   TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
   return ncclSuccess;
+}
+
+/* A single work as it is launched if it is not among others; *launched false: not so. */
+static ncclResult_t launch_alone(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
+                                 bool *launched)
+{
+  if (!tt_cuda_has_engines(work)) return launch_short(context, work, TT_CUDA_WHOLE, stream, launched);
+  TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
+  if (!*launched) return ncclSuccess;
+  TT_TRY(tt_cuda_copy_by_engines(context, work, stream));
+  return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
 }
 
 /* Which kernel runs the works of a segment. */
@@ -290,7 +301,7 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   ncclResult_t result;
   bool launched = false;
   if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
-    TT_TRY(launch_short(context, works[0], stream, &launched));
+    TT_TRY(launch_alone(context, works[0], stream, &launched));
   if (launched) return ncclSuccess;
   if (is_mapped(works[0]))
     return TT_FAIL(ncclInternalError,

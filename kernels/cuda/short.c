@@ -3,13 +3,17 @@
 #include <string.h>
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
+#include "kernels/cuda/pack.h"
 
+/* Of a kernel that only exchanges messages. */
+enum { MESSAGE_THREADS = 64 };
 enum { MOST_USES = TT_SLOTS / 2, STEPS_WORD = TT_CUDA_SHORT_WORK + (int)sizeof(struct tt_cuda_work) / 4 };
 _Static_assert(sizeof(struct tt_cuda_short) <= 4 * TT_CUDA_SHORT_WORK, "the work lies behind the list");
 
 /* Words in the making. */
 struct writer {
   const struct tt_work *work;
+  enum tt_cuda_phase phase;
   uint32_t *words;
   uint32_t at;   /* words written */
   bool too_long; /* what follows does not fit */
@@ -33,37 +37,35 @@ static void align(struct writer *w)
   w->at = (w->at + 3) / 4 * 4;
 }
 
-static const struct tt_cuda_strand *strand_of(const struct tt_cuda_program *packed, int s)
-{
-  return (const struct tt_cuda_strand *)(packed + 1) + s;
-}
-
-static const struct tt_cuda_instruction *instruction_of(const struct tt_cuda_program *packed, int i)
-{
-  return (const struct tt_cuda_instruction *)((const char *)packed + packed->instructions) + i;
-}
-
-static const struct tt_cuda_operand *operand_of(const struct tt_cuda_program *packed, int k)
-{
-  return (const struct tt_cuda_operand *)((const char *)packed + packed->operands) + k;
-}
-
 static uint32_t operand_count(const struct tt_cuda_instruction *i)
 {
   return i->opcode == TT_OP_DATA ? (uint32_t)(i->nsends + i->ninputs + i->noutputs + i->nreceives) : 0;
 }
 
+/* Whether instruction i of a strand is in what is written: in phases, those before the first that copies, or those
+ * after the last. */
+static bool is_in_phase(const struct writer *w, const struct tt_cuda_program *packed,
+                        const struct tt_cuda_strand *strand, int i)
+{
+  if (w->phase == TT_CUDA_WHOLE) return true;
+  int from = w->phase == TT_CUDA_BEFORE ? 0 : i, to = w->phase == TT_CUDA_BEFORE ? i + 1 : strand->ninstructions;
+  for (int k = from; k < to; k++)
+    if (tt_cuda_instruction_of(packed, strand->first_instruction + k)->ninputs > 0) return false;
+  return true;
+}
+
 /* Steps and entries of a program; false if it is no short one. */
-static bool count(const struct tt_cuda_program *packed, uint32_t *nsteps, uint32_t *nentries)
+static bool count(const struct writer *w, const struct tt_cuda_program *packed, uint32_t *nsteps, uint32_t *nentries)
 {
   *nsteps = *nentries = 0;
   for (int s = 0; s < packed->nstrands; s++) {
-    const struct tt_cuda_strand *strand = strand_of(packed, s);
+    const struct tt_cuda_strand *strand = tt_cuda_strand_of(packed, s);
     for (int i = 0; i < strand->ninstructions; i++) {
-      const struct tt_cuda_instruction *instruction = instruction_of(packed, strand->first_instruction + i);
+      if (!is_in_phase(w, packed, strand, i)) continue;
+      const struct tt_cuda_instruction *instruction = tt_cuda_instruction_of(packed, strand->first_instruction + i);
       uint32_t operands = operand_count(instruction);
       for (uint32_t k = 0; k < operands; k++)
-        if (operand_of(packed, instruction->first_operand + (int)k)->uses_a_loop > MOST_USES) return false;
+        if (tt_cuda_operand_of(packed, instruction->first_operand + (int)k)->uses_a_loop > MOST_USES) return false;
       *nsteps += instruction->repeat;
       *nentries += instruction->repeat * operands;
       if (*nsteps > UINT8_MAX || *nentries > TT_CUDA_MAX_THREADS || *nentries > TT_CUDA_ENTRIES) return false;
@@ -112,7 +114,7 @@ static bool in_place(const struct tt_work *work)
 static bool touches(const struct tt_cuda_program *packed, const struct tt_cuda_instruction *i, bool writing, int buffer)
 {
   for (uint32_t k = 0; k < operand_count(i); k++) {
-    const struct tt_cuda_operand *operand = operand_of(packed, i->first_operand + (int)k);
+    const struct tt_cuda_operand *operand = tt_cuda_operand_of(packed, i->first_operand + (int)k);
     bool writes = operand->role == TT_CUDA_OUT_LOCAL || operand->role == TT_CUDA_MOVE_RECV;
     bool reads = operand->role == TT_CUDA_IN_LOCAL || operand->role == TT_CUDA_MOVE_SEND;
     if ((writing ? writes : reads) && operand->buffer == buffer) return true;
@@ -126,7 +128,8 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
 {
   bool aliased = in_place(w->work);
   for (int i = 0; i < strand->ninstructions; i++) {
-    const struct tt_cuda_instruction *from = instruction_of(packed, strand->first_instruction + i);
+    if (!is_in_phase(w, packed, strand, i)) continue;
+    const struct tt_cuda_instruction *from = tt_cuda_instruction_of(packed, strand->first_instruction + i);
     bool data = from->opcode == TT_OP_DATA;
     bool after = touches(packed, from, false, TT_OUTPUT) || (aliased && touches(packed, from, true, TT_OUTPUT)) ||
                  (aliased && touches(packed, from, false, TT_INPUT));
@@ -140,7 +143,7 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
                                       .noutputs = from->noutputs,
                                       .nreceives = from->nreceives};
       for (uint32_t k = 0; k < operand_count(from); k++)
-        put_entry(w, packed, operand_of(packed, from->first_operand + (int)k), r, &entries[(*nentries)++]);
+        put_entry(w, packed, tt_cuda_operand_of(packed, from->first_operand + (int)k), r, &entries[(*nentries)++]);
     }
   }
 }
@@ -149,7 +152,7 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
 static bool put_program(struct writer *w, const struct tt_cuda_program *packed, struct tt_cuda_short *list)
 {
   uint32_t nsteps, nentries, written = 0;
-  if (!count(packed, &nsteps, &nentries)) return false;
+  if (!count(w, packed, &nsteps, &nentries)) return false;
   struct tt_cuda_short_step *steps = put(w, nsteps * sizeof(*steps)), *step = steps;
   align(w);
   list->entries = (uint16_t)(w->at / 4);
@@ -159,7 +162,7 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
   list->nentries = (uint16_t)nentries;
   list->nstrands = packed->nstrands;
   for (int s = 0; s < packed->nstrands; s++) {
-    put_strand(w, packed, strand_of(packed, s), &step, entries, &written);
+    put_strand(w, packed, tt_cuda_strand_of(packed, s), &step, entries, &written);
     list->first_step[s + 1] = (uint16_t)(step - steps);
   }
   align(w);
@@ -225,10 +228,10 @@ static bool is_deep(int protocol, uint64_t bytes, unsigned threads)
   return protocol == TT_PROTO_LL128 && (bytes + 119) / 120 > (threads - 32) / 8;
 }
 
-ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, uint32_t *words,
-                               struct tt_cuda_short_shape *shape)
+ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
+                               uint32_t *words, struct tt_cuda_short_shape *shape)
 {
-  struct writer w = {.work = work, .words = words, .at = STEPS_WORD};
+  struct writer w = {.work = work, .phase = phase, .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
   const struct tt_cuda_program *packed;
   uint64_t length = 0;
@@ -245,11 +248,11 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
     length = TT_MAX(length, work->channels[c].geometry.last_chunk);
   }
   bool mapped = tt_cuda_is_mapped(work->channels[0].program);
-  if (mapped && !put_members(&w, list)) return ncclSuccess;
+  if (mapped && phase == TT_CUDA_WHOLE && !put_members(&w, list)) return ncclSuccess;
   uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
   unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
-  unsigned threads =
-      TT_MAX(tt_cuda_threads(work->protocol, bytes, list->nstrands), (list->nentries + step - 1) / step * step);
+  unsigned data = phase == TT_CUDA_WHOLE ? tt_cuda_threads(work->protocol, bytes, list->nstrands) : MESSAGE_THREADS;
+  unsigned threads = TT_MAX(data, (list->nentries + step - 1) / step * step);
   list->strand_threads = (uint16_t)(threads / list->nstrands);
   *shape = (struct tt_cuda_short_shape){w.at, threads,
                                         mapped                                    ? TT_CUDA_FORM_MAPPED

@@ -61,6 +61,8 @@ class Devices(OnDevices):
         self.assertEqual(set(re.findall(r"via (P2P/\S+)", text)), {"P2P/CUMEM/LL", "P2P/CUMEM/CE"})
         self.all_fail(self.on_fake(range(2), "init", each=lambda r: {"NCCL_P2P_USE_CUDA_MEMCPY": r}),
                       "NCCL_P2P_USE_CUDA_MEMCPY differs between ranks: rank 1 has 1, rank 0 has 0")
+        self.all_fail(self.on_fake(range(2), "init", each=lambda r: {"NCCL_CTA_POLICY": 3 * r}),
+                      "NCCL_CTA_POLICY_ZERO in config member CTAPolicy differs between ranks: rank 1 has 1, rank 0 has 0")
 
     def three_in_a_row(self):
         """A topology file of three devices: NVLink joins the first two and the last two."""

@@ -7,12 +7,19 @@
 enum { FAKE_PROCESSORS = 4 };
 extern struct tt_device_context fake_context;
 
-/* The last launch, and how many there were. */
+enum { FAKE_COPIES = 64 };
+/* The last launch, and how many there were; copies, each with the launches before it. */
 extern struct fake_launched {
   int count, form, protocol, datatype;
   bool shares; /* the kernel for shared memory: protocol and form are those of Simple */
   dim3 grid, block;
   struct tt_cuda_launch launch;
+  struct fake_copy {
+    int after;
+    const void *from, *to;
+    size_t bytes;
+  } copies[FAKE_COPIES];
+  int ncopies;
 } launched;
 
 /* Programs that were packed are found by their address until then. */

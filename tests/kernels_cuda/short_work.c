@@ -278,7 +278,7 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
   struct tt_cuda_short_shape shape;
   make_work(program, nchannels, protocol, in_place);
   memset(words, 0xa5, sizeof(words));
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_WHOLE, words, &shape), ncclSuccess);
   uint32_t nwords = shape.nwords;
   unsigned threads = shape.threads;
   ck_assert_int_eq(nwords > 0, should_be_short(program, nchannels));

@@ -65,6 +65,101 @@ START_TEST(mapped)
 }
 END_TEST
 
+static const struct tt_cuda_short_entry *entries_of(const struct tt_cuda_short *list)
+{
+  return (const struct tt_cuda_short_entry *)((const uint32_t *)list + 4 * list->entries);
+}
+
+/* What a kernel of a phase does: only messages, the first of each connection or the last. */
+static void check_phase(enum tt_cuda_phase phase, int flag, int not_flag)
+{
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  const struct tt_cuda_short *list = (const struct tt_cuda_short *)words;
+  struct tt_cuda_short_shape shape;
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, phase, words, &shape), ncclSuccess);
+  ck_assert(shape.form == TT_CUDA_FORM_MAPPED && shape.threads == 64);
+  ck_assert_int_eq(list->nentries, 2 * (int)made.channels[0].program->npeers);
+  for (int e = 0; e < list->nentries; e++) {
+    ck_assert(entries_of(list)[e].flags & TT_CUDA_SHORT_MESSAGE);
+    ck_assert(entries_of(list)[e].flags & flag);
+    ck_assert(!(entries_of(list)[e].flags & not_flag));
+  }
+}
+
+/* Copy engines copy each block to where its collective is defined to want it, between two kernels with the messages.
+ * _i: ranks. */
+START_TEST(engines)
+{
+  static const struct operation operations[] = {{TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, 0},
+                                                {TT_FUNC_ALL_TO_ALL, TT_ALGO_MAPPED, 0}};
+  enum { RANK = 1, BYTES = 4 * SHARE };
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  for (int o = 0; o < 2; o++) {
+    struct program_set set = emit_set(&operations[o], _i, 0, NULL);
+    make_work(set.programs[RANK], 1, TT_PROTO_SIMPLE, false);
+    made.outputs[RANK] = made.work.output;
+    made.work.engines = 1;
+    launched.count = launched.ncopies = 0;
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    ck_assert_int_eq(launched.count, 2);
+    ck_assert(launched.form == TT_CUDA_FORM_MAPPED && launched.protocol == TT_PROTO_SIMPLE);
+    ck_assert(launched.grid.x == 1 && launched.block.x == 64);
+    check_phase(TT_CUDA_BEFORE, TT_ENTRY_FIRST, TT_CUDA_SHORT_LAST);
+    check_phase(TT_CUDA_AFTER, TT_CUDA_SHORT_LAST, TT_ENTRY_FIRST);
+    ck_assert_int_eq(launched.ncopies, _i);
+    bool done[MOST_RANKS] = {false};
+    for (int k = 0; k < _i; k++) {
+      const struct fake_copy *copy = &launched.copies[k];
+      int member = (RANK + 1 + k) % _i;
+      const char *input = made.work.input, *output = made.outputs[member];
+      ck_assert_int_eq(copy->after, 1);
+      ck_assert_uint_eq(copy->bytes, BYTES);
+      ck_assert_ptr_eq(copy->to, output + RANK * BYTES);
+      ck_assert_ptr_eq(copy->from, input + (o == 1 ? member * BYTES : 0));
+      ck_assert(!done[member]);
+      done[member] = true;
+    }
+    made.work.engines = 0; /* and by a kernel */
+    launched.count = launched.ncopies = 0;
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    ck_assert(launched.count == 1 && launched.ncopies == 0 && launched.block.x > 64);
+    made.work.engines = 1;
+    made.work.size = offsetof(struct tt_work, engines); /* of a core that does not know of engines */
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    ck_assert(launched.count == 2 && launched.ncopies == 0);
+    forget_programs();
+    free_set(&set);
+  }
+}
+END_TEST
+
+/* A block that lies where it is wanted is not copied; of what is cut in parts only those that there are. */
+START_TEST(engines_leave_out)
+{
+  static const struct operation gather = {TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, 0},
+                                reduce = {TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED, 0};
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  struct program_set set = emit_set(&gather, 3, 0, NULL);
+  make_work(set.programs[0], 1, TT_PROTO_SIMPLE, true);
+  made.outputs[0] = made.work.output;
+  made.work.engines = 1;
+  launched.ncopies = 0;
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.ncopies, 2);
+  for (int k = 0; k < 2; k++) ck_assert_ptr_ne(launched.copies[k].from, launched.copies[k].to);
+  forget_programs();
+  free_set(&set);
+  set = emit_set(&reduce, 3, 0, NULL);
+  make_work(set.programs[0], 1, TT_PROTO_SIMPLE, false);
+  made.work.engines = 1;
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclInternalError);
+  forget_programs();
+  free_set(&set);
+}
+END_TEST
+
 /* In place a ring writes what it has read before; a one-shot of one step needs none. */
 START_TEST(barriers)
 {
@@ -157,7 +252,7 @@ static bool is_short(void)
 {
   static uint32_t words[TT_CUDA_PARAM_WORDS];
   struct tt_cuda_short_shape shape;
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_WHOLE, words, &shape), ncclSuccess);
   return shape.nwords > 0;
 }
 
@@ -229,7 +324,7 @@ START_TEST(launches)
   static uint32_t words[TT_CUDA_PARAM_WORDS];
   struct tt_cuda_short_shape shape;
   make_work(set.programs[1], 3, TT_PROTO_LL128, false);
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, words, &shape), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_WHOLE, words, &shape), ncclSuccess);
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
   ck_assert_ptr_null(launch);
   ck_assert_int_eq(launched.count, 1);
@@ -305,6 +400,8 @@ int main(void)
   tcase_set_timeout(tc, 120);
   tcase_add_loop_test(tc, every_algorithm, 1, MOST_RANKS + 1);
   tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
+  tcase_add_loop_test(tc, engines, 2, 9);
+  tcase_add_test(tc, engines_leave_out);
   tcase_add_test(tc, barriers);
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);

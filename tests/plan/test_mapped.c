@@ -120,6 +120,35 @@ START_TEST(by_cost)
 }
 END_TEST
 
+/* Works of `kind` that copy engines did, of those that ranks did in windows. */
+static int by_engines(struct world *world, enum kind kind)
+{
+  int before = fake_engine_works();
+  ck_assert(run(world, kind, 1000, true));
+  return fake_engine_works() - before;
+}
+
+/* _i: 0 nobody asks for copy engines, and the data is small; 1 TUTTI_COPY_ENGINES does, 2 NCCL_CTA_POLICY; 3 both, but
+ * with the first one's answer. */
+START_TEST(engines)
+{
+  struct world world;
+  const int all = 3 * 3; /* ranks, and times */
+  bool wanted = _i == 1 || _i == 2;
+  if (_i == 1) setenv("TUTTI_COPY_ENGINES", "1", 1);
+  if (_i >= 2) setenv("NCCL_CTA_POLICY", "2", 1);
+  if (_i == 3) setenv("TUTTI_COPY_ENGINES", "0", 1);
+  open_world(&world, 3, "Mapped");
+  ck_assert_int_eq(by_engines(&world, ALL_GATHER), wanted ? all : 0);
+  ck_assert_int_eq(by_engines(&world, ALL_TO_ALL), wanted ? all : 0);
+  ck_assert_int_eq(by_engines(&world, ALL_REDUCE), 0);
+  ck_assert_int_eq(by_engines(&world, REDUCE_SCATTER), 0);
+  close_world(&world);
+  unsetenv("TUTTI_COPY_ENGINES");
+  unsetenv("NCCL_CTA_POLICY");
+}
+END_TEST
+
 /* In place, where there is a program for it. */
 START_TEST(in_place)
 {
@@ -236,6 +265,7 @@ void add_mapped(Suite *suite)
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, by_name, 0, MOST - 1);
   tcase_add_test(tests, by_cost);
+  tcase_add_loop_test(tests, engines, 0, 4);
   tcase_add_test(tests, in_place);
   tcase_add_test(tests, in_a_graph);
   tcase_add_loop_test(tests, on_one_rank, 0, 2);

@@ -6,7 +6,7 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH and TT_DEVICE_PARTS, and what belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS and TT_DEVICE_ENGINES, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -206,6 +206,9 @@ struct tt_work {
   const void **member_inputs; /* TT_MEMBER_INPUT: each member's input as this rank's device reaches it, by index
                                  into program->members; NULL: the programs use none */
   void **member_outputs;      /* TT_MEMBER_OUTPUT, likewise */
+  /* With TT_DEVICE_ENGINES, of a work with one channel whose program uses members' buffers, and copies without
+   * reducing: not 0 if copy engines are to copy, in stream order between the messages that come before and after. */
+  uint32_t engines;
 };
 
 /* Bytes of one element; 0 for a value that is no type. */
@@ -260,6 +263,8 @@ enum {
   TT_DEVICE_REACH = 32768,
   /* Several allocations can be imported side by side: import_parts is there. */
   TT_DEVICE_PARTS = 65536,
+  /* Copy engines can do what works copy: tt_work.engines. */
+  TT_DEVICE_ENGINES = 131072,
 };
 
 struct tt_device_properties {

@@ -10,11 +10,34 @@ struct room {
   size_t npeers, nscratch, nmembers;
 };
 
-static _Atomic int mapped_works;
+static _Atomic int mapped_works, engine_works;
 
 __attribute__((visibility("default"))) int fake_mapped_works(void)
 {
   return mapped_works;
+}
+
+__attribute__((visibility("default"))) int fake_engine_works(void)
+{
+  return engine_works;
+}
+
+/* Copy engines can do what is on one channel and copies from one place. */
+static ncclResult_t check_engines(const struct tt_work *work)
+{
+  const struct tt_program *program = work->channels[0].program;
+  if (!work->engines) return ncclSuccess;
+  bool copies = work->nchannels == 1 && program->nmembers > 0;
+  for (uint32_t i = 0; i < program->ninstructions; i++) {
+    const struct tt_instruction *instruction = &program->instructions[i];
+    int inputs = 0;
+    for (uint32_t k = 0; k < instruction->noperands; k++)
+      inputs += program->operands[instruction->first_operand + k].kind == TT_SRC;
+    copies &= inputs <= 1;
+  }
+  if (!copies) return TT_FAIL(ncclInternalError, "rank %d: copy engines cannot do this work", work->rank);
+  engine_works++;
+  return ncclSuccess;
 }
 
 static struct room measure(const struct tt_work *work)
@@ -96,6 +119,7 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
     TT_TRY(check_members(work, room.nmembers));
     mapped_works += work->channels[0].program->shared_blocks == 0;
   }
+  TT_TRY(check_engines(work));
   work->scratch = NULL;
   if (room.nscratch > 0) {
     work->scratch = (void **)ends;

@@ -54,6 +54,8 @@ int fake_multicast_works(void);
 void fake_last_multicast(int *channels, size_t *chunk);
 /* Works launched so far in this process that use buffers of other ranks. */
 int fake_mapped_works(void);
+/* Of these, those that copy engines are to do; here no more is done about that than to see whether they could. */
+int fake_engine_works(void);
 /* Devices of this process may be in no team. */
 void fake_forbid_teams(bool forbid);
 
