@@ -152,6 +152,14 @@ static ncclResult_t use_again(struct tt_plan *plan, const struct tt_task *task, 
   return no_memory(bytes_of(comm, task));
 }
 
+/* Where some ranks are connected by a network, by smaller slots for all-to-all and the like, chunks fit these. */
+static size_t slot_bytes(const struct ncclComm *comm, int collective, int protocol)
+{
+  size_t bytes = tt_plan_slot_bytes(comm, protocol);
+  bool small = comm->far != NULL && protocol == TT_PROTO_SIMPLE && tt_plan_exchanges(collective);
+  return small ? TT_MIN(bytes, tt_transport_far_slot_bytes(protocol)) : bytes;
+}
+
 ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task)
 {
   struct ncclComm *comm = plan->comm;
@@ -188,7 +196,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
     element = 1;
   }
   size_t capacity = bytes, scratch = 0; /* capacity of a local copy; else of a slot */
-  if (comm->nranks > 1) capacity = tt_conn_capacity(tt_plan_slot_bytes(comm, choice.protocol), choice.protocol);
+  if (comm->nranks > 1)
+    capacity = tt_conn_capacity(slot_bytes(comm, task->collective, choice.protocol), choice.protocol);
   if (choice.largest_chunk > 0) capacity = TT_MIN(capacity, choice.largest_chunk);
   if (tt_mapped_is(programs[0])) { /* no slots to fit: a single loop */
     capacity = bytes + 64;

@@ -79,6 +79,8 @@ struct tt_work *tt_plan_new_work(struct tt_plan *plan, const struct tt_program *
 bool tt_plan_append(struct tt_plan *plan, struct tt_work *work);
 /* Channels for a copy within the rank. */
 int tt_plan_copy_channels(const struct ncclComm *comm, size_t bytes);
+/* Whether each rank has messages for each other rank, or one rank for all: all-to-all, gather and scatter. */
+bool tt_plan_exchanges(int collective);
 /* The slots of a connection, in bytes, for a protocol. */
 size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol);
 /* Notes the connections of a work's programs. */

@@ -16,9 +16,14 @@ static int connection_index(const struct ncclComm *comm, const struct tt_work *w
 {
   const struct tt_transport_env *env = comm->env;
   int collective = work->signature.collective;
-  bool exchange = collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER || collective == TT_FUNC_SCATTER;
-  if (exchange && tt_transport_pools(env, peer)) return TT_CONN_INDEX_EXCHANGE;
+  bool far = comm->far != NULL && comm->far[peer] && work->protocol == TT_PROTO_SIMPLE;
+  if (tt_plan_exchanges(collective) && (far || tt_transport_pools(env, peer))) return TT_CONN_INDEX_EXCHANGE;
   return tt_connect_index(tt_transport_device_memory(env), work->protocol, collective == TT_FUNC_SEND_RECV);
+}
+
+bool tt_plan_exchanges(int collective)
+{
+  return collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER || collective == TT_FUNC_SCATTER;
 }
 
 size_t tt_plan_slot_bytes(const struct ncclComm *comm, int protocol)

@@ -55,7 +55,7 @@ static void shrink(struct tt_buffers *buffers, int protocol, size_t most)
 ncclResult_t tt_buffers_layout_far(const struct tt_transport_env *env, int index, struct tt_buffers *buffers)
 {
   if (!tt_transport_device_memory(env)) return tt_buffers_layout(env, TT_ALL_PROTOCOLS, buffers);
-  int protocol = tt_connect_index_protocol(index);
+  int protocol = tt_connect_far_protocol(index);
   TT_TRY(tt_buffers_layout(env, 1u << protocol, buffers));
   if (tt_connect_index_point_to_point(index)) shrink(buffers, protocol, tt_transport_far_slot_bytes(protocol));
   return ncclSuccess;

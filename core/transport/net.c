@@ -74,7 +74,7 @@ bool tt_transport_pools(const struct tt_transport_env *env, int peer)
 
 static bool pooled(const struct tt_transport_env *env, const struct tt_connector *connector)
 {
-  if (tt_transport_device_memory(env) && tt_connect_index_protocol(connector->index) != TT_PROTO_SIMPLE) return false;
+  if (tt_transport_device_memory(env) && tt_connect_far_protocol(connector->index) != TT_PROTO_SIMPLE) return false;
   return has_pools(env) && tt_connect_index_point_to_point(connector->index);
 }
 

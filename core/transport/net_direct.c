@@ -24,7 +24,7 @@ bool tt_net_direct_wanted(const struct tt_transport_env *env, const struct tt_co
 {
   *direct = (struct tt_proxy_direct){0};
   if (route->direct == TT_NET_STAGED || route->rank != env->rank || !tt_transport_device_memory(env)) return false;
-  if (tt_connect_index_protocol(connector->index) != TT_PROTO_SIMPLE) return false;
+  if (tt_connect_far_protocol(connector->index) != TT_PROTO_SIMPLE) return false;
   if (tt_net_direct_fails(env, route->device)) return false;
   *direct = (struct tt_proxy_direct){.device = env->device,
                                      .context = env->context->handle,

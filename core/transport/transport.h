@@ -128,7 +128,8 @@ static inline bool tt_transport_device_memory(const struct tt_transport_env *env
  * ones, so that neither waits for the other; in device memory each protocol has its own. Those of odd indices may share
  * what they hold with others (transport/net.c). */
 #define TT_CONN_INDICES (2 * TT_NUM_PROTOCOLS)
-/* In host memory, of collectives in which each rank has messages for each other rank, between hosts. */
+/* Of collectives in which each rank has messages for each other rank, between hosts: all of them in host memory; those
+ * in Simple of devices with memory of their own, whose LL128, the index's place, is not for networks. */
 #define TT_CONN_INDEX_EXCHANGE 3
 static inline int tt_connect_index(bool device_memory, int protocol, bool point_to_point)
 {
@@ -138,12 +139,18 @@ static inline bool tt_connect_index_point_to_point(int index)
 {
   return index % 2 != 0;
 }
-/* Whether connections of odd indices with that rank take slots from a pool of the network's. The two ranks agree. */
+/* Whether connections of odd indices with that rank take slots from a pool of the network's, on a device in host
+ * memory. The two ranks agree. */
 bool tt_transport_pools(const struct tt_transport_env *env, int peer);
 /* Of a connection in device memory. */
 static inline int tt_connect_index_protocol(int index)
 {
   return index / 2;
+}
+/* Of a connection of such a device over a network. */
+static inline int tt_connect_far_protocol(int index)
+{
+  return index == TT_CONN_INDEX_EXCHANGE ? TT_PROTO_SIMPLE : tt_connect_index_protocol(index);
 }
 
 enum tt_transport_id {
