@@ -168,7 +168,11 @@ static struct tt_slab *lend(struct tt_slabs *slabs, uint32_t number)
   pthread_mutex_lock(&slabs->mutex);
   for (uint32_t i = 0; i < slabs->nlent && !slab; i++)
     if (slabs->lent[i]->number == number) slab = slabs->lent[i];
-  if (!slab && slabs->nlent < TT_SLAB_MOST_LENT && make_slab(slabs, TT_SLAB_LENT_BYTES, number, &slab) == ncclSuccess)
+  if (!slab && slabs->nlent == TT_SLAB_MOST_LENT)
+    TT_INFO(TT_INIT | TT_P2P,
+            "%d pieces of this rank's device memory, of %zu bytes each, are lent already: no more are",
+            TT_SLAB_MOST_LENT, TT_SLAB_LENT_BYTES);
+  else if (!slab && make_slab(slabs, TT_SLAB_LENT_BYTES, number, &slab) == ncclSuccess)
     slabs->lent[slabs->nlent++] = slab;
   pthread_mutex_unlock(&slabs->mutex);
   return slab;

@@ -3,6 +3,7 @@
 #include "device_side.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -104,6 +105,32 @@ START_TEST(handshakes_refused)
   bad = pair.handshakes[1];
   bad.data[COUNTERS + 6] = 0x70; /* beyond the rank's memory */
   ck_assert_int_ne(connect_end(0, &bad), ncclSuccess);
+  close_pair();
+}
+END_TEST
+
+/* Whatever the other end says, it is refused or it is a place of its own. */
+START_TEST(copied_fuzz)
+{
+  int taken = 0, refused = 0;
+  open_pair();
+  srand(3);
+  for (int i = 0; i < 600; i++) {
+    struct tt_handshake bytes = pair.handshakes[1], unused;
+    for (int k = rand() % 3; k >= 0; k--)
+      bytes.data[rand() % (bytes.bytes + 1)] = (unsigned char)(rand() % 4 ? rand() : 0);
+    if (rand() % 4 == 0) bytes.bytes = (uint16_t)(rand() % (TT_HANDSHAKE_MAX + 64));
+    struct tt_connector connector = device_half(&pair.sides[0], true, TT_PROTO_SIMPLE);
+    bool done = false;
+    ck_assert_int_eq(tt_transport_copied.setup(&pair.sides[0].env, &connector, &unused), ncclSuccess);
+    ncclResult_t result = tt_transport_copied.connect(&pair.sides[0].env, &connector, &bytes, &done);
+    ck_assert_int_eq(done, result == ncclSuccess);
+    taken += done;
+    refused += !done;
+    tt_transport_copied.close(&pair.sides[0].env, &connector);
+  }
+  ck_assert_int_gt(taken, 0);
+  ck_assert_int_gt(refused, 100);
   close_pair();
 }
 END_TEST
@@ -211,6 +238,7 @@ void add_copied(Suite *suite)
   tcase_add_checked_fixture(tc, device_use_fake, device_use_none);
   tcase_add_test(tc, data);
   tcase_add_test(tc, handshakes_refused);
+  tcase_add_test(tc, copied_fuzz);
   tcase_add_test(tc, failures_of_copied);
   tcase_add_test(tc, copied_between_processes);
   suite_add_tcase(suite, tc);
