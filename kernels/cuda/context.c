@@ -38,7 +38,8 @@ static ncclResult_t enter_primary(CUcontext primary, struct tt_cuda_enter *enter
   enter->previous = previous;
   enter->mode = cudaStreamCaptureModeRelaxed;
   TT_CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&enter->mode), "setting the thread's capture mode");
-  if (previous == primary) return ncclSuccess;
+  enter->changed = previous != primary;
+  if (!enter->changed) return ncclSuccess;
   ncclResult_t result = tt_cuda_driver_check(tt_cuda_driver()->cuCtxSetCurrent(primary), "choosing the GPU");
   if (result != ncclSuccess) cudaThreadExchangeStreamCaptureMode(&enter->mode);
   return result;
@@ -53,7 +54,7 @@ void tt_cuda_leave(const struct tt_cuda_enter *enter)
 {
   enum cudaStreamCaptureMode mode = enter->mode;
   cudaThreadExchangeStreamCaptureMode(&mode);
-  tt_cuda_driver()->cuCtxSetCurrent(enter->previous);
+  if (enter->changed) tt_cuda_driver()->cuCtxSetCurrent(enter->previous);
 }
 
 /* Makes the device's primary context, or finds that it is there. The thread's own stays what it is. */

@@ -2,6 +2,7 @@
 #ifndef TT_KERNELS_CUDA_CONTEXT_H
 #define TT_KERNELS_CUDA_CONTEXT_H
 
+#include <stdbool.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include "kernels/cuda/shared.h"
@@ -24,6 +25,7 @@ struct tt_device_context {
  * nested. */
 struct tt_cuda_enter {
   void *previous; /* the driver's context that was the thread's; NULL: none, and none is made for it */
+  bool changed;   /* it is another one now */
   enum cudaStreamCaptureMode mode;
 };
 ncclResult_t tt_cuda_enter(const struct tt_device_context *context, struct tt_cuda_enter *enter);

@@ -139,11 +139,21 @@ static bool is_elsewhere(struct tt_device_context *context, cudaStream_t stream)
   return stream != executor->last_stream || executor->graphs != NULL || executor->replayed;
 }
 
+/* The core has asked for the stream, in the same call of the user's; the answer serves once. */
+static ncclResult_t find_capture(struct tt_device_context *context, cudaStream_t stream,
+                                 struct tt_cuda_capture *capture)
+{
+  bool asked = stream != NULL && context->state->asked == stream;
+  context->state->asked = NULL;
+  *capture = (struct tt_cuda_capture){0};
+  return asked ? ncclSuccess : tt_cuda_capture_find(stream, capture);
+}
+
 ncclResult_t tt_cuda_order_begin(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph **graph)
 {
   struct tt_cuda_capture capture;
   *graph = NULL;
-  TT_TRY(tt_cuda_capture_find(stream, &capture));
+  TT_TRY(find_capture(context, stream, &capture));
   forget_over(context);
   if (capture.id != 0) {
     TT_TRY(find_graph(context, &capture, graph));

@@ -44,6 +44,7 @@ struct tt_cuda_context_state {
   cudaEvent_t launched;    /* behind the last launch, and recorded by graphs (graph.c) */
   cudaEvent_t joined;      /* for a moment, to join streams */
   _Atomic bool any_launch; /* `launched` was recorded */
+  void *asked;             /* a stream that was just found not to be captured, for the launch that follows; or NULL */
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
   struct tt_cuda_copies copies;

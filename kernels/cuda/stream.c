@@ -83,16 +83,19 @@ ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *c
   return ncclSuccess;
 }
 
-/* Asked before each launch, so that the common answer takes one call. */
+/* Asked before each launch, so that the common answer takes one call, and is remembered for the launch. */
 ncclResult_t tt_cuda_capturing(struct tt_device_context *context, void *stream, uint64_t *graph)
 {
   struct tt_cuda_capture capture = {0};
   struct tt_cuda_enter enter;
   CUstreamCaptureStatus status;
   *graph = 0;
+  context->state->asked = NULL;
   if (!is_default(stream) && tt_cuda_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-      status == CU_STREAM_CAPTURE_STATUS_NONE)
+      status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    context->state->asked = stream;
     return ncclSuccess;
+  }
   TT_TRY(tt_cuda_enter(context, &enter));
   ncclResult_t result = tt_cuda_capture_find(stream, &capture);
   tt_cuda_leave(&enter);

@@ -12,7 +12,7 @@
 char fake_log[4096];
 int fake_fail_at;
 bool fake_running;
-int fake_events, fake_uploads;
+int fake_events, fake_uploads, fake_capture_infos;
 
 static char primaries[4], other_context;
 static _Thread_local void *current;
@@ -150,6 +150,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
 {
   struct fake_stream *stream = of(handle);
   (void)edges;
+  fake_capture_infos++;
   MAY_FAIL;
   if (stream == NULL) return cudaErrorStreamCaptureImplicit;
   if (stream->device == -2) return cudaErrorInvalidResourceHandle;

@@ -33,10 +33,10 @@ struct fake_stream {
 /* What was done outside of captures: "Ka": a kernel on stream a; "Ra", "Wa": the event was recorded there, waited for.
  */
 extern char fake_log[4096];
-extern int fake_fail_at;  /* the call that fails, counting down from here; 0: none */
-extern bool fake_running; /* what was recorded in events is not done */
-extern int fake_events, fake_uploads;
-extern struct tt_device_context fake_context; /* on device 2 */
+extern int fake_fail_at;                                  /* the call that fails, counting down from here; 0: none */
+extern bool fake_running;                                 /* what was recorded in events is not done */
+extern int fake_events, fake_uploads, fake_capture_infos; /* the last: times that captures were asked for */
+extern struct tt_device_context fake_context;             /* on device 2 */
 
 void fake_kernel(struct fake_stream *stream);
 void fake_capture(struct fake_stream *stream, struct fake_cuda_graph *graph);

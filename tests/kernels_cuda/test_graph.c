@@ -50,6 +50,23 @@ static void refused(ncclResult_t result, ncclResult_t wanted, const char *words)
   ck_assert_msg(strstr(tt_log_thread_error(), words) != NULL, "\"%s\"", tt_log_thread_error());
 }
 
+/* What the core has asked of a stream is not asked again, but once: the stream may be captured after that. */
+START_TEST(asked)
+{
+  uint64_t id;
+  ck_assert_int_eq(tt_cuda_capturing(&fake_context, &a, &id), ncclSuccess);
+  ck_assert_uint_eq(id, 0);
+  int before = fake_capture_infos;
+  launch(&a);
+  ck_assert_int_eq(fake_capture_infos, before);
+  launch(&a);
+  ck_assert_int_eq(fake_capture_infos, before + 1);
+  ck_assert_int_eq(tt_cuda_capturing(&fake_context, &b, &id), ncclSuccess);
+  launch(&a); /* another one */
+  ck_assert_int_eq(fake_capture_infos, before + 2);
+}
+END_TEST
+
 START_TEST(eager)
 {
   launch(&a);
@@ -329,6 +346,7 @@ int main(void)
 {
   Suite *suite = suite_create("order of launches");
   TCase *tests = tcase_create("order");
+  tcase_add_test(tests, asked);
   tcase_add_test(tests, eager);
   tcase_add_test(tests, captured);
   tcase_add_test(tests, two_graphs);
