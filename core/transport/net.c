@@ -25,7 +25,7 @@
 #define NET_VERSION 2
 /* Connections that could have slots of a pool have some of their own in the device's memory, where the NIC reaches
  * that, as long as there are no more ranks than this: a megabyte each. */
-#define DIRECT_RANKS 32
+#define DIRECT_RANKS 16
 
 struct net_resources {
   struct tt_buffers buffers;

@@ -26,10 +26,10 @@ class Direct(OnDevices):
                     f'modelid="85">{switch(0, gpu(0) + nic)}{switch(1, gpu(1))}</cpu></system>')
         return file
 
-    def begin(self, steps, sm=70, each=None, **env):
+    def begin(self, steps, sm=70, each=None, count=4, **env):
         own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm),
                          **(each(r) if each else {})}
-        return self.ranks([f"device:{r % 2} init {steps}" for r in range(4)], each=own, TUTTI_DEVICE=FAKE,
+        return self.ranks([f"device:{r % 2} init {steps}" for r in range(count)], each=own, TUTTI_DEVICE=FAKE,
                           NCCL_NET_PLUGIN=os.environ["E2E_DIRECT_NET"], DIRECT_INNER=os.environ["E2E_SOCKET_NET"],
                           **{"DIRECT_LATE": 1, "NCCL_PROTO": "Simple", "NCCL_BOOTSTRAP_TIMEOUT": 20, "NCCL_SOCKET_IFNAME": "lo",
                              "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", **env})
@@ -54,6 +54,14 @@ class Direct(OnDevices):
                 self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0/GDRDMA"})
                 self.assertEqual("no dma-buf, but addresses" in text, "DIRECT_FAIL" in env)
                 self.assertIn("GPU Direct RDMA Enabled for ", text)
+
+    def test_many_ranks(self):
+        """Slots of a pool for messages, where each pair with its own would hold much of the devices' memory."""
+        ranks = self.begin("shift:20000 all_reduce:1000 destroy", count=18, NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ=1)
+        text = self.all_good([process.wait() for process in ranks])
+        ways = lambda kind: set(re.findall(rf"/{kind} : \d+\[\d\] -> \d+\[\d\] \[\w+\] via (NET/\S+)", text))
+        self.assertEqual(ways(1), {"NET/Direct/0/Shared"})
+        self.assertEqual(ways(0), {"NET/Direct/0/GDRDMA"})
 
     def test_each_end_decides(self):
         """By default only devices near the NIC, and of old ones nothing is read; of each rank of its own what it says."""
