@@ -100,6 +100,24 @@ class Perf(Case):
             with self.subTest(ranks):
                 self.good(run(PERF, "all_reduce", *ranks, "-y", 0, "--sizes", "8,50000", "-m", 2, "--iters", 5), 2)
 
+    def test_how_iterations_follow(self):
+        """Results are checked after iterations that swap buffers, take turns with places, or run beside a load."""
+        for words in (("all_gather", "--dependent", 1), ("reduce", "--dependent", 1, "-r", "all"),
+                      ("reduce_scatter", "--rotate", 5), ("all_reduce", "--load", 1, "-g", 2)):
+            with self.subTest(words):
+                with tempfile.TemporaryDirectory() as folder:
+                    out = os.path.join(folder, "out.json")
+                    done = run(PERF, *words, "-t", 2, "--sizes", "8,20000", "--iters", 7, "-J", out)
+                    self.good(done, 4 if "all" in words else 2)
+                    with open(out) as f:
+                        result = json.load(f)
+                self.assertEqual((result["config"]["dependent"], result["config"]["rotate"], result["config"]["load"]),
+                                 ("--dependent" in words, 5 if "--rotate" in words else 0, "--load" in words))
+                self.assertEqual("load" in result, "--load" in words)
+                if "--load" in words:
+                    self.assertGreater(result["load"]["products"], 0)
+                    self.assertRegex(done.stdout, r"# Load +: product on the host of 64 x 64, [0-9.e+]+ a second")
+
     def test_all_at_once(self):
         done = run(PERF, "all_reduce", "-n", 2, "-t", 2, "-g", 2, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3)
         self.good(done, 4)
@@ -472,6 +490,14 @@ class Devices(Case):
                 self.good(self.perf(collective, "-t", 2, "-G", 3, "--sizes", "8,20000", "-c", 3), 2)
         self.good(self.perf("all_reduce", "-n", 2, "-G", 2, "--sizes", "8,20000", "-m", 2), 2)
         self.good(self.perf("all_reduce", "-g", 2, "-G", 2, "--sizes", "8,20000", "--repeats", 3), 2)
+
+    def test_registered_memory_and_how_iterations_follow(self):
+        for ranks in (("-t", 2), ("-n", 2), ("-g", 2)):
+            for words in (("--alloc", "nccl"), ("-R", 1), ("--alloc", "window", "-G", 2), ("-R", 2, "--load", 1)):
+                with self.subTest((ranks, words)):
+                    self.good(self.perf("all_reduce", *ranks, *words, "--sizes", "8,5000"), 2)
+        self.good(self.perf("broadcast", "-t", 2, "-G", 2, "--dependent", 1, "--sizes", "8,5000"), 2)
+        self.good(self.perf("alltoall", "-t", 2, "-G", 2, "--rotate", 64, "--sizes", "8,5000"), 2)
 
     def test_a_graph_that_does_not_run_again_is_found(self):
         for words in ((), ("-c", 0)):

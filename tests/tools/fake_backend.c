@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backend.h"
+#include "load.h"
 #include "tests/fakes/device/fake.h"
 
 struct graph {
@@ -129,6 +130,8 @@ static const struct perf_backend backend = {
     .capture_end = capture_end,
     .graph_launch = graph_launch,
     .graph_drop = graph_drop,
+    .load_start = perf_host_load_start,
+    .load_stop = perf_host_load_stop,
     .error = error,
 };
 

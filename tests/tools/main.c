@@ -5,6 +5,7 @@
 int main(void)
 {
   SRunner *runner = srunner_create(suite_options());
+  srunner_add_suite(runner, suite_operate());
   srunner_add_suite(runner, suite_sweep());
   srunner_add_suite(runner, suite_pattern());
   srunner_add_suite(runner, suite_mutations());

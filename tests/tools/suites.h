@@ -4,6 +4,7 @@
 
 #include <check.h>
 
+Suite *suite_operate(void);
 Suite *suite_options(void);
 Suite *suite_sweep(void);
 Suite *suite_pattern(void);

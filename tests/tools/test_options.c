@@ -113,14 +113,14 @@ START_TEST(flags_of_devices)
 {
   ck_assert_int_eq(parse("tutti-perf all_reduce"), PERF_PARSE_RUN);
   ck_assert_int_eq(options.device, PERF_DEVICE_AUTO);
-  ck_assert(options.out_of_place && options.in_place && !options.library_memory);
+  ck_assert(options.out_of_place && options.in_place && options.memory == PERF_MEMORY_PLAIN);
   ck_assert_int_eq(options.graph, 0);
   ck_assert_int_eq(options.repeats, 1);
   ck_assert_int_eq(options.stream_null, -1);
   ck_assert_int_eq(parse("tutti-perf all_reduce --device CUDA --alloc nccl -G 7 --repeats 5 --form out -y 0"),
                    PERF_PARSE_RUN);
   ck_assert_int_eq(options.device, PERF_DEVICE_CUDA);
-  ck_assert(options.out_of_place && !options.in_place && options.library_memory);
+  ck_assert(options.out_of_place && !options.in_place && options.memory == PERF_MEMORY_NCCL);
   ck_assert_int_eq(options.graph, 7);
   ck_assert_int_eq(options.repeats, 5);
   ck_assert_int_eq(options.stream_null, 0);
@@ -130,6 +130,31 @@ START_TEST(flags_of_devices)
   ck_assert_int_eq(options.graph, 0);
   ck_assert(!options.out_of_place && options.in_place);
   ck_assert_str_eq(options.type->name, "half");
+  static const enum perf_memory memories[] = {PERF_MEMORY_PLAIN, PERF_MEMORY_REGISTERED, PERF_MEMORY_WINDOW};
+  for (int i = 0; i < 3; i++) {
+    char line[64];
+    snprintf(line, sizeof(line), "all_reduce_perf -R %d", i);
+    ck_assert_int_eq(parse(line), PERF_PARSE_RUN);
+    ck_assert_int_eq(options.memory, memories[i]);
+  }
+  ck_assert_int_eq(parse("tutti-perf all_reduce --alloc registered"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.memory, PERF_MEMORY_REGISTERED);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --alloc window"), PERF_PARSE_RUN);
+  ck_assert_int_eq(options.memory, PERF_MEMORY_WINDOW);
+}
+END_TEST
+
+START_TEST(how_iterations_follow)
+{
+  ck_assert_int_eq(parse("tutti-perf all_reduce --sizes 8,1000"), PERF_PARSE_RUN);
+  ck_assert(options.rotate == 0 && !options.dependent && !options.load);
+  ck_assert_uint_eq(perf_options_room(&options), 1000);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --sizes 8,1000 --rotate 64 --load 1"), PERF_PARSE_RUN);
+  ck_assert(options.rotate == 64 && !options.dependent && options.load);
+  ck_assert_uint_eq(perf_options_room(&options), 64 * 1024);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --dependent 1"), PERF_PARSE_RUN);
+  ck_assert(options.dependent);
+  ck_assert(perf_options_stride(0) == 0 && perf_options_stride(512) == 512 && perf_options_stride(513) == 1024);
 }
 END_TEST
 
@@ -219,7 +244,7 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce -G -1", "-G -1"},
       {"tutti-perf all_reduce --device gpu", "--device gpu"},
       {"tutti-perf all_reduce --device", "--device"},
-      {"tutti-perf all_reduce --alloc heap", "plain nccl"},
+      {"tutti-perf all_reduce --alloc heap", "plain nccl registered window"},
       {"tutti-perf all_reduce --alloc nccl --device host", "--alloc nccl"},
       {"tutti-perf all_reduce --form side", "out in both"},
       {"tutti-perf sendrecv --form in", "no in-place form"},
@@ -229,7 +254,13 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce --sizes 1,2,", "--sizes 1,2,"},
       {"tutti-perf all_reduce --sizes 8 -e 16", "--sizes with -b"},
       {"tutti-perf all_reduce -f 2 --sizes 8", "--sizes with -b"},
-      {"tutti-perf all_reduce -R 2", "-R"},
+      {"tutti-perf all_reduce -R 3", "-R 3"},
+      {"tutti-perf all_reduce -R 2 --device host", "-R"},
+      {"tutti-perf all_reduce --alloc window --device host", "window"},
+      {"tutti-perf all_reduce --rotate 0", "--rotate 0"},
+      {"tutti-perf all_reduce --dependent 1 --rotate 2", "--dependent with --rotate"},
+      {"tutti-perf all_reduce --dependent 2", "--dependent 2"},
+      {"tutti-perf all_reduce --load x", "--load x"},
       {"tutti-perf all_reduce -D 1", "-D"},
       {"tutti-perf all_reduce -x 1", "-x"},
       {"tutti-perf all_reduce -M 1", "-M"},
@@ -262,7 +293,8 @@ START_TEST(help_names_every_short_flag)
     char word[3] = {'-', *flag, 0};
     ck_assert_msg(strstr(text, word) != NULL, "--help lacks %s", word);
   }
-  static const char *const words[] = {"--device", "--alloc", "--graph", "--sizes", "--form", "--repeats"};
+  static const char *const words[] = {"--device",  "--alloc",  "--graph",     "--sizes", "--form",
+                                      "--repeats", "--rotate", "--dependent", "--load"};
   for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
     ck_assert_msg(strstr(text, words[i]) != NULL, "--help lacks %s", words[i]);
   ck_assert(strstr(text, "Differences from nccl-tests") != NULL);
@@ -278,6 +310,7 @@ Suite *suite_options(void)
   tcase_add_test(tests, every_flag_arrives);
   tcase_add_test(tests, long_names_of_nccl_tests);
   tcase_add_test(tests, flags_of_devices);
+  tcase_add_test(tests, how_iterations_follow);
   tcase_add_test(tests, lists_of_sizes);
   tcase_add_test(tests, what_fits_a_device);
   tcase_add_test(tests, meaning_of_n);

@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "load.h"
 
 static int host_count(void)
 {
@@ -126,6 +127,8 @@ const struct perf_backend perf_backend_host = {
     .stream_drop = host_stream_drop,
     .stream_state = host_stream_state,
     .stream_wait = host_stream_wait,
+    .load_start = perf_host_load_start,
+    .load_stop = perf_host_load_stop,
     .error = host_error,
 };
 

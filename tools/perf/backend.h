@@ -6,9 +6,18 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "nccl.h"
 
 enum perf_stream_state { PERF_STREAM_DONE, PERF_STREAM_BUSY, PERF_STREAM_FAILED };
+
+/* What --load did. */
+struct perf_load_result {
+  char kind[40]; /* "cublasSgemm" */
+  int size;      /* of the square matrices */
+  uint64_t products;
+  double seconds;
+};
 
 /* Functions work on the calling thread's device (`choose`) unless they name one. False, NULL and FAILED: it did not
  * work, and `error` says why. */
@@ -39,6 +48,9 @@ struct perf_backend {
   void *(*capture_end)(cudaStream_t stream);
   bool (*graph_launch)(void *graph, cudaStream_t stream);
   void (*graph_drop)(void *graph);
+  /* Multiplies matrices on the device, over and over, until stopped. NULL functions: there is no such load. */
+  void *(*load_start)(int device);
+  bool (*load_stop)(void *load, struct perf_load_result *result);
   /* The calling thread's last failure. */
   const char *(*error)(void);
 };

@@ -1,6 +1,9 @@
 /* See buffers.h. */
 #include "buffers.h"
 
+/* Windows are whole pages of this size. */
+#define PAGE ((size_t)NCCL_WIN_REQUIRED_ALIGNMENT)
+
 static void *library_allocate(const struct perf_backend *backend, size_t bytes)
 {
   void *memory = NULL;
@@ -10,11 +13,13 @@ static void *library_allocate(const struct perf_backend *backend, size_t bytes)
   return NULL;
 }
 
-bool perf_buffer_make(struct perf_buffer *buffer, const struct perf_backend *backend, bool library, size_t bytes,
-                      size_t shift)
+bool perf_buffer_make(struct perf_buffer *buffer, const struct perf_backend *backend, enum perf_memory memory,
+                      size_t bytes, size_t shift)
 {
-  *buffer = (struct perf_buffer){.backend = backend, .bytes = bytes + shift + 2 * PERF_GUARD, .library = library};
-  buffer->base = library ? library_allocate(backend, buffer->bytes) : backend->allocate(buffer->bytes);
+  *buffer = (struct perf_buffer){.backend = backend, .memory = memory};
+  buffer->bytes = (bytes + shift + 2 * PERF_GUARD + PAGE - 1) / PAGE * PAGE;
+  buffer->base =
+      memory != PERF_MEMORY_PLAIN ? library_allocate(backend, buffer->bytes) : backend->allocate(buffer->bytes);
   if (!buffer->base) return false;
   buffer->data = buffer->base + PERF_GUARD + shift;
   return true;
@@ -22,9 +27,28 @@ bool perf_buffer_make(struct perf_buffer *buffer, const struct perf_backend *bac
 
 void perf_buffer_drop(struct perf_buffer *buffer)
 {
-  if (buffer->base && buffer->library) (void)ncclMemFree(buffer->base);
-  if (buffer->base && !buffer->library) buffer->backend->release(buffer->base, buffer->bytes);
+  if (buffer->base && buffer->memory != PERF_MEMORY_PLAIN) (void)ncclMemFree(buffer->base);
+  if (buffer->base && buffer->memory == PERF_MEMORY_PLAIN) buffer->backend->release(buffer->base, buffer->bytes);
   buffer->base = NULL;
+}
+
+ncclResult_t perf_buffer_register(struct perf_buffer *buffer, ncclComm_t comm)
+{
+  if (buffer->memory == PERF_MEMORY_REGISTERED)
+    return ncclCommRegister(comm, buffer->base, buffer->bytes, &buffer->registration);
+  if (buffer->memory == PERF_MEMORY_WINDOW)
+    return ncclCommWindowRegister(comm, buffer->base, buffer->bytes, &buffer->window, NCCL_WIN_COLL_SYMMETRIC);
+  return ncclSuccess;
+}
+
+ncclResult_t perf_buffer_deregister(struct perf_buffer *buffer, ncclComm_t comm)
+{
+  ncclResult_t result = ncclSuccess;
+  if (buffer->registration) result = ncclCommDeregister(comm, buffer->registration);
+  if (buffer->window) result = ncclCommWindowDeregister(comm, buffer->window);
+  buffer->registration = NULL;
+  buffer->window = NULL;
+  return result;
 }
 
 static void guard_bytes(unsigned char *out, unsigned salt)

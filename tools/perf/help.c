@@ -27,7 +27,10 @@ void perf_options_help(const struct perf_options *o, FILE *out)
         "GPUs if\n"
         "                        there are any (auto). TUTTI_ALLOW_DUPLICATE_DEVICE=1 lets ranks share a GPU.\n"
         "                        TUTTI_PERF_CUDA=FILE: the helper libtutti-perf-cuda.so, if it is somewhere else\n"
-        "      --alloc M         plain: the device's own memory; nccl: from ncclMemAlloc (plain)\n"
+        "      --alloc M         plain: the device's own memory; nccl: from ncclMemAlloc; registered: that, and "
+        "ncclCommRegister;\n"
+        "                        window: that, and symmetric windows (plain)\n"
+        "  -R, --local_register N  1: --alloc registered; 2: --alloc window (0)\n"
         "  -G, --graph N         GPUs: capture all iterations in a graph and launch it N times (0: no graph).\n"
         "                        Checks then launch a graph again and again, with new data each (--cudagraph)\n"
         "  -y, --stream_null B   1: use the NULL stream; 0: a stream of its own for each rank, on which all are "
@@ -48,25 +51,32 @@ void perf_options_help(const struct perf_options *o, FILE *out)
   fputs(o->nccl_tests_name ? "  -n, --iters N         timed iterations (20)\n"
                            : "      --iters N         timed iterations (20)\n",
         out);
-  fputs("  -w, --warmup_iters N  iterations before them (1)\n"
-        "  -m, --agg_iters N     operations in the group of each iteration (1)\n"
-        "      --repeats N       measure each size N times, and report the median (1)\n"
-        "      --form F          out (of place), in (place), or both (both)\n"
-        "  -N, --run_cycles N    rows for each size; 0: without end (1)\n"
-        "  -u, --unalign N       start buffers N elements after an aligned address (0)\n"
-        "  -z, --blocking M      1: barrier after each iteration; 3: barrier that is not timed; 0, 2: none (0)\n"
-        "  -c, --check N         check N repetitions of each size, with new data each (1); 0: do not check\n\n"
-        "Report\n"
-        "  -a, --average M       time of a row over ranks: 0 rank 0's, 1 mean, 2 smallest, 3 largest (3)\n"
-        "  -C, --report_cputime B  1: processor time of the calling thread instead of elapsed time\n"
-        "  -S, --report_timestamps B  1: date and time on each row\n"
-        "  -J, --json FILE       write results and errors there as JSON (--output_file)\n"
-        "  -T, --timeout S       end with an error when one size takes longer than S seconds; on GPUs also when "
-        "operations\n"
-        "                        do not end within S seconds (120)\n"
-        "  NCCL_TESTS_MIN_BW=X   fail when the average bus bandwidth (GB/s) is below 0.9 X\n\n"
-        "Differences from nccl-tests\n",
-        out);
+  fputs(
+      "  -w, --warmup_iters N  iterations before them (1)\n"
+      "  -m, --agg_iters N     operations in the group of each iteration (1)\n"
+      "      --repeats N       measure each size N times, and report the median (1)\n"
+      "      --form F          out (of place), in (place), or both (both)\n"
+      "      --rotate N        iterations take turns with N places of buffers N times as large (0: they move through\n"
+      "                        buffers of the largest size, as in nccl-tests)\n"
+      "      --dependent B     1: an iteration sends what the one before received, and roots take turns, so that no "
+      "rank\n"
+      "                        gets ahead (0)\n"
+      "      --load B          1: each rank's device multiplies matrices meanwhile, with cuBLAS where it is (0)\n"
+      "  -N, --run_cycles N    rows for each size; 0: without end (1)\n"
+      "  -u, --unalign N       start buffers N elements after an aligned address (0)\n"
+      "  -z, --blocking M      1: barrier after each iteration; 3: barrier that is not timed; 0, 2: none (0)\n"
+      "  -c, --check N         check N repetitions of each size, with new data each (1); 0: do not check\n\n"
+      "Report\n"
+      "  -a, --average M       time of a row over ranks: 0 rank 0's, 1 mean, 2 smallest, 3 largest (3)\n"
+      "  -C, --report_cputime B  1: processor time of the calling thread instead of elapsed time\n"
+      "  -S, --report_timestamps B  1: date and time on each row\n"
+      "  -J, --json FILE       write results and errors there as JSON (--output_file)\n"
+      "  -T, --timeout S       end with an error when one size takes longer than S seconds; on GPUs also when "
+      "operations\n"
+      "                        do not end within S seconds (120)\n"
+      "  NCCL_TESTS_MIN_BW=X   fail when the average bus bandwidth (GB/s) is below 0.9 X\n\n"
+      "Differences from nccl-tests\n",
+      out);
   fputs(o->nccl_tests_name
             ? "  Under this name -n is the number of iterations, as there. As tutti-perf, -n starts processes.\n"
             : "  -n starts processes; iterations are --iters. Under a *_perf name -n is iterations, as there.\n",
@@ -74,7 +84,7 @@ void perf_options_help(const struct perf_options *o, FILE *out)
   fputs("  The time is the slowest rank's (-a 3); there the mean (-a 1).\n"
         "  alltoall and sendrecv have no in-place form: those columns say N/A and do not count in the average.\n"
         "  Counts of gathering and scattering collectives are not rounded to 16 bytes.\n"
-        "  -R -D -V -x -M -I -K are refused.\n\n"
+        "  -D -V -x -M -I -K are refused.\n\n"
         "Exit status: 0 all correct; 1 wrong data or too little bandwidth; 2 wrong command line; 3 an error ended the "
         "run.\n",
         out);

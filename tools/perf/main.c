@@ -42,7 +42,8 @@ static bool enough_memory(const struct perf_options *o, int local_processes, cha
   while (file && fgets(line, sizeof(line), file) && sscanf(line, "MemAvailable: %llu kB", &kilobytes) != 1) {
   }
   if (file) fclose(file);
-  double need = 2.0 * (double)o->max_bytes * o->threads * o->comms * local_processes, free_bytes = kilobytes * 1024.0;
+  double need = 2.0 * (double)perf_options_room(o) * o->threads * o->comms * local_processes,
+         free_bytes = kilobytes * 1024.0;
   if (!kilobytes || need < 0.9 * free_bytes) return true;
   snprintf(error, size, "%d ranks of this host need %.1f GiB for their buffers, and %.1f GiB are free; lower -e",
            o->threads * o->comms * local_processes, need / 0x1p30, free_bytes / 0x1p30);

@@ -49,7 +49,7 @@ static double time_iterations(struct perf_worker *worker, const struct perf_case
   const struct perf_options *o = worker->team->options;
   double total = 0, start = now(o);
   for (int i = 0; i < o->iterations; i++) {
-    perf_enqueue(worker, cases, o->aggregated, perf_shift(worker, &cases[0], i));
+    perf_enqueue(worker, cases, o->aggregated, i);
     if (o->blocking != 1 && o->blocking != 3) continue;
     perf_worker_wait(worker);
     if (o->blocking == 3) total += now(o) - start;
@@ -86,7 +86,7 @@ static double time_operations(struct perf_worker *worker, const struct perf_case
     perf_worker_choose(worker, i);
     perf_worker_must(worker, i, "filling its buffers", perf_check_ones(&cases[i]));
   }
-  for (int i = 0; i < o->warmup; i++) perf_enqueue(worker, cases, o->aggregated, 0);
+  for (int i = 0; i < o->warmup; i++) perf_enqueue(worker, cases, o->aggregated, o->dependent || o->rotate ? i : 0);
   perf_worker_wait(worker);
   void **graphs = o->graph ? perf_capture(worker, cases, o->iterations, o->aggregated) : NULL;
   for (int i = 0; i < o->repeats; i++) {

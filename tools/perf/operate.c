@@ -3,8 +3,25 @@
 
 #include <stdlib.h>
 
-void perf_enqueue(struct perf_worker *worker, const struct perf_case *cases, int times, size_t shift)
+struct operands {
+  char *send, *recv;
+  int root;
+};
+
+/* With --dependent the two buffers change parts from one iteration to the next, and the root moves on: a root that only
+ * sends could else start iterations before the others have come to them. */
+static struct operands operands_of(const struct perf_worker *worker, const struct perf_case *c, int iteration)
 {
+  struct operands at = {perf_case_send(c), perf_case_recv(c), c->root};
+  if (!worker->team->options->dependent) return at;
+  at.root = (c->root + iteration) % c->nranks;
+  if (c->in_place || iteration % 2 == 0) return at;
+  return (struct operands){at.recv, at.send, at.root};
+}
+
+void perf_enqueue(struct perf_worker *worker, const struct perf_case *cases, int times, int iteration)
+{
+  size_t shift = perf_shift(worker, &cases[0], iteration);
   int comms = worker->team->options->comms;
   const char *name = cases[0].collective->name;
   bool grouped = comms * times > 1;
@@ -12,16 +29,10 @@ void perf_enqueue(struct perf_worker *worker, const struct perf_case *cases, int
   for (int t = 0; t < times; t++)
     for (int i = 0; i < comms; i++) {
       const struct perf_case *c = &cases[i];
-      struct perf_call call = {perf_case_send(c) + shift,
-                               perf_case_recv(c) + shift,
-                               c->shape.count,
-                               c->type->type,
-                               c->op ? c->op->op : ncclSum,
-                               c->root,
-                               c->rank,
-                               c->nranks,
-                               worker->comms[i],
-                               worker->streams[i]};
+      struct operands at = operands_of(worker, c, iteration);
+      struct perf_call call = {
+          at.send + shift, at.recv + shift, c->shape.count, c->type->type,    c->op ? c->op->op : ncclSum,
+          at.root,         c->rank,         c->nranks,      worker->comms[i], worker->streams[i]};
       perf_worker_try(worker, c->rank, name, c->collective->run(&call));
     }
   if (grouped) perf_worker_try(worker, cases[0].rank, name, ncclGroupEnd());
@@ -31,6 +42,10 @@ size_t perf_shift(const struct perf_worker *worker, const struct perf_case *c, i
 {
   size_t larger = c->shape.send > c->shape.recv ? c->shape.send : c->shape.recv,
          bytes = larger * (size_t)c->type->bytes;
+  const struct perf_options *o = worker->team->options;
+  if (o->rotate) return (size_t)(i % o->rotate) * (size_t)perf_options_stride(bytes);
+  /* What an iteration received must be what the next one sends. */
+  if (o->dependent) return 0;
   if (!worker->team->backend->streams || bytes == 0) return 0;
   size_t places = (size_t)worker->team->options->max_bytes / bytes;
   return places > 1 ? bytes * ((size_t)i % places) : 0;
@@ -46,7 +61,7 @@ void **perf_capture(struct perf_worker *worker, const struct perf_case *cases, i
     perf_worker_choose(worker, i);
     perf_worker_must(worker, i, "capturing a graph", backend->capture_begin(worker->streams[i]));
   }
-  for (int i = 0; i < iterations; i++) perf_enqueue(worker, cases, times, perf_shift(worker, &cases[0], i));
+  for (int i = 0; i < iterations; i++) perf_enqueue(worker, cases, times, i);
   for (int i = 0; i < comms; i++) {
     perf_worker_choose(worker, i);
     graphs[i] = backend->capture_end(worker->streams[i]);

@@ -21,7 +21,10 @@ enum {
   OPT_SIZES,
   OPT_FORM,
   OPT_ALLOC,
-  OPT_REPEATS
+  OPT_REPEATS,
+  OPT_ROTATE,
+  OPT_DEPENDENT,
+  OPT_LOAD
 };
 
 static const struct option long_options[] = {
@@ -68,6 +71,9 @@ static const struct option long_options[] = {
     {"form", 1, NULL, OPT_FORM},
     {"alloc", 1, NULL, OPT_ALLOC},
     {"repeats", 1, NULL, OPT_REPEATS},
+    {"rotate", 1, NULL, OPT_ROTATE},
+    {"dependent", 1, NULL, OPT_DEPENDENT},
+    {"load", 1, NULL, OPT_LOAD},
     {"help", 0, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -77,7 +83,6 @@ static const struct {
   int flag;
   const char *name, *why;
 } refused[] = {
-    {'R', "-R (--local_register)", "buffers are used as they are; --alloc nccl takes them from ncclMemAlloc"},
     {'D', "-D (--device_implementation)", "the library has no calls for kernels of its users"},
     {'V', "-V (--device_cta_count)", "it belongs to -D"},
     {'x', "-x (--cta_policy)", "communicators are made with the default policy"},
@@ -229,15 +234,35 @@ static bool form_value(struct parser *parser, const char *text)
 
 static bool device_value(struct parser *parser, const char *flag, const char *text)
 {
-  static const char *const devices[] = {"auto", "host", "cuda", NULL}, *const memories[] = {"plain", "nccl", NULL};
+  static const char *const devices[] = {"auto", "host", "cuda", NULL};
+  static const char *const memories[] = {"plain", "nccl", "registered", "window", NULL};
   bool memory = !strcmp(flag, "--alloc");
   int which = 0;
   if (!word_value(parser, flag, text, memory ? memories : devices, &which)) return false;
   if (memory)
-    parser->options->library_memory = which == 1;
+    parser->options->memory = (enum perf_memory)which;
   else
     parser->options->device = (enum perf_device_choice)which;
   return true;
+}
+
+/* nccl-tests' -R: 1 registers buffers of ncclMemAlloc, 2 makes windows of them. */
+static bool register_value(struct parser *parser, const char *text)
+{
+  static const enum perf_memory memories[] = {PERF_MEMORY_PLAIN, PERF_MEMORY_REGISTERED, PERF_MEMORY_WINDOW};
+  int which = 0;
+  if (!integer(parser, "-R", text, 0, 2, &which)) return false;
+  parser->options->memory = memories[which];
+  return true;
+}
+
+/* How iterations follow each other, and beside what. */
+static bool iteration_flag(struct parser *parser, int c, const char *arg)
+{
+  struct perf_options *o = parser->options;
+  if (c == OPT_ROTATE) return integer(parser, "--rotate", arg, 1, 4096, &o->rotate);
+  if (c == OPT_DEPENDENT) return flag_value(parser, "--dependent", arg, &o->dependent);
+  return flag_value(parser, "--load", arg, &o->load);
 }
 
 /* Flags of the sweep and of what is run. */
@@ -277,6 +302,10 @@ static bool sweep_flag(struct parser *parser, int c, const char *arg)
     return op_value(parser, arg);
   case 'r':
     return root_value(parser, arg);
+  case OPT_ROTATE:
+  case OPT_DEPENDENT:
+  case OPT_LOAD:
+    return iteration_flag(parser, c, arg);
   case 'u': {
     int elements = 0;
     if (!integer(parser, "-u", arg, 0, 1 << 20, &elements)) return false;
@@ -311,6 +340,8 @@ static bool run_flag(struct parser *parser, int c, const char *arg)
     return device_value(parser, "--device", arg);
   case OPT_ALLOC:
     return device_value(parser, "--alloc", arg);
+  case 'R':
+    return register_value(parser, arg);
   case 'z':
     return integer(parser, "-z", arg, 0, 3, &o->blocking);
   case 'T':
@@ -342,10 +373,21 @@ bool perf_options_fit(const struct perf_options *o, bool streams, char *error, s
   const char *said = NULL;
   if (!streams && o->graph)
     said = "-G: not supported: CUDA graphs need a GPU, and the ranks here run on the host device";
-  else if (!streams && o->library_memory)
-    said = "--alloc nccl: not supported: ncclMemAlloc gives a GPU's memory, and the ranks here run on the host device";
+  else if (!streams && o->memory != PERF_MEMORY_PLAIN)
+    said = "--alloc nccl, registered or window (-R): not supported: ncclMemAlloc gives a GPU's memory, and the ranks "
+           "here run on the host device";
   if (said) snprintf(error, size, "%s", said);
   return !said;
+}
+
+uint64_t perf_options_stride(uint64_t bytes)
+{
+  return (bytes + 511) / 512 * 512;
+}
+
+uint64_t perf_options_room(const struct perf_options *o)
+{
+  return o->rotate ? (uint64_t)o->rotate * perf_options_stride(o->max_bytes) : o->max_bytes;
 }
 
 /* What belongs to graphs and lists of sizes. */
@@ -355,6 +397,8 @@ static bool consistent_more(struct parser *parser, bool sweep_given)
   if (o->graph && (o->blocking == 1 || o->blocking == 3))
     return wrong(parser, "-G with -z %d: the iterations of a graph run without the host", o->blocking);
   if (o->graph && o->stream_null == 1) return wrong(parser, "-G with -y 1: the NULL stream cannot be captured");
+  if (o->dependent && o->rotate)
+    return wrong(parser, "--dependent with --rotate: an iteration sends what the one before received, in one place");
   if (o->device == PERF_DEVICE_HOST && !perf_options_fit(o, false, parser->error, parser->size)) return false;
   if (!o->out_of_place && !o->collective->in_place)
     return wrong(parser, "--form in: %s has no in-place form", o->collective->name);

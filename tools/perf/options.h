@@ -10,6 +10,13 @@
 #include "collective.h"
 #include "types.h"
 
+/* Where buffers come from, and what the communicators are told of them. */
+enum perf_memory {
+  PERF_MEMORY_PLAIN,      /* the device's own memory */
+  PERF_MEMORY_NCCL,       /* ncclMemAlloc */
+  PERF_MEMORY_REGISTERED, /* that, and ncclCommRegister */
+  PERF_MEMORY_WINDOW,     /* that, and ncclCommWindowRegister, symmetric */
+};
 enum perf_average { PERF_RANK0, PERF_MEAN, PERF_MIN, PERF_MAX };
 enum { PERF_MOST_SIZES = 64 };
 
@@ -33,8 +40,11 @@ struct perf_options {
   bool out_of_place, in_place;
   int blocking;
   enum perf_device_choice device;
-  int stream_null;     /* -1: not given */
-  bool library_memory; /* buffers from ncclMemAlloc */
+  int stream_null; /* -1: not given */
+  enum perf_memory memory;
+  int rotate;     /* iterations take turns with so many places of the buffers; 0: as nccl-tests */
+  bool dependent; /* an iteration sends what the one before received */
+  bool load;      /* a matrix product runs beside */
   bool parallel_init, cpu_time, timestamps;
   enum perf_average average;
   int timeout; /* seconds; 0: none */
@@ -53,6 +63,11 @@ enum perf_parse perf_options_parse(struct perf_options *options, int argc, char 
 /* What the flags ask and the device cannot do: one without streams has no graphs. False: `error` has the sentence. */
 bool perf_options_fit(const struct perf_options *options, bool streams, char *error, size_t size);
 void perf_options_help(const struct perf_options *options, FILE *out);
+
+/* Bytes that each of a rank's two buffers needs for its data. */
+uint64_t perf_options_room(const struct perf_options *options);
+/* Distance in bytes between the places of --rotate. */
+uint64_t perf_options_stride(uint64_t bytes);
 
 /* "8", "64K", "1.5M", "1G", also with a final B or iB; powers of 1024. */
 bool perf_size_parse(const char *text, uint64_t *bytes);

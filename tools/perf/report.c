@@ -161,6 +161,13 @@ void perf_report_row(struct perf_report *report, const struct perf_row *row)
   pthread_mutex_unlock(&report->lock);
 }
 
+void perf_report_load(struct perf_report *report, const struct perf_load_result *load)
+{
+  pthread_mutex_lock(&report->lock);
+  report->load = *load;
+  pthread_mutex_unlock(&report->lock);
+}
+
 int perf_report_verdict(struct perf_report *report)
 {
   double mean = perf_report_mean(report);
@@ -168,6 +175,9 @@ int perf_report_verdict(struct perf_report *report)
   clear_progress(report);
   printf("# %-20s : %lld %s\n", "Out of bounds values", (long long)report->wrong, report->wrong ? "FAILED" : "OK");
   printf("# %-20s : %g %s\n", "Avg bus bandwidth", mean, report->least_bandwidth < 0 ? "" : slow ? "FAILED" : "OK");
+  if (report->load.products)
+    printf("# %-20s : %s of %d x %d, %g a second on rank 0's device\n", "Load", report->load.kind, report->load.size,
+           report->load.size, (double)report->load.products / report->load.seconds);
   printf("#\n# Collective test concluded: %s_perf\n", report->options->collective->name);
   fflush(stdout);
   return report->wrong || slow ? 1 : 0;

@@ -41,7 +41,8 @@ struct perf_report {
   int64_t wrong; /* rows' sum */
   double bandwidth_sum;
   size_t bandwidth_count;
-  double least_bandwidth; /* NCCL_TESTS_MIN_BW; -1: none */
+  double least_bandwidth;       /* NCCL_TESTS_MIN_BW; -1: none */
+  struct perf_load_result load; /* products 0: none */
   time_t started;
   uint64_t started_ns, saved_ns;
 };
@@ -53,6 +54,8 @@ bool perf_report_begin(struct perf_report *report, const struct perf_options *op
 /* Before a measurement: number `done` of `total`. */
 void perf_report_progress(struct perf_report *report, size_t done, size_t total, size_t bytes);
 void perf_report_row(struct perf_report *report, const struct perf_row *row);
+/* Of rank 0's device, once. */
+void perf_report_load(struct perf_report *report, const struct perf_load_result *load);
 /* Prints the footer; returns the exit status. */
 int perf_report_verdict(struct perf_report *report);
 /* Writes the final JSON and frees. `status`: "ok", "failed", "error" or "interrupted"; `sentence` may be NULL. */

@@ -28,6 +28,7 @@ static void save_time(struct tool_json *json, const char *key, time_t when)
 static void save_config(struct tool_json *json, const struct perf_report *report)
 {
   static const char *const averages[] = {"rank0", "mean", "min", "max"};
+  static const char *const memories[] = {"plain", "ncclMemAlloc", "registered", "window"};
   const struct perf_options *o = report->options;
   tool_json_open(json, "config", '{');
   tool_json_integer(json, "nprocesses", report->processes);
@@ -46,7 +47,10 @@ static void save_config(struct tool_json *json, const struct perf_report *report
   tool_json_integer(json, "validation", o->check);
   tool_json_integer(json, "repeats", o->repeats);
   tool_json_integer(json, "graph", o->graph);
-  tool_json_string(json, "memory", o->library_memory ? "ncclMemAlloc" : "plain");
+  tool_json_string(json, "memory", memories[o->memory]);
+  tool_json_integer(json, "rotate", o->rotate);
+  tool_json_bool(json, "dependent", o->dependent);
+  tool_json_bool(json, "load", o->load);
   tool_json_integer(json, "blocking_collectives", o->blocking);
   tool_json_bool(json, "parallel_init", o->parallel_init);
   tool_json_integer(json, "unalign", (int64_t)o->unalign);
@@ -108,6 +112,16 @@ static void save_results(struct tool_json *json, const struct perf_report *repor
   tool_json_close(json, '[');
 }
 
+static void save_load(struct tool_json *json, const struct perf_load_result *load)
+{
+  tool_json_open(json, "load", '{');
+  tool_json_string(json, "kind", load->kind);
+  tool_json_integer(json, "size", load->size);
+  tool_json_integer(json, "products", (int64_t)load->products);
+  tool_json_real(json, "seconds", load->seconds);
+  tool_json_close(json, '{');
+}
+
 static void save_head(struct tool_json *json, const char *status, const char *sentence)
 {
   tool_json_open(json, NULL, '{');
@@ -131,6 +145,7 @@ bool perf_report_save(struct perf_report *report, const char *status, const char
   save_config(&json, report);
   save_devices(&json, report);
   save_results(&json, report);
+  if (report->load.products) save_load(&json, &report->load);
   tool_json_open(&json, "out_of_bounds", '{');
   tool_json_integer(&json, "count", report->wrong);
   tool_json_bool(&json, "okay", report->wrong == 0);

@@ -168,15 +168,35 @@ static void make_buffers(struct perf_worker *worker)
   worker->recv = calloc((size_t)o->comms, sizeof(*worker->recv));
   worker->streams = calloc((size_t)o->comms, sizeof(*worker->streams));
   if (!worker->send || !worker->recv || !worker->streams) perf_watch_fail(worker->team->watch, "out of memory");
+  size_t room = (size_t)perf_options_room(o);
   /* Elements of every type are at most 8 bytes. */
   for (int i = 0; i < o->comms; i++) {
     perf_worker_choose(worker, i);
-    if (!perf_buffer_make(&worker->send[i], backend, o->library_memory, o->max_bytes, o->unalign * 8) ||
-        !perf_buffer_make(&worker->recv[i], backend, o->library_memory, o->max_bytes, o->unalign * 8))
-      perf_watch_fail(worker->team->watch, "rank %d: no memory for two buffers of %llu bytes (%s); lower -e",
-                      perf_worker_rank(worker, i), (unsigned long long)o->max_bytes,
-                      o->library_memory ? ncclGetLastError(NULL) : backend->error());
+    if (!perf_buffer_make(&worker->send[i], backend, o->memory, room, o->unalign * 8) ||
+        !perf_buffer_make(&worker->recv[i], backend, o->memory, room, o->unalign * 8))
+      perf_watch_fail(worker->team->watch,
+                      "rank %d: no memory for two buffers of %llu bytes (%s); lower -e or --rotate",
+                      perf_worker_rank(worker, i), (unsigned long long)room,
+                      o->memory != PERF_MEMORY_PLAIN ? ncclGetLastError(NULL) : backend->error());
     if (has_stream(worker)) perf_worker_must(worker, i, "making a stream", backend->stream_make(&worker->streams[i]));
+  }
+}
+
+/* The communicators' ranks of a thread register together, in a group, since windows are made by all ranks. */
+static void register_buffers(struct perf_worker *worker, bool drop)
+{
+  ncclResult_t (*act)(struct perf_buffer *, ncclComm_t) = drop ? perf_buffer_deregister : perf_buffer_register;
+  const char *what = drop ? "giving up its buffers' registration" : "registering its buffers";
+  int comms = worker->team->options->comms, first = perf_worker_rank(worker, 0);
+  if (worker->team->options->memory < PERF_MEMORY_REGISTERED) return;
+  for (int side = 0; side < 2; side++) {
+    struct perf_buffer *buffers = side == 0 ? worker->send : worker->recv;
+    if (comms > 1) perf_worker_try(worker, first, "ncclGroupStart", ncclGroupStart());
+    for (int i = 0; i < comms; i++) {
+      perf_worker_choose(worker, i);
+      perf_worker_try(worker, first + i, what, act(&buffers[i], worker->comms[i]));
+    }
+    if (comms > 1) perf_worker_try(worker, first, what, ncclGroupEnd());
   }
 }
 
@@ -223,6 +243,37 @@ static void introduce(struct perf_worker *worker)
   }
 }
 
+/* The loads of a thread's devices start before anything is timed, and run until all is. */
+static void start_load(struct perf_worker *worker)
+{
+  const struct perf_backend *backend = worker->team->backend;
+  int comms = worker->team->options->comms;
+  if (!worker->team->options->load) return;
+  if (!backend->load_start) perf_watch_fail(worker->team->watch, "--load: device %s has none", backend->name);
+  worker->loads = calloc((size_t)comms, sizeof(*worker->loads));
+  if (!worker->loads) perf_watch_fail(worker->team->watch, "out of memory");
+  for (int i = 0; i < comms; i++) {
+    perf_worker_choose(worker, i);
+    worker->loads[i] = backend->load_start(perf_worker_device(worker, i));
+    perf_worker_must(worker, i, "starting --load", worker->loads[i] != NULL);
+  }
+  perf_team_barrier(worker->team, worker->thread);
+}
+
+/* A load that multiplied nothing would make a measurement that says what it is not. */
+static void stop_load(struct perf_worker *worker)
+{
+  const struct perf_backend *backend = worker->team->backend;
+  for (int i = 0; worker->loads && i < worker->team->options->comms; i++) {
+    struct perf_load_result result = {0};
+    perf_worker_choose(worker, i);
+    perf_worker_must(worker, i, "--load", backend->load_stop(worker->loads[i], &result));
+    if (result.products == 0) perf_watch_fail(worker->team->watch, "--load: not one product was made meanwhile");
+    if (perf_worker_rank(worker, i) == 0) perf_report_load(worker->team->report, &result);
+  }
+  free(worker->loads);
+}
+
 static void sweep_all(struct perf_worker *worker)
 {
   struct perf_team *team = worker->team;
@@ -236,7 +287,6 @@ static void sweep_all(struct perf_worker *worker)
     perf_measure(worker, &sweep, &row);
     if (reports) perf_report_row(team->report, &row);
   }
-  if (reports) worker->status = perf_report_verdict(team->report);
 }
 
 void *perf_worker_run(void *arg)
@@ -247,10 +297,15 @@ void *perf_worker_run(void *arg)
   if (o->parallel_init) perf_worker_init_comms(worker, worker->comms, perf_worker_rank(worker, 0), o->comms);
   make_buffers(worker);
   introduce(worker);
+  register_buffers(worker, false);
+  start_load(worker);
   sweep_all(worker);
+  stop_load(worker);
+  if (team->control->process == 0 && worker->thread == 0) worker->status = perf_report_verdict(team->report);
   /* Nobody takes a communicator down while another still computes. */
   perf_team_barrier(team, worker->thread);
   perf_watch_arm(team->watch, o->timeout);
+  register_buffers(worker, true);
   for (int i = 0; i < o->comms; i++)
     perf_worker_try(worker, perf_worker_rank(worker, i), "ncclCommDestroy", ncclCommDestroy(worker->comms[i]));
   drop_buffers(worker);

@@ -12,6 +12,7 @@ struct perf_worker {
   ncclComm_t *comms;               /* of this thread; made by the main thread unless -p 1 */
   cudaStream_t *streams;           /* one a communicator */
   struct perf_buffer *send, *recv; /* one of each a communicator */
+  void **loads;                    /* of --load, one a communicator */
   uint64_t epoch;                  /* of the next check */
   int complaints;                  /* sentences about wrong data printed so far */
   int status;                      /* thread 0 of process 0: what the report says */

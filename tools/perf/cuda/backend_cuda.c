@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include "backend.h"
+#include "load.h"
 
 static _Thread_local char error_text[256];
 
-/* Remembers a failure, and takes it off the runtime's record. */
-static bool good(cudaError_t status, const char *doing)
+bool perf_cuda_good(cudaError_t status, const char *doing)
 {
   if (status == cudaSuccess) return true;
   snprintf(error_text, sizeof(error_text), "%s: %s (%s)", doing, cudaGetErrorString(status), cudaGetErrorName(status));
@@ -16,7 +16,12 @@ static bool good(cudaError_t status, const char *doing)
   return false;
 }
 
-static const char *last_error(void)
+void perf_cuda_say(const char *sentence)
+{
+  snprintf(error_text, sizeof(error_text), "%s", sentence);
+}
+
+const char *perf_cuda_said(void)
 {
   return error_text;
 }
@@ -24,15 +29,15 @@ static const char *last_error(void)
 static int count_devices(void)
 {
   int count = 0;
-  return good(cudaGetDeviceCount(&count), "cudaGetDeviceCount") ? count : 0;
+  return perf_cuda_good(cudaGetDeviceCount(&count), "cudaGetDeviceCount") ? count : 0;
 }
 
 static bool describe(int device, char *name, size_t name_size, char *pci, size_t pci_size)
 {
   struct cudaDeviceProp properties;
   char id[32];
-  if (!good(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties") ||
-      !good(cudaDeviceGetPCIBusId(id, sizeof(id), device), "cudaDeviceGetPCIBusId"))
+  if (!perf_cuda_good(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties") ||
+      !perf_cuda_good(cudaDeviceGetPCIBusId(id, sizeof(id), device), "cudaDeviceGetPCIBusId"))
     return false;
   snprintf(name, name_size, "%s", properties.name);
   snprintf(pci, pci_size, "%s", id);
@@ -41,24 +46,24 @@ static bool describe(int device, char *name, size_t name_size, char *pci, size_t
 
 static bool choose(int device)
 {
-  return good(cudaSetDevice(device), "cudaSetDevice");
+  return perf_cuda_good(cudaSetDevice(device), "cudaSetDevice");
 }
 
 static bool finish_copies(const char *doing)
 {
-  return good(cudaStreamSynchronize(cudaStreamPerThread), doing);
+  return perf_cuda_good(cudaStreamSynchronize(cudaStreamPerThread), doing);
 }
 
 static bool zero(void *memory, size_t bytes)
 {
-  return good(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread), "cudaMemsetAsync") &&
+  return perf_cuda_good(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread), "cudaMemsetAsync") &&
          finish_copies("cudaMemsetAsync");
 }
 
 static void *allocate(size_t bytes)
 {
   void *memory = NULL;
-  if (!good(cudaMalloc(&memory, bytes), "cudaMalloc")) return NULL;
+  if (!perf_cuda_good(cudaMalloc(&memory, bytes), "cudaMalloc")) return NULL;
   if (zero(memory, bytes)) return memory;
   (void)cudaFree(memory);
   return NULL;
@@ -67,63 +72,64 @@ static void *allocate(size_t bytes)
 static void release(void *memory, size_t bytes)
 {
   (void)bytes;
-  (void)good(cudaFree(memory), "cudaFree");
+  (void)perf_cuda_good(cudaFree(memory), "cudaFree");
 }
 
 static bool copy_in(void *device, const void *host, size_t bytes)
 {
-  return good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread), "copying to a GPU") &&
+  return perf_cuda_good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread),
+                        "copying to a GPU") &&
          finish_copies("copying to a GPU");
 }
 
 static bool copy_out(void *host, const void *device, size_t bytes)
 {
-  return good(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread),
-              "copying from a GPU") &&
+  return perf_cuda_good(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread),
+                        "copying from a GPU") &&
          finish_copies("copying from a GPU");
 }
 
 static bool stream_make(cudaStream_t *stream)
 {
-  return good(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return perf_cuda_good(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 
 static void stream_drop(cudaStream_t stream)
 {
-  (void)good(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  (void)perf_cuda_good(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 static enum perf_stream_state stream_state(cudaStream_t stream)
 {
   cudaError_t status = cudaStreamQuery(stream);
   if (status == cudaErrorNotReady) return PERF_STREAM_BUSY;
-  return good(status, "cudaStreamQuery") ? PERF_STREAM_DONE : PERF_STREAM_FAILED;
+  return perf_cuda_good(status, "cudaStreamQuery") ? PERF_STREAM_DONE : PERF_STREAM_FAILED;
 }
 
 /* Of this thread only: other threads may meanwhile make calls that a capture would forbid. */
 static bool capture_begin(cudaStream_t stream)
 {
-  return good(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  return perf_cuda_good(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
 
 static void *capture_end(cudaStream_t stream)
 {
   cudaGraph_t graph = NULL;
   cudaGraphExec_t executable = NULL;
-  if (!good(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture")) return NULL;
-  bool made = good(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  (void)good(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  if (!perf_cuda_good(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture")) return NULL;
+  bool made = perf_cuda_good(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  (void)perf_cuda_good(cudaGraphDestroy(graph), "cudaGraphDestroy");
   return made ? executable : NULL;
 }
 
 static bool graph_launch(void *graph, cudaStream_t stream)
 {
-  return good(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
+  return perf_cuda_good(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
 }
 
 static void graph_drop(void *graph)
 {
-  (void)good(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+  (void)perf_cuda_good(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
 }
 
 static const struct perf_backend backend = {
@@ -146,7 +152,9 @@ static const struct perf_backend backend = {
     .capture_end = capture_end,
     .graph_launch = graph_launch,
     .graph_drop = graph_drop,
-    .error = last_error,
+    .load_start = perf_cuda_load_start,
+    .load_stop = perf_cuda_load_stop,
+    .error = perf_cuda_said,
 };
 
 extern __attribute__((visibility("default"))) const struct perf_backend *tutti_perf_backend(char *why, size_t size);
