@@ -13,21 +13,22 @@ PCI = 'class="%s" link_speed="8.0 GT/s PCIe" link_width="16"'
 
 
 class Direct(OnDevices):
-    def machine(self, host, sm):
+    def machine(self, host, sm, linked):
         """A topology file of a host with a NIC below a switch with its first device; the second is behind another."""
+        link = '<nvlink target="0000:0{}:00.0" count="4" tclass="0x030200"/>' if linked else ""
         gpu = lambda d: (f'<pci busid="0000:0{d + 1}:00.0" {PCI % "0x030200"}><gpu dev="{d}" sm="{sm}" rank="{2 * host + d}" '
-                         'gdr="1"/></pci>')
+                         f'gdr="1">{link.format(2 - d)}</gpu></pci>')
         nic = (f'<pci busid="0000:0b:00.0" {PCI % "0x020000"}><nic><net name="lo" dev="0" speed="100000" port="1" '
                'guid="0x1" maxconn="64"/></nic></pci>')
         switch = lambda d, below: f'<pci busid="0000:{d + 2}0:00.0" {PCI % "0x060400"}>{below}</pci>'
-        file = os.path.join(self.work, f"machine-{host}-{sm}.xml")
+        file = os.path.join(self.work, f"machine-{host}-{sm}-{linked}.xml")
         with open(file, "w") as f:
             f.write('<system version="1"><cpu numaid="0" affinity="1" arch="x86_64" vendor="GenuineIntel" familyid="6" '
                     f'modelid="85">{switch(0, gpu(0) + nic)}{switch(1, gpu(1))}</cpu></system>')
         return file
 
-    def begin(self, steps, sm=70, each=None, count=4, **env):
-        own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm),
+    def begin(self, steps, sm=70, linked=False, each=None, count=4, **env):
+        own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm, linked),
                          **(each(r) if each else {})}
         return self.ranks([f"device:{r % 2} init {steps}" for r in range(count)], each=own, TUTTI_DEVICE=FAKE,
                           NCCL_NET_PLUGIN=os.environ["E2E_DIRECT_NET"], DIRECT_INNER=os.environ["E2E_SOCKET_NET"],
@@ -94,6 +95,16 @@ class Direct(OnDevices):
         self.assertIn("makes no dma-bufs", text)
         text, sends, receives = self.run_ranks(NCCL_DMABUF_ENABLE=0, DIRECT_CLAIM="dmabuf", **both)
         self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0"})
+
+    def test_through_another_rank(self):
+        """NVLink leads to the device that is near the NIC. It sends what others have put into memory of the host."""
+        _, sends, receives = self.run_ranks(linked=True, sm=90, DIRECT_FORCE=1)
+        self.assertEqual(self.ways(sends, 1) | self.ways(sends, 3), {"NET/Direct/0(0)", "NET/Direct/0(2)"})
+        self.assertEqual(self.ways(sends, 0) | self.ways(receives, 0), {"NET/Direct/0/GDRDMA"})
+        # Not through it: the memory near the NIC is not this rank's.
+        _, sends, receives = self.run_ranks(linked=True, sm=90, DIRECT_FORCE=1, NCCL_P2P_PXN_LEVEL=0)
+        self.assertIn("NET/Direct/0", self.ways(sends, 1))
+        self.assertNotIn("NET/Direct/0/GDRDMA", self.ways(sends, 1) | self.ways(sends, 3))
 
     def test_what_is_not_flushed_is_missing(self):
         """That these tests would notice: the works find that what was there before is no message of theirs."""
