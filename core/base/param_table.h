@@ -46,6 +46,8 @@ TT_PARAM(NCCL_NET_GDR_READ,            INT, -2, -2, 1, true, "0, 1: whether NICs
 TT_PARAM(NCCL_NET_GDR_C2C,             BOOL, 1, 0, 1, true, "0: NICs do not use GPUs' memory across a chip-to-chip link")
 TT_PARAM(NCCL_NET_FORCE_FLUSH,         BOOL, 0, 0, 1, true, "1: flush what a NIC has put into a GPU's memory also where the GPU needs no flush")
 TT_PARAM(NCCL_DMABUF_ENABLE,           BOOL, 1, 0, 1, true, "0: NICs get no GPU's memory by dma-buf, only by what net plugins do with its addresses")
+TT_PARAM(NCCL_GDRCOPY_ENABLE,          BOOL, 0, 0, 1, false, "1: GDRCopy (libgdrapi.so.2) may be used, for what other parameters ask for")
+TT_PARAM(NCCL_GDRCOPY_FLUSH_ENABLE,    BOOL, 0, 0, 1, false, "1, with NCCL_GDRCOPY_ENABLE=1: what a NIC has put into a GPU's memory is flushed by reading there with GDRCopy, not by the net plugin")
 TT_PARAM(NCCL_GDR_FLUSH_DISABLE,       BOOL, 0, 0, 1, false, "1: what a NIC has put into a GPU's memory is never flushed; data may then be read before it is there")
 TT_PARAM(NCCL_TOPO_FILE,               STRING, 0, 0, 0, false, "file that says what the machine is, to which detection adds; GPUs of the file stand for host devices")
 TT_PARAM(NCCL_TOPO_DUMP_FILE,          STRING, 0, 0, 0, false, "file to which the machine is written as the ranks of the host found it")

@@ -32,6 +32,11 @@ ncclResult_t tt_proxy_direct_register(struct tt_proxy_conn *conn, void **mhandle
 
 ncclResult_t tt_proxy_direct_flush(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer)
 {
+  const struct tt_proxy_direct *direct = &conn->config.direct;
+  if (direct->own) {
+    transfer->request = NULL;
+    return direct->device->flush(direct->context);
+  }
   return tt_net_iflush(conn->proxy->net, conn->wire->comm, 1, &transfer->data, &transfer->size, &transfer->mhandle,
                        &transfer->request);
 }

@@ -49,7 +49,8 @@ struct tt_proxy_direct {
   bool cuda;   /* the network registers addresses of the device's memory */
   bool dmabuf; /* it registers dma-bufs, which is tried first; needs TT_DEVICE_DMABUF */
   bool pci;    /* as of export_dmabuf */
-  bool flush;  /* receiving: what came is flushed before the device hears of it */
+  bool flush;  /* receiving: what came is flushed before the device hears of it, by the network ... */
+  bool own;    /* ... or by the device, which has TT_DEVICE_FLUSH */
 };
 struct tt_proxy_conn_config {
   bool send;

@@ -106,7 +106,7 @@ static ncclResult_t check_route(const struct tt_transport_env *env, const struct
   return ncclSuccess;
 }
 
-static ncclResult_t choose_device(const struct tt_transport_env *env, const struct tt_connector *connector,
+static ncclResult_t choose_device(struct tt_transport_env *env, const struct tt_connector *connector,
                                   struct net_resources *resources)
 {
   int ndev = 0;

@@ -18,7 +18,24 @@ bool tt_net_direct_fails(const struct tt_transport_env *env, int device)
   return (env->no_direct & bit_of(device)) != 0;
 }
 
-bool tt_net_direct_wanted(const struct tt_transport_env *env, const struct tt_connector *connector,
+/* Whether the device is to flush, and can. */
+static bool device_flushes(struct tt_transport_env *env)
+{
+  if (!tt_param_int(TT_PARAM_NCCL_GDRCOPY_ENABLE) || !tt_param_int(TT_PARAM_NCCL_GDRCOPY_FLUSH_ENABLE)) return false;
+  if (!(env->device->features & TT_DEVICE_FLUSH)) return false;
+  if (env->device_flush != 0) return env->device_flush > 0;
+  tt_log_hush(true);
+  env->device_flush = env->device->flush(env->context->handle) == ncclSuccess ? 1 : -1;
+  tt_log_hush(false);
+  if (env->device_flush > 0)
+    TT_INFO(TT_NET, "Rank %d flushes what NICs put into its device's memory by reading there", env->rank);
+  else
+    TT_INFO(TT_NET, "Rank %d cannot flush by itself what NICs put into its device's memory, so network %s does: %s",
+            env->rank, tt_net_name(env->net), tt_log_thread_error());
+  return env->device_flush > 0;
+}
+
+bool tt_net_direct_wanted(struct tt_transport_env *env, const struct tt_connector *connector,
                           const struct tt_route *route, const ncclNetProperties_v12_t *props,
                           struct tt_proxy_direct *direct)
 {
@@ -35,7 +52,9 @@ bool tt_net_direct_wanted(const struct tt_transport_env *env, const struct tt_co
                                      .pci = route->direct == TT_NET_DIRECT_PCI,
                                      .flush = !connector->send && (route->flush || props->forceFlush) &&
                                               !tt_param_int(TT_PARAM_NCCL_GDR_FLUSH_DISABLE)};
-  return direct->cuda || direct->dmabuf;
+  if (!direct->cuda && !direct->dmabuf) return false;
+  direct->own = direct->flush && device_flushes(env);
+  return true;
 }
 
 /* Whole pages, for plugins that register nothing less. */

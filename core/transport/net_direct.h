@@ -8,7 +8,7 @@
 /* Whether an end is to have such slots, which are set up as *direct says: by its route, what the network can, and what
  * has failed before. Slots of LL are the proxy's to read and write, so they stay in the host's memory, as do those of a
  * pool, and what another rank sends. */
-bool tt_net_direct_wanted(const struct tt_transport_env *env, const struct tt_connector *connector,
+bool tt_net_direct_wanted(struct tt_transport_env *env, const struct tt_connector *connector,
                           const struct tt_route *route, const ncclNetProperties_v12_t *props,
                           struct tt_proxy_direct *direct);
 /* Memory for slots of `bytes` in all, the first at *slots: sets what *direct says of it. It is the env's until its end,

@@ -78,6 +78,7 @@ struct tt_transport_env {
    * on both. NULL: never. Likewise. */
   bool (*far)(const void *routes, int from, int to, char *why, size_t size);
   const void *routes;
+  int device_flush;                 /* of memory that NICs wrote: 0 not tried, 1 the device can, -1 it cannot */
   uint64_t no_direct;               /* bit d: device d of the network could not register memory of this rank's device */
   struct tt_net_links *links;       /* network connections that several connections share; NULL: there are none */
   struct tt_relay *relay;           /* for connections through other ranks' proxies; NULL: there are none */

@@ -118,6 +118,7 @@ static void close_entered(struct tt_device_context *context)
 {
   struct tt_cuda_context_state *state = context->state;
   tt_cuda_copies_close(context);
+  tt_cuda_window_close(context);
   tt_cuda_executor_destroy(context);
   tt_cuda_small_free_all(context);
   if (state->launched != NULL) cudaEventDestroy(state->launched);

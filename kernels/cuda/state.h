@@ -35,6 +35,14 @@ struct tt_cuda_copies {
   uint64_t begun, done;
 };
 
+/* gdrcopy.c's: memory of the GPU that the host can read. */
+struct tt_cuda_window {
+  const volatile uint64_t *_Atomic word; /* NULL: there is none yet */
+  void *at;
+  unsigned long handle;
+  char why[200]; /* there will be none; under the context's lock */
+};
+
 struct tt_cuda_context_state {
   void *primary;       /* the device's primary context, as the driver names it */
   bool vmm;            /* memory is allocated by cuMem, else by cudaMalloc */
@@ -48,6 +56,7 @@ struct tt_cuda_context_state {
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
   struct tt_cuda_copies copies;
+  struct tt_cuda_window window;
 
   _Atomic uint32_t stalls;     /* as last seen */
   _Atomic uint64_t stalled_at; /* when they were seen to grow; 0: never */
@@ -74,6 +83,10 @@ ncclResult_t tt_cuda_import(struct tt_device_context *context, const struct tt_d
                             struct tt_device_memory *memory);
 /* Whether contexts of a device allocate by cuMem: what NCCL_CUMEM_ENABLE says and the device can do. */
 ncclResult_t tt_cuda_memory_choose(int device, bool *vmm);
+
+/* gdrcopy.c: see tt_device. */
+ncclResult_t tt_cuda_flush(struct tt_device_context *context);
+void tt_cuda_window_close(struct tt_device_context *context);
 
 /* dmabuf.c: see tt_device. */
 ncclResult_t tt_cuda_export_dmabuf(struct tt_device_context *context, const void *ptr, size_t bytes, int pci, int *fd);

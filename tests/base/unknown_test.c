@@ -33,7 +33,7 @@ START_TEST(reports)
   setenv("NCCL_ASYNC_ERROR_HANDLING", "1", 1);
   setenv("NCCL_TREE_THRESHOLD", "1", 1);
   setenv("NCCL_CUMEM_HANDLE_TYPE", "1", 1);
-  setenv("NCCL_GDRCOPY_ENABLE", "1", 1);
+  setenv("NCCL_GDRCOPY_FIFO_ENABLE", "1", 1);
   setenv("NCCL_FASTRAK_IFNAME", "eth1", 1);
   setenv("NCCL_CONF_FILE", memory_file("NCCL_SOCKET_FAMLY=AF_INET\nLD_PRELOAD=x\n"), 1);
   start_log("INFO", NULL);
@@ -45,7 +45,7 @@ START_TEST(reports)
   expect_logged("NCCL INFO NCCL_ASYNC_ERROR_HANDLING, .*TORCH_NCCL_ASYNC_ERROR_HANDLING$");
   expect_logged("NCCL INFO NCCL_TREE_THRESHOLD, .*: use NCCL_ALGO$");
   expect_logged("NCCL INFO NCCL_CUMEM_HANDLE_TYPE, .*: use NCCL_CUMEM_ENABLE$");
-  expect_logged("NCCL INFO NCCL_GDRCOPY_ENABLE, set by environment, has no effect here");
+  expect_logged("NCCL INFO NCCL_GDRCOPY_FIFO_ENABLE, set by environment, has no effect here");
   expect_logged(
       "NCCL INFO NCCL_FASTRAK_IFNAME, set by environment, is not read by the core: a net plugin may read it$");
   expect_logged(

@@ -191,7 +191,7 @@ START_TEST(whole_backends_only)
   whole.protocols = 7;
   whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_HOST_MEMORY | TT_DEVICE_JOIN |
                    TT_DEVICE_GRAPHS | TT_DEVICE_USER_MEMORY | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_REACH |
-                   TT_DEVICE_DMABUF | TT_DEVICE_PARTS;
+                   TT_DEVICE_DMABUF | TT_DEVICE_PARTS | TT_DEVICE_FLUSH;
   ck_assert_ptr_null(tt_device_refuse(&whole, why, sizeof(why)));
 #define REFUSED(change, text)                                                                                          \
   do {                                                                                                                 \
@@ -240,6 +240,7 @@ START_TEST(whole_backends_only)
   NEEDED(reach_buffer);
   NEEDED(export_dmabuf);
   NEEDED(import_parts);
+  NEEDED(flush);
   /* Features of which it has not all. */
   REFUSED(device.size = offsetof(struct tt_device, peer_status), "peer_status");
   REFUSED(device.size = offsetof(struct tt_device, export_buffer), "export_buffer");

@@ -106,6 +106,15 @@ class Direct(OnDevices):
         self.assertIn("NET/Direct/0", self.ways(sends, 1))
         self.assertNotIn("NET/Direct/0/GDRDMA", self.ways(sends, 1) | self.ways(sends, 3))
 
+    def test_devices_that_flush(self):
+        """By reading in their own memory, where that is asked for and can be had; else the network does."""
+        own = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_GDRCOPY_ENABLE": 1, "NCCL_GDRCOPY_FLUSH_ENABLE": 1}
+        text, _, receives = self.run_ranks(DIRECT_NO_FLUSH=1, **own)
+        self.assertEqual({way for _, way in receives}, {"NET/Direct/0/GDRDMA"})
+        self.assertEqual(text.count("flushes what NICs put into its device's memory by reading there"), 2)
+        text, *_ = self.run_ranks(FAKE_NO_FLUSH=1, **own)
+        self.assertEqual(len(re.findall("cannot flush by itself .* so network Direct does: fake device .*", text)), 2)
+
     def test_what_is_not_flushed_is_missing(self):
         """That these tests would notice: the works find that what was there before is no message of theirs."""
         self.all_fail([p.wait() for p in self.begin("all_reduce:100000 destroy", NCCL_GDR_FLUSH_DISABLE=1)], "rank")

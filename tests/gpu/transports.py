@@ -82,7 +82,8 @@ DIRECT = [
     ("GPUDirect, flushed", {"DIRECT_CLAIM": "cuda", "DIRECT_LATE": 1, "DIRECT_FORCE": 1}, RDMA),
     ("GPUDirect", {"DIRECT_CLAIM": "cuda"}, RDMA),
     ("GPUDirect by dma-buf", {"DIRECT_CLAIM": "dmabuf"}, {**RDMA, **DMABUF}),
-    ("GPUDirect, receiving", {"DIRECT_CLAIM": "cuda", "NCCL_NET_GDR_READ": 0}, RDMA),
+    ("GPUDirect, receiving", {"DIRECT_CLAIM": "cuda", "DIRECT_FORCE": 1, "NCCL_NET_GDR_READ": 0,
+                              "NCCL_GDRCOPY_ENABLE": 1, "NCCL_GDRCOPY_FLUSH_ENABLE": 1}, RDMA),  # GDRCopy may be missing
 ]
 
 

@@ -6,6 +6,7 @@ void add_context(Suite *suite);
 void add_copies(Suite *suite);
 void add_dmabuf(Suite *suite);
 void add_executor(Suite *suite);
+void add_gdrcopy(Suite *suite);
 void add_host_memory(Suite *suite);
 void add_memory(Suite *suite);
 void add_multicast(Suite *suite);
@@ -19,6 +20,7 @@ int main(void)
   add_copies(suite);
   add_dmabuf(suite);
   add_executor(suite);
+  add_gdrcopy(suite);
   add_host_memory(suite);
   add_memory(suite);
   add_multicast(suite);

@@ -36,6 +36,8 @@ struct fake_count {
 struct tt_net *fake_net(void);
 /* From now on this is a device's memory, until the next wire. */
 void fake_device_memory(void *memory, size_t bytes);
+/* A device flushes by itself: what was received shows. */
+void fake_device_flush(void);
 /* What a descriptor of a dma-buf is read from here. */
 struct fake_dmabuf {
   const void *memory;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "base/log.h"
+#include "base/check.h"
 #include "device.h"
 
 #define STEPS 60
@@ -28,7 +28,17 @@ static ncclResult_t export_dmabuf(struct tt_device_context *context, const void 
   return ncclSuccess;
 }
 
-static const struct tt_device device = {.export_dmabuf = export_dmabuf};
+static bool flush_fails;
+
+static ncclResult_t flush(struct tt_device_context *context)
+{
+  ck_assert_ptr_eq(context, (void *)&exported);
+  if (flush_fails) return TT_FAIL(ncclSystemError, "the device has fallen off the bus");
+  fake_device_flush();
+  return ncclSuccess;
+}
+
+static const struct tt_device device = {.export_dmabuf = export_dmabuf, .flush = flush};
 
 static struct tt_proxy_direct how(bool cuda, bool dmabuf, bool flush)
 {
@@ -83,7 +93,9 @@ START_TEST(all_moods)
     struct tt_proxy_direct direct = how(seed % 3 != 0, seed % 3 != 1, true);
     ck_assert(run_steps(&mood, &direct, 0));
     ck_assert(run_steps(&mood, &direct, UINT64_MAX - 7 - seed * 11));
-    mood.late = direct.flush = false;
+    direct.own = true;
+    ck_assert(run_steps(&mood, &direct, 11));
+    mood.late = direct.flush = direct.own = false;
     ck_assert(run_steps(&mood, &direct, 5));
   }
 }
@@ -151,11 +163,14 @@ START_TEST(registrations_that_fail)
 }
 END_TEST
 
+static bool own_flushes;
+
 /* Five messages that have left, for a network that then fails. Returns how many the device was shown. */
 static uint64_t shown_until(enum fake_call failing, int after, unsigned seed)
 {
   struct end ends[2];
   struct tt_proxy_direct direct = how(true, false, true);
+  direct.own = own_flushes;
   struct fake_mood mood = {.in_order = true, .late = true, .seed = seed};
   ends_use_direct(&direct);
   ends_open(ends, &mood, 0, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
@@ -182,6 +197,9 @@ static uint64_t shown_until(enum fake_call failing, int after, unsigned seed)
  */
 START_TEST(flushes_that_fail)
 {
+  flush_fails = own_flushes = true;
+  ck_assert_uint_eq(shown_until(FAKE_NONE, 0, 1), 0);
+  flush_fails = own_flushes = false;
   ck_assert_uint_eq(shown_until(FAKE_FLUSH, 0, 1), 0);
   for (unsigned seed = 0; seed < 10; seed++) {
     ck_assert_uint_eq(shown_until(FAKE_FLUSH, 2, seed), 2);

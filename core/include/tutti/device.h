@@ -6,7 +6,8 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS and TT_DEVICE_ENGINES, and what belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES and TT_DEVICE_FLUSH, and what
+ * belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -265,6 +266,8 @@ enum {
   TT_DEVICE_PARTS = 65536,
   /* Copy engines can do what works copy: tt_work.engines. */
   TT_DEVICE_ENGINES = 131072,
+  /* The host can flush what NICs write into the device's memory: flush is there. */
+  TT_DEVICE_FLUSH = 262144,
 };
 
 struct tt_device_properties {
@@ -552,6 +555,11 @@ struct tt_device {
    * that cannot be done with memory of this kind. */
   ncclResult_t (*import_parts)(struct tt_device_context *context, const struct tt_device_export *in, int count,
                                struct tt_device_memory *memory);
+
+  /* Since version 3, with TT_DEVICE_FLUSH. What a NIC has written into memory of `alloc`, and has told this thread of,
+   * works find that hear of it after this call. Waits for nothing but the way to the device. The first call may take
+   * milliseconds; where it fails, with the reason, so do all later ones, and the device has no such flushes here. */
+  ncclResult_t (*flush)(struct tt_device_context *context);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -182,7 +182,8 @@ static struct tt_device fake_device = {
     .version = TT_DEVICE_VERSION,
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
                 TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
-                TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_ENGINES,
+                TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_ENGINES |
+                TT_DEVICE_FLUSH,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -221,6 +222,7 @@ static struct tt_device fake_device = {
     .copy = fake_copy,
     .copied = fake_copied,
     .export_dmabuf = fake_export_dmabuf,
+    .flush = fake_flush,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */

@@ -66,6 +66,10 @@ struct fake_dmabuf {
   int32_t pci;
 };
 
+/* What a flush of the device's does, for a network that keeps back what it has written; NULL: nothing. */
+typedef void fake_flushed(void);
+void fake_at_flush(fake_flushed *flushed);
+
 /* What exists now in this process. */
 struct fake_counts {
   int contexts, memories, twins, streams, launches;

@@ -68,6 +68,8 @@ ncclResult_t fake_export_dmabuf(struct tt_device_context *context, const void *p
 ncclResult_t fake_import_parts(struct tt_device_context *context, const struct tt_device_export *in, int count,
                                struct tt_device_memory *memory);
 
+ncclResult_t fake_flush(struct tt_device_context *context);
+
 /* Of a user's, at an address, or anywhere (NULL). Each import of it is mapped on its own. */
 ncclResult_t fake_alloc_user(int device, size_t bytes, void *at, struct tt_device_memory *memory);
 

@@ -116,6 +116,22 @@ ncclResult_t fake_export_dmabuf(struct tt_device_context *context, const void *p
   return ncclSuccess;
 }
 
+static fake_flushed *_Atomic at_flush;
+
+__attribute__((visibility("default"))) void fake_at_flush(fake_flushed *flushed)
+{
+  at_flush = flushed;
+}
+
+ncclResult_t fake_flush(struct tt_device_context *context)
+{
+  fake_flushed *flushed = at_flush;
+  if (getenv("FAKE_NO_FLUSH") != NULL)
+    return TT_FAIL(ncclSystemError, "fake device %d flushes nothing", context->device);
+  if (flushed != NULL) flushed();
+  return ncclSuccess;
+}
+
 /* Theirs stays theirs. */
 static ncclResult_t import_file(const struct tt_device_context *context, int theirs, size_t bytes,
                                 struct tt_device_memory *memory)

@@ -5,7 +5,8 @@
  *   DIRECT_CLAIM         cuda, dmabuf or both (the default): what it takes
  *   DIRECT_FAIL          cuda, dmabuf or both: such registrations fail
  *   DIRECT_LATE=1        what was received shows in a device's memory only once it was flushed
- *   DIRECT_FORCE=1       it asks for flushes */
+ *   DIRECT_FORCE=1       it asks for flushes
+ *   DIRECT_NO_FLUSH=1    and must not be asked for any, since the device does it */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -32,6 +33,15 @@ struct region {
   char *data, *shadow;
   size_t bytes;
 };
+
+/* What was received into a device's memory and not flushed. */
+struct pending {
+  struct pending *next;
+  struct region *region;
+  char *data;
+  size_t bytes;
+};
+static struct pending *pending; /* under the lock */
 
 struct request {
   struct request *next, **link;
@@ -62,6 +72,9 @@ static bool is_set(const char *variable)
   return value != NULL && atoi(value) != 0;
 }
 
+static bool forget(const struct region *region, const char *data);
+static void flushed(void);
+
 static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t log,
                          ncclProfilerCallback_t profile)
 {
@@ -70,7 +83,7 @@ static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *confi
   memory = is("DIRECT_MEMORY", "cuda", "") ? &direct_memory_cuda : &direct_memory_fake;
   late = is_set("DIRECT_LATE");
   inner = library ? dlsym(library, "ncclNetPlugin_v12") : NULL;
-  if (!inner || !memory->begin()) return ncclInvalidUsage;
+  if (!inner || !memory->begin(flushed)) return ncclInvalidUsage;
   return inner->init(ctx, id, config, log, profile);
 }
 
@@ -157,13 +170,14 @@ static ncclResult_t dereg_mr(void *opaque, void *mhandle)
   struct region *region = mhandle;
   check(memory->is_device(region->data, region->bytes) == region->device, "memory went before its registration");
   ncclResult_t result = inner->deregMr(comm->inner, region->inner);
+  while (forget(region, NULL)) continue;
   if (region->device) free(region->shadow);
   free(region);
   comm->regions--;
   return result;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of comms' requests */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of comms' requests, and of what is pending */
 
 static void free_request(struct request *request)
 {
@@ -226,6 +240,42 @@ static ncclResult_t show(const struct region *region, char *data, size_t bytes)
   return memory->to_device(data, shadow_of(region, data, bytes), bytes) ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+static void keep(struct region *region, char *data, size_t bytes)
+{
+  struct pending *kept = malloc(sizeof *kept);
+  check(kept != NULL, "no memory");
+  pthread_mutex_lock(&lock);
+  *kept = (struct pending){.next = pending, .region = region, .data = data, .bytes = bytes};
+  pending = kept;
+  pthread_mutex_unlock(&lock);
+}
+
+/* Forgets one that is pending: at `data`, or any of the region's. */
+static bool forget(const struct region *region, const char *data)
+{
+  pthread_mutex_lock(&lock);
+  struct pending **link = &pending, *found;
+  while (*link && ((*link)->region != region || (data && (*link)->data != data))) link = &(*link)->next;
+  found = *link;
+  if (found) *link = found->next;
+  pthread_mutex_unlock(&lock);
+  free(found);
+  return found != NULL;
+}
+
+/* A device has flushed all that was written before. */
+static void flushed(void)
+{
+  pthread_mutex_lock(&lock);
+  while (pending) {
+    struct pending *next = pending->next;
+    show(pending->region, pending->data, pending->bytes);
+    free(pending);
+    pending = next;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
 /* Some are done at once. */
 static ncclResult_t iflush(void *opaque, int n, void **data, int *sizes, void **mhandles, void **request)
 {
@@ -234,7 +284,9 @@ static ncclResult_t iflush(void *opaque, int n, void **data, int *sizes, void **
   struct region *region = mhandles[0];
   *request = NULL;
   check(n == 1 && region->device && sizes[0] > 0, "only what came into a device's memory is flushed");
+  check(!is_set("DIRECT_NO_FLUSH"), "the device flushes by itself");
   if (!late) return ncclSuccess;
+  check(forget(region, data[0]), "what was not received, or was flushed, is flushed");
   if (flushes++ % 3 == 0) return show(region, data[0], (size_t)sizes[0]);
   struct request *flush = make_request(comm, NULL, region, data[0]);
   flush->bytes = (size_t)sizes[0];
@@ -251,7 +303,9 @@ static ncclResult_t test(void *opaque, int *done, int *sizes)
   if (request->inner) {
     result = inner->test(request->inner, done, &size);
     if (sizes) *sizes = size;
-    if (result == ncclSuccess && *done && request->region && !late)
+    if (result == ncclSuccess && *done && request->region && late)
+      keep(request->region, request->data, (size_t)size);
+    else if (result == ncclSuccess && *done && request->region)
       result = show(request->region, request->data, (size_t)size);
   } else {
     *done = --request->tests == 0;

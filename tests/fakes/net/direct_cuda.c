@@ -40,8 +40,9 @@ static bool find(void *library, void *function, const char *name)
   return found != NULL;
 }
 
-static bool begin(void)
+static bool begin(void (*flushed)(void))
 {
+  (void)flushed;
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) fprintf(stderr, "direct: %s\n", dlerror());
   return library != NULL && find(library, &cuda.attribute, "cuPointerGetAttribute") &&

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 struct direct_memory {
-  /* Once, before the others. */
-  bool (*begin)(void);
+  /* Once, before the others. `flushed` is called when a device flushes by itself, if it is one that can tell. */
+  bool (*begin)(void (*flushed)(void));
   /* Whether the memory is a device's; the host's has no such thing. */
   bool (*is_device)(const void *ptr, size_t bytes);
   /* Whether a descriptor is a dma-buf of that memory, and of no less. */
