@@ -100,19 +100,19 @@ void side_open(struct side *side, int rank, int wire, void (*change)(struct tt_p
 
 void side_open_group(struct side *sides, uint32_t here, int nranks, int wire)
 {
-  unsigned char packed[SIDE_RANKS][TT_PEER_INFO_BYTES];
+  unsigned char packed[TT_PEER_INFO_BYTES];
   struct tt_peer_info all[SIDE_RANKS];
   for (int r = 0; r < nranks; r++) {
     if (!(here >> r & 1)) continue;
     begin(&sides[r], r, nranks);
     all[r] = sides[r].peers[r];
-    tt_peer_info_pack(&all[r], packed[r]);
-    if (wire >= 0) side_put(wire, packed[r], sizeof(packed[r]));
+    tt_peer_info_pack(&all[r], packed);
+    if (wire >= 0) side_put(wire, packed, sizeof(packed));
   }
   for (int r = 0; r < nranks; r++) {
     if (here >> r & 1) continue;
-    side_get(wire, packed[r], sizeof(packed[r]));
-    expect(tt_peer_info_unpack(packed[r], &all[r]) == ncclSuccess, "tt_peer_info_unpack");
+    side_get(wire, packed, sizeof(packed));
+    expect(tt_peer_info_unpack(packed, &all[r]) == ncclSuccess, "tt_peer_info_unpack");
   }
   for (int r = 0; r < nranks; r++) {
     if (!(here >> r & 1)) continue;
