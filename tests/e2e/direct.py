@@ -7,8 +7,9 @@ import signal
 import lib
 from devices import FAKE, OnDevices
 
-# Longer than all slots of a connection; and messages in both directions.
-STEPS = "all_reduce:1000 all_reduce:100000 shift:1000 shift:200000 reduce:3000"
+# Longer than all slots of a connection; and messages in both directions. At the end all wait for all: a rank through which
+# others send is not to leave while they connect.
+STEPS = "all_reduce:1000 all_reduce:100000 shift:1000 shift:200000 reduce:3000 all_reduce:1000"
 PCI = 'class="%s" link_speed="8.0 GT/s PCIe" link_width="16"'
 
 
