@@ -14,22 +14,22 @@ PCI = 'class="%s" link_speed="8.0 GT/s PCIe" link_width="16"'
 
 
 class Direct(OnDevices):
-    def machine(self, host, sm, linked):
+    def machine(self, host, sm, link):
         """A topology file of a host with a NIC below a switch with its first device; the second is behind another."""
-        link = '<nvlink target="0000:0{}:00.0" count="4" tclass="0x030200"/>' if linked else ""
+        links = {"nvlink": '<nvlink target="0000:0{}:00.0" count="4" tclass="0x030200"/>', "c2c": '<c2c bw="40000" count="4"/>'}
         gpu = lambda d: (f'<pci busid="0000:0{d + 1}:00.0" {PCI % "0x030200"}><gpu dev="{d}" sm="{sm}" rank="{2 * host + d}" '
-                         f'gdr="1">{link.format(2 - d)}</gpu></pci>')
+                         f'gdr="1">{links.get(link, "").format(2 - d)}</gpu></pci>')
         nic = (f'<pci busid="0000:0b:00.0" {PCI % "0x020000"}><nic><net name="lo" dev="0" speed="100000" port="1" '
                'guid="0x1" maxconn="64"/></nic></pci>')
         switch = lambda d, below: f'<pci busid="0000:{d + 2}0:00.0" {PCI % "0x060400"}>{below}</pci>'
-        file = os.path.join(self.work, f"machine-{host}-{sm}-{linked}.xml")
+        file = os.path.join(self.work, f"machine-{host}-{sm}-{link}.xml")
         with open(file, "w") as f:
             f.write('<system version="1"><cpu numaid="0" affinity="1" arch="x86_64" vendor="GenuineIntel" familyid="6" '
                     f'modelid="85">{switch(0, gpu(0) + nic)}{switch(1, gpu(1))}</cpu></system>')
         return file
 
-    def begin(self, steps, sm=70, linked=False, each=None, count=4, **env):
-        own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm, linked),
+    def begin(self, steps, sm=70, link="", each=None, count=4, **env):
+        own = lambda r: {"NCCL_HOSTID": f"host-{r // 2}", "NCCL_TOPO_FILE": self.machine(r // 2, sm, link),
                          **(each(r) if each else {})}
         return self.ranks([f"device:{r % 2} init {steps}" for r in range(count)], each=own, TUTTI_DEVICE=FAKE,
                           NCCL_NET_PLUGIN=os.environ["E2E_DIRECT_NET"], DIRECT_INNER=os.environ["E2E_SOCKET_NET"],
@@ -49,13 +49,17 @@ class Direct(OnDevices):
         return {way for r, way in found if r == str(rank)}
 
     def test_everywhere(self):
-        """Older GPUs are flushed; newer ones where the network asks for it. Dma-bufs come first, then addresses."""
-        for env in ({"DIRECT_FAIL": "dmabuf"}, {"sm": 90, "DIRECT_FORCE": 1, "DIRECT_CLAIM": "dmabuf"}):
-            with self.subTest(env):
-                text, sends, receives = self.run_ranks(NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ=1, **env)
-                self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0/GDRDMA"})
-                self.assertEqual("no dma-buf, but addresses" in text, "DIRECT_FAIL" in env)
-                self.assertIn("GPU Direct RDMA Enabled for ", text)
+        """Older GPUs are flushed; newer ones beside a chip-to-chip link, where a NIC that is near by PCI is given addresses
+        there. Dma-bufs come first, then addresses."""
+        every = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_NET_GDR_READ": 1}
+        text, sends, receives = self.run_ranks(DIRECT_FAIL="dmabuf", **every)
+        self.assertEqual({way for _, way in sends | receives}, {"NET/Direct/0/GDRDMA"})
+        self.assertIn("no dma-buf, but addresses", text)
+        self.assertIn("GPU Direct RDMA Enabled for ", text)
+        text, sends, receives = self.run_ranks(sm=90, link="c2c", DIRECT_CLAIM="dmabuf", **every,
+                                               each=lambda r: {"DIRECT_PCI": 1 - r % 2})
+        self.assertEqual(self.ways(sends, 0) | self.ways(receives, 0), {"NET/Direct/0/GDRDMA(PCI)"})
+        self.assertNotIn("no dma-buf", text)
 
     def test_many_ranks(self):
         """Slots of a pool for messages, where each pair with its own would hold much of the devices' memory."""
@@ -99,11 +103,11 @@ class Direct(OnDevices):
 
     def test_through_another_rank(self):
         """NVLink leads to the device that is near the NIC. It sends what others have put into memory of the host."""
-        _, sends, receives = self.run_ranks(linked=True, sm=90, DIRECT_FORCE=1)
+        _, sends, receives = self.run_ranks(link="nvlink", sm=90, DIRECT_FORCE=1)
         self.assertEqual(self.ways(sends, 1) | self.ways(sends, 3), {"NET/Direct/0(0)", "NET/Direct/0(2)"})
         self.assertEqual(self.ways(sends, 0) | self.ways(receives, 0), {"NET/Direct/0/GDRDMA"})
         # Not through it: the memory near the NIC is not this rank's.
-        _, sends, receives = self.run_ranks(linked=True, sm=90, DIRECT_FORCE=1, NCCL_P2P_PXN_LEVEL=0)
+        _, sends, receives = self.run_ranks(link="nvlink", sm=90, DIRECT_FORCE=1, NCCL_P2P_PXN_LEVEL=0)
         self.assertIn("NET/Direct/0", self.ways(sends, 1))
         self.assertNotIn("NET/Direct/0/GDRDMA", self.ways(sends, 1) | self.ways(sends, 3))
 

@@ -6,6 +6,7 @@
  *   DIRECT_FAIL          cuda, dmabuf or both: such registrations fail
  *   DIRECT_LATE=1        what was received shows in a device's memory only once it was flushed
  *   DIRECT_FORCE=1       it asks for flushes
+ *   DIRECT_PCI           1, 0: dma-bufs must have addresses on the PCI bus, or others
  *   DIRECT_NO_FLUSH=1    and must not be asked for any, since the device does it */
 #include <dlfcn.h>
 #include <pthread.h>

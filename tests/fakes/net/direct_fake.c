@@ -36,8 +36,9 @@ static bool is_device(const void *ptr, size_t bytes)
 static bool is_dmabuf(int fd, const void *ptr, size_t bytes)
 {
   struct fake_dmabuf shown;
+  const char *pci = getenv("DIRECT_PCI");
   return pread(fd, &shown, sizeof shown, 0) == sizeof shown && shown.kind == FAKE_DMABUF &&
-         shown.ptr == (uintptr_t)ptr && shown.bytes == bytes;
+         shown.ptr == (uintptr_t)ptr && shown.bytes == bytes && (pci == NULL || shown.pci == atoi(pci));
 }
 
 static bool copy(void *to, const void *from, size_t bytes)
