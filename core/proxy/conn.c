@@ -133,35 +133,56 @@ out:
   return result;
 }
 
+static void enlist(struct tt_proxy_conn *conn, struct tt_proxy_conn ***end)
+{
+  conn->active_next = NULL;
+  conn->active_link = *end;
+  **end = conn;
+  *end = &conn->active_next;
+}
+
+static void unlist(struct tt_proxy_conn *conn, struct tt_proxy_conn ***end)
+{
+  *conn->active_link = conn->active_next;
+  if (conn->active_next)
+    conn->active_next->active_link = conn->active_link;
+  else
+    *end = conn->active_link;
+}
+
+void tt_proxy_conn_idle(struct tt_proxy_conn *conn, bool idle)
+{
+  struct tt_proxy *proxy = conn->proxy;
+  if (conn->idle == idle) return;
+  conn->idle = idle;
+  proxy->nidle += idle ? 1 : -1;
+  if (idle)
+    enlist(conn, &proxy->idle_end);
+  else
+    unlist(conn, &proxy->idle_end);
+}
+
 /* Work left: at the end of the list, so that what was announced first comes first. */
 void tt_proxy_conn_wake(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
   if (conn->active) return;
+  tt_proxy_conn_idle(conn, false);
   conn->active = true;
-  conn->active_next = NULL;
-  conn->active_link = proxy->active_end;
-  *proxy->active_end = conn;
-  proxy->active_end = &conn->active_next;
-  if (conn->config.free_running) return;
-  proxy->nactive++;
+  enlist(conn, &proxy->active_end);
   if (conn->pool) tt_proxy_pool_count(conn->pool, 1);
+  if (!conn->config.free_running) proxy->nactive++;
 }
 
 void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
 {
   struct tt_proxy *proxy = conn->proxy;
   if (!conn->active) return;
-  if (conn->asked) tt_proxy_pool_count(conn->pool, -1);
-  conn->asked = conn->active = false;
-  *conn->active_link = conn->active_next;
-  if (conn->active_next)
-    conn->active_next->active_link = conn->active_link;
-  else
-    proxy->active_end = conn->active_link;
-  if (conn->config.free_running) return;
-  proxy->nactive--;
+  conn->active = false;
+  unlist(conn, &proxy->active_end);
   if (conn->pool) tt_proxy_pool_count(conn->pool, -1);
+  if (!conn->config.free_running) proxy->nactive--;
+  if (conn->asks) tt_proxy_conn_idle(conn, true);
 }
 
 /* Gives up what the connection has of its network connection. Called with the proxy's lock held. */
@@ -185,6 +206,7 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn)
   *conn->link = conn->next;
   if (conn->next) conn->next->link = conn->link;
   tt_proxy_conn_rest(conn);
+  tt_proxy_conn_idle(conn, false);
   if (conn->config.free_running) atomic_fetch_sub(&proxy->running, 1);
   if (conn->wire)
     leave_wire(conn);

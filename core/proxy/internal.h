@@ -19,6 +19,9 @@ struct tt_proxy {
   pthread_mutex_t lock; /* guards all below, and the connections */
   struct tt_proxy_conn *conns;
   struct tt_proxy_conn *active, **active_end; /* those with work left, in the order in which it was announced */
+  struct tt_proxy_conn *idle, **idle_end; /* those that ask, and have not; those that were looked at last are last */
+  int nidle;
+  bool moved; /* something was done the last time */
   struct tt_proxy_pool_entry *pools;
   struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;
@@ -62,7 +65,7 @@ struct tt_proxy_lines {
 struct tt_proxy_conn {
   struct tt_proxy *proxy;
   struct tt_proxy_conn *next, **link;
-  struct tt_proxy_conn *active_next, **active_link;
+  struct tt_proxy_conn *active_next, **active_link; /* in the list of active ones, or of idle ones */
   struct tt_proxy_conn_config config;
   struct tt_proxy_link *wire; /* whose comm it uses; NULL: another rank's proxy serves it (remote.c) */
   struct tt_proxy_desk *desk; /* with that rank */
@@ -73,7 +76,6 @@ struct tt_proxy_conn {
   ncclResult_t lost; /* free running, receiving: how the network failed while nobody may have waited for a message */
   char *lost_text;   /* its sentence */
   bool asks;         /* free running: the device says how many steps it will move (tt_conn_asked) */
-  bool asked;        /* and has some left, or units are held */
   bool ready;        /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];
@@ -85,6 +87,7 @@ struct tt_proxy_conn {
   uint64_t received;               /* of those that are flushed, posted ones that have come: done <= received */
   ncclResult_t broken;             /* how the network failed while earlier messages were flushed; `lost_text` says it */
   bool active;                     /* done != expected, or units are held */
+  bool idle;                       /* it asks, and is not active */
   struct tt_proxy_transfer transfers[TT_SLOTS];
   /* With slots of a pool. Sending, a step's unit is granted to the device before it fills it, and taken back when it is
    * sent: done <= posted <= granted. Receiving, a step has its unit from when it is posted until the device has read
@@ -117,9 +120,11 @@ ncclResult_t tt_proxy_conn_find_pool(struct tt_proxy_conn *conn);
 void tt_proxy_conn_add(struct tt_proxy_conn *conn);
 /* The connection has work left. Called with the lock held. */
 void tt_proxy_conn_wake(struct tt_proxy_conn *conn);
+/* Makes it the last of the idle ones, or none of them. Called with the lock held. */
+void tt_proxy_conn_idle(struct tt_proxy_conn *conn, bool idle);
 /* As tt_proxy_expect. Called with the lock held. */
 ncclResult_t tt_proxy_conn_append(struct tt_proxy_conn *conn, int protocol, uint64_t steps);
-/* The connection has nothing left to do. Called with the lock held. */
+/* The connection has nothing left to do: one that asks is idle then. Called with the lock held. */
 void tt_proxy_conn_rest(struct tt_proxy_conn *conn);
 /* Gives back a transfer's own registration. Called with the link's lock held. */
 void tt_proxy_transfer_clear(struct tt_proxy_conn *conn, struct tt_proxy_transfer *transfer);
@@ -155,10 +160,10 @@ ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn);
 void tt_proxy_running_start(struct tt_proxy_conn *conn);
 /* As tt_proxy_conn_advance, of one that receives. */
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved);
-/* Takes down what the device asks for, and, once it was served, that nothing is left. Both of a connection that asks.
- */
-void tt_proxy_running_hear(struct tt_proxy_conn *conn);
-void tt_proxy_running_settle(struct tt_proxy_conn *conn);
+/* Of a connection that asks: takes down what the device asks for. Whether there is more to do than before. */
+bool tt_proxy_running_hear(struct tt_proxy_conn *conn);
+/* Looks at some of those that are idle. Called with the lock held. */
+void tt_proxy_running_hear_some(struct tt_proxy *proxy);
 /* Sending: the step behind the last that the device has filled; those before `sent` were sent. */
 uint64_t tt_proxy_running_filled(const struct tt_proxy_conn *conn, uint64_t sent);
 /* The step behind the last that is known of. */

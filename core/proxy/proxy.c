@@ -19,6 +19,7 @@ ncclResult_t tt_proxy_create(struct tt_net *net, int rank, struct tt_proxy **out
   proxy->net = net;
   proxy->rank = rank;
   proxy->active_end = &proxy->active;
+  proxy->idle_end = &proxy->idle;
   pthread_mutex_init(&proxy->lock, NULL);
   *out = proxy;
   return ncclSuccess;
@@ -50,12 +51,8 @@ static ncclResult_t advance(struct tt_proxy_conn *conn, bool *moved)
 static ncclResult_t serve(struct tt_proxy_conn *conn, bool *moved)
 {
   if (conn->asks) tt_proxy_running_hear(conn);
-  if (conn->asks && !conn->asked) return ncclSuccess;
   TT_TRY(advance(conn, moved));
-  if (conn->asks)
-    tt_proxy_running_settle(conn);
-  else if (conn->done == conn->expected && conn->held == 0)
-    tt_proxy_conn_rest(conn);
+  if (conn->done == conn->expected && conn->held == 0) tt_proxy_conn_rest(conn);
   return ncclSuccess;
 }
 
@@ -63,6 +60,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
 {
   *moved = false;
   pthread_mutex_lock(&proxy->lock);
+  tt_proxy_running_hear_some(proxy);
   for (struct tt_proxy_conn *conn = proxy->active, *next; conn && proxy->error == ncclSuccess; conn = next) {
     next = conn->active_next;
     proxy->error = serve(conn, moved);
@@ -70,6 +68,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   if (proxy->listed && proxy->error == ncclSuccess) proxy->error = tt_proxy_groups_post(proxy, moved);
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
   if (proxy->copies && proxy->error == ncclSuccess) proxy->error = tt_proxy_copies_progress(proxy, moved);
+  proxy->moved = *moved;
   *idle = proxy->nactive == 0;
   ncclResult_t result = proxy->error;
   pthread_mutex_unlock(&proxy->lock);

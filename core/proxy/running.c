@@ -13,6 +13,8 @@
 #include "proxy/copy.h"
 #include "proxy/internal.h"
 
+#define MOST_LOOKS 64 /* at idle connections, each time that something moves */
+
 /* One operation without an end: it would end at the step before its first. */
 ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn)
 {
@@ -44,25 +46,33 @@ ncclResult_t tt_proxy_running_prepare(struct tt_proxy_conn *conn)
 void tt_proxy_running_start(struct tt_proxy_conn *conn)
 {
   pthread_mutex_lock(&conn->proxy->lock);
-  tt_proxy_conn_wake(conn);
+  if (conn->asks)
+    tt_proxy_conn_idle(conn, true);
+  else
+    tt_proxy_conn_wake(conn);
   atomic_fetch_add(&conn->proxy->running, 1);
   pthread_mutex_unlock(&conn->proxy->lock);
 }
 
-void tt_proxy_running_hear(struct tt_proxy_conn *conn)
+bool tt_proxy_running_hear(struct tt_proxy_conn *conn)
 {
   uint64_t end = atomic_load_explicit(tt_conn_asked(conn->config.conn), memory_order_acquire);
-  if (!tt_proxy_before(conn->expected, end)) return;
-  if (!conn->asked) tt_proxy_pool_count(conn->pool, 1);
-  conn->asked = true;
+  if (!tt_proxy_before(conn->expected, end)) return false;
   conn->expected = end;
+  return true;
 }
 
-void tt_proxy_running_settle(struct tt_proxy_conn *conn)
+/* There may be thousands of them, and those at work wait for each look; while nothing moves nobody does. */
+void tt_proxy_running_hear_some(struct tt_proxy *proxy)
 {
-  if (!conn->asked || conn->done != conn->expected || conn->held > 0) return;
-  tt_proxy_pool_count(conn->pool, -1);
-  conn->asked = false;
+  for (int looks = proxy->moved ? TT_MIN(proxy->nidle, MOST_LOOKS) : proxy->nidle; looks > 0; looks--) {
+    struct tt_proxy_conn *conn = proxy->idle;
+    tt_proxy_conn_idle(conn, false);
+    if (tt_proxy_running_hear(conn))
+      tt_proxy_conn_wake(conn);
+    else
+      tt_proxy_conn_idle(conn, true);
+  }
 }
 
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
