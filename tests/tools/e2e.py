@@ -118,6 +118,59 @@ class Perf(Case):
                     self.assertGreater(result["load"]["products"], 0)
                     self.assertRegex(done.stdout, r"# Load +: product on the host of 64 x 64, [0-9.e+]+ a second")
 
+    def pairs(self, *words, status=0, names=("p2p", "nop2p", "ll", "ll128", "simple"), env=None, program=PERF):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "out.json")
+            done = run(program, "pairs", *words, "-e", "100000", "--iters", 2, "-J", out, env=env)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            with open(out) as f:
+                result = json.load(f)
+        self.assertEqual([setting["name"] for setting in result["settings"]], list(names))
+        return done, result
+
+    def good_matrices(self, result, missing=()):
+        ranks = result["nranks"]
+        for setting in result["settings"]:
+            self.assertEqual(setting["status"], "missing" if setting["name"] in missing else "ok", setting)
+            matrices = {key: value for key, value in setting.items() if isinstance(value, list)}
+            wanted = {"bandwidth", "bandwidth_both", "latency"} if "p2p" in setting["name"] else {"latency"}
+            self.assertEqual(set(matrices), set() if setting["name"] in missing else wanted)
+            for matrix in matrices.values():
+                self.assertEqual([len(row) for row in matrix], [ranks] * ranks)
+                for row in range(ranks):
+                    for column in range(ranks):
+                        self.assertTrue(matrix[row][column] is None if row == column else matrix[row][column] > 0)
+            if setting["status"] == "ok":
+                self.assertEqual(setting["nwrong"], 0)
+
+    def test_pairs(self):
+        """All settings with a rank a thread; the host lacks a protocol, which is an error only where it was named."""
+        done, result = self.pairs("-t", 3)
+        self.good_matrices(result, missing=("ll128",))
+        self.assertEqual(result["settings"][1]["environment"], {"NCCL_P2P_DISABLE": "1"})
+        self.assertIn("# ll128: is not to be had here", done.stdout)
+        self.assertIn("# p2p: bandwidth while both send, GB/s, row to column\n#              0        1        2\n"
+                      "      0        - ", done.stdout)
+        self.pairs("-t", 2, "--settings", "ll128", status=3, names=("ll128",))
+
+    def test_pairs_of_processes(self):
+        _, result = self.pairs("-n", 2, "-t", 2, "--settings", "nop2p,ll", names=("nop2p", "ll"))
+        self.good_matrices(result)
+        self.assertEqual(result["nranks"], 4)
+
+    def test_pairs_that_fail(self):
+        _, result = self.pairs("-n", 2, "--settings", "p2p,ll", names=("p2p", "ll"), status=1, program=FAULTY,
+                               env=environment(TEST_FAULT="shift"))
+        self.assertEqual([setting["status"] for setting in result["settings"]], ["failed", "ok"])
+        self.assertGreater(result["settings"][0]["nwrong"], 0)
+        done, result = self.pairs("-n", 2, "--settings", "p2p,ll", names=("p2p", "ll"), status=3, program=FAULTY,
+                                  env=early_exit_environment(TEST_FAULT="refuse"))
+        self.assertEqual([setting["status"] for setting in result["settings"]], ["error", "ok"])  # the rest goes on
+        self.assertIn("# p2p: FAILED, status 3", done.stdout)
+        done = run(PERF, "pairs", "-t", 2, env=environment(OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_RANK=0))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("starts its own processes", done.stderr)
+
     def test_all_at_once(self):
         done = run(PERF, "all_reduce", "-n", 2, "-t", 2, "-g", 2, "-b", 8, "-e", "4K", "-f", 8, "--iters", 3)
         self.good(done, 4)
@@ -498,6 +551,14 @@ class Devices(Case):
                     self.good(self.perf("all_reduce", *ranks, *words, "--sizes", "8,5000"), 2)
         self.good(self.perf("broadcast", "-t", 2, "-G", 2, "--dependent", 1, "--sizes", "8,5000"), 2)
         self.good(self.perf("alltoall", "-t", 2, "-G", 2, "--rotate", 64, "--sizes", "8,5000"), 2)
+
+    def test_pairs(self):
+        for words in (("-t", 2, "-G", 2), ("-n", 2, "-R", 2)):
+            done = self.perf("pairs", *words, "-e", "100000", "--settings", "p2p,simple")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(re.findall(r"(?m)^# (\w+): (?:bandwidth|latency)", done.stdout), ["p2p"] * 3 + ["simple"])
+            self.assertNotIn("wrong", done.stdout)
+            self.assertIn("2 ranks on fake", done.stdout)
 
     def test_a_graph_that_does_not_run_again_is_found(self):
         for words in ((), ("-c", 0)):

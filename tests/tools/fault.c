@@ -6,7 +6,9 @@
  *   kill     ends the process as a crash would
  *   hang     never returns
  * of both, also in groups:
- *   shift    takes the data from one byte further on */
+ *   shift    takes the data from one byte further on
+ * of a send:
+ *   refuse   returns ncclInternalError */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -69,6 +71,7 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
   int rank = -1;
   ncclResult_t result = pncclCommUserRank(comm, &rank);
   if (result != ncclSuccess) return result;
-  bool shifts = fault && !strcmp(fault, "shift") && rank == setting("TEST_FAULT_RANK", 1);
+  bool chosen = fault && rank == setting("TEST_FAULT_RANK", 1), shifts = chosen && !strcmp(fault, "shift");
+  if (chosen && !strcmp(fault, "refuse")) return ncclInternalError;
   return pncclSend((const char *)send + (shifts ? 1 : 0), count, type, peer, comm, stream);
 }

@@ -144,6 +144,19 @@ START_TEST(flags_of_devices)
 }
 END_TEST
 
+START_TEST(pairs)
+{
+  ck_assert_int_eq(parse("tutti-perf pairs -n 2 -t 2 -e 1M -G 3 -R 2 --settings LL128,p2p -c 0"), PERF_PARSE_RUN);
+  ck_assert(options.of_pairs && options.settings_given && options.pairs == NULL);
+  ck_assert_uint_eq(options.settings, 1 | 1 << 3);
+  ck_assert_uint_eq(options.max_bytes, 1 << 20);
+  ck_assert_int_eq(parse("tutti-perf pairs -t 2"), PERF_PARSE_RUN);
+  ck_assert(!options.settings_given && options.settings == 31);
+  ck_assert_int_eq(parse("tutti-perf all_reduce"), PERF_PARSE_RUN);
+  ck_assert(!options.of_pairs);
+}
+END_TEST
+
 START_TEST(how_iterations_follow)
 {
   ck_assert_int_eq(parse("tutti-perf all_reduce --sizes 8,1000"), PERF_PARSE_RUN);
@@ -259,6 +272,16 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce --alloc window --device host", "window"},
       {"tutti-perf all_reduce --rotate 0", "--rotate 0"},
       {"tutti-perf all_reduce --dependent 1 --rotate 2", "--dependent with --rotate"},
+      {"tutti-perf pairs", "one rank"},
+      {"tutti-perf pairs -t 2 --sizes 8", "--sizes"},
+      {"tutti-perf pairs -t 2 -g 2", "--ngpus"},
+      {"tutti-perf pairs -t 2 -z 1", "--blocking"},
+      {"tutti-perf pairs -t 2 -e 4", "-e"},
+      {"tutti-perf pairs -t 2 --settings p2p,", "p2p nop2p ll ll128 simple"},
+      {"tutti-perf pairs all_reduce", "one collective"},
+      {"tutti-perf all_reduce pairs", "one collective"},
+      {"tutti-perf all_reduce --settings p2p", "--settings"},
+      {"tutti-perf pairs -t 2 --rank 0 --nranks 2", "--rank"},
       {"tutti-perf all_reduce --dependent 2", "--dependent 2"},
       {"tutti-perf all_reduce --load x", "--load x"},
       {"tutti-perf all_reduce -D 1", "-D"},
@@ -294,7 +317,7 @@ START_TEST(help_names_every_short_flag)
     ck_assert_msg(strstr(text, word) != NULL, "--help lacks %s", word);
   }
   static const char *const words[] = {"--device",  "--alloc",  "--graph",     "--sizes", "--form",
-                                      "--repeats", "--rotate", "--dependent", "--load"};
+                                      "--repeats", "--rotate", "--dependent", "--load",  "--settings"};
   for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
     ck_assert_msg(strstr(text, words[i]) != NULL, "--help lacks %s", words[i]);
   ck_assert(strstr(text, "Differences from nccl-tests") != NULL);
@@ -310,6 +333,7 @@ Suite *suite_options(void)
   tcase_add_test(tests, every_flag_arrives);
   tcase_add_test(tests, long_names_of_nccl_tests);
   tcase_add_test(tests, flags_of_devices);
+  tcase_add_test(tests, pairs);
   tcase_add_test(tests, how_iterations_follow);
   tcase_add_test(tests, lists_of_sizes);
   tcase_add_test(tests, what_fits_a_device);

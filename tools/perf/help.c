@@ -9,6 +9,7 @@ void perf_options_help(const struct perf_options *o, FILE *out)
     fprintf(out, "usage: %s COLLECTIVE [flags]\n", o->program);
   fputs("Measures a collective and checks every element of its results.\n\n"
         "COLLECTIVE: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv\n"
+        "or pairs: send/recv between each two ranks, as matrices (see below)\n"
         "The same program under the name all_reduce_perf, all_gather_perf, ... runs that collective.\n\n"
         "Ranks (processes x threads x communicators a thread)\n",
         out);
@@ -66,6 +67,15 @@ void perf_options_help(const struct perf_options *o, FILE *out)
       "  -u, --unalign N       start buffers N elements after an aligned address (0)\n"
       "  -z, --blocking M      1: barrier after each iteration; 3: barrier that is not timed; 0, 2: none (0)\n"
       "  -c, --check N         check N repetitions of each size, with new data each (1); 0: do not check\n\n"
+      "Pairs\n"
+      "  tutti-perf pairs -n N or -t N  bandwidth of each two ranks with -e bytes, one after the other, one way and "
+      "both "
+      "ways\n"
+      "                        at once, and the latency of a hop with 8 bytes. Each setting runs in processes of its "
+      "own\n"
+      "      --settings A,...  p2p, nop2p: NCCL_P2P_DISABLE=0 or 1; ll, ll128, simple: latency with that NCCL_PROTO "
+      "(all)\n"
+      "      Of the other flags it has -w -G -J -T -c -p -R --iters --device --alloc.\n\n"
       "Report\n"
       "  -a, --average M       time of a row over ranks: 0 rank 0's, 1 mean, 2 smallest, 3 largest (3)\n"
       "  -C, --report_cputime B  1: processor time of the calling thread instead of elapsed time\n"

@@ -9,6 +9,7 @@
 #include "launch.h"
 #include "launcher.h"
 #include "options.h"
+#include "pairs.h"
 #include "report_json.h"
 #include "worker.h"
 
@@ -158,7 +159,8 @@ static int agree(struct perf_team *team, int status)
   perf_control_gather(team->control, &status, team->all, sizeof(status), sentence, sizeof(sentence));
   memcpy(&status, team->all, sizeof(status));
   if (team->control->process != 0) return status;
-  bool saved = perf_report_end(team->report, status ? "failed" : "ok", NULL, error, sizeof(error));
+  bool saved =
+      team->options->pairs || perf_report_end(team->report, status ? "failed" : "ok", NULL, error, sizeof(error));
   if (!saved || !table_written(error, sizeof(error))) {
     fprintf(stderr, "%s: %s\n", team->options->program, error);
     return PERF_EXIT_ERROR;
@@ -256,12 +258,28 @@ static int run(const struct perf_options *o, struct perf_control *control, struc
   return status;
 }
 
-int main(int argc, char **argv)
+/* Finds the other processes and measures with them. */
+static int go_on(struct perf_options *options, int argc, char **argv)
 {
-  struct perf_options options;
   struct perf_control control = {0};
   char error[1024] = "", saving[512];
   struct place place = {0};
+  int status = find_processes(options, &control, &place, error, sizeof(error));
+  if (status == PERF_EXIT_OK && (place.child || !options->processes || options->processes == 1))
+    return run(options, &control, &place, argc, argv);
+  if (error[0]) {
+    refuse(options, status, error, true);
+    if (options->json && options->rank <= 0 &&
+        !perf_report_save_failure(options->json, options->program, error, saving, sizeof(saving)))
+      fprintf(stderr, "%s: %s\n", options->program, saving);
+  }
+  return status;
+}
+
+int main(int argc, char **argv)
+{
+  struct perf_options options;
+  char error[1024] = "";
   fill_standard_descriptors();
   switch (perf_options_parse(&options, argc, argv, error, sizeof(error))) {
   case PERF_PARSE_HELP:
@@ -277,14 +295,5 @@ int main(int argc, char **argv)
                   "NCCL_TESTS_SPLIT and NCCL_TESTS_SPLIT_MASK are not supported: one group "
                   "of all ranks is measured; unset them",
                   true);
-  int status = find_processes(&options, &control, &place, error, sizeof(error));
-  if (status == PERF_EXIT_OK && (place.child || !options.processes || options.processes == 1))
-    return run(&options, &control, &place, argc, argv);
-  if (error[0]) {
-    refuse(&options, status, error, true);
-    if (options.json && options.rank <= 0 &&
-        !perf_report_save_failure(options.json, options.program, error, saving, sizeof(saving)))
-      fprintf(stderr, "%s: %s\n", options.program, saving);
-  }
-  return status;
+  return options.of_pairs ? perf_pairs_run(&options, argc, argv, go_on) : go_on(&options, argc, argv);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "pairs.h"
 
 enum {
   OPT_NP = 256,
@@ -24,7 +25,9 @@ enum {
   OPT_REPEATS,
   OPT_ROTATE,
   OPT_DEPENDENT,
-  OPT_LOAD
+  OPT_LOAD,
+  OPT_SETTINGS,
+  OPT_END
 };
 
 static const struct option long_options[] = {
@@ -74,6 +77,7 @@ static const struct option long_options[] = {
     {"rotate", 1, NULL, OPT_ROTATE},
     {"dependent", 1, NULL, OPT_DEPENDENT},
     {"load", 1, NULL, OPT_LOAD},
+    {"settings", 1, NULL, OPT_SETTINGS},
     {"help", 0, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -246,6 +250,46 @@ static bool device_value(struct parser *parser, const char *flag, const char *te
   return true;
 }
 
+/* "p2p,ll". */
+static bool settings_value(struct parser *parser, const char *text)
+{
+  char piece[16], known[64] = "";
+  parser->options->settings = 0;
+  parser->options->settings_given = true;
+  for (int s = 0; perf_setting_at(s); s++) {
+    size_t used = strlen(known);
+    snprintf(known + used, sizeof(known) - used, " %s", perf_setting_at(s)->name);
+  }
+  for (const char *at = text;; at++) {
+    size_t length = strcspn(at, ",");
+    int s = 0;
+    snprintf(piece, sizeof(piece), "%.*s", (int)length, at);
+    while (perf_setting_at(s) && strcasecmp(piece, perf_setting_at(s)->name)) s++;
+    if (!perf_setting_at(s)) return wrong(parser, "--settings %s: must be some of%s, with commas", text, known);
+    parser->options->settings |= 1u << s;
+    at += length;
+    if (!*at) return true;
+  }
+}
+
+/* Flags that `pairs` has; others would be ignored, so they are refused. */
+static bool pairs_flags(struct parser *parser, const bool *given)
+{
+  static const int allowed[] = {'t', 'e', 'w',    'G',       'J',        'T',       'c',
+                                'R', 'p', OPT_NP, OPT_ITERS, OPT_DEVICE, OPT_ALLOC, OPT_SETTINGS};
+  bool fits[OPT_END] = {false};
+  for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++) fits[allowed[i]] = true;
+  for (const struct option *flag = long_options; flag->name; flag++)
+    if (flag->val < OPT_END && given[flag->val] && !fits[flag->val])
+      return wrong(parser, "--%s: pairs has no such flag; see --help", flag->name);
+  struct perf_options *o = parser->options;
+  int ranks = (o->processes ? o->processes : 1) * o->threads;
+  if (ranks < 2) return wrong(parser, "pairs: there is one rank; start more, with -n or -t");
+  if (o->max_bytes < PERF_PAIR_LATENCY_BYTES)
+    return wrong(parser, "-e: pairs needs at least %d", PERF_PAIR_LATENCY_BYTES);
+  return true;
+}
+
 /* nccl-tests' -R: 1 registers buffers of ncclMemAlloc, 2 makes windows of them. */
 static bool register_value(struct parser *parser, const char *text)
 {
@@ -346,6 +390,8 @@ static bool run_flag(struct parser *parser, int c, const char *arg)
     return integer(parser, "-z", arg, 0, 3, &o->blocking);
   case 'T':
     return integer(parser, "-T", arg, 0, 1 << 24, &o->timeout);
+  case OPT_SETTINGS:
+    return settings_value(parser, arg);
   case 'J':
     o->json = arg;
     return true;
@@ -452,6 +498,7 @@ static void defaults(struct perf_options *o, const char *argv0)
                              .aggregated = 1,
                              .cycles = 1,
                              .repeats = 1,
+                             .settings = (1u << PERF_SETTINGS) - 1,
                              .out_of_place = true,
                              .in_place = true,
                              .stream_null = -1,
@@ -469,7 +516,7 @@ static void defaults(struct perf_options *o, const char *argv0)
 enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv, char *error, size_t size)
 {
   struct parser parser = {o, error, size};
-  bool op_given = false, root_given = false, sweep_given = false;
+  bool given[OPT_END] = {false};
   defaults(o, argv[0]);
   optind = 0; /* glibc: start anew, also where a test parses many lines */
   opterr = 0;
@@ -481,21 +528,30 @@ enum perf_parse perf_options_parse(struct perf_options *o, int argc, char **argv
     if (c == '?') return wrong(&parser, "%s: unknown flag; see --help", last), PERF_PARSE_WRONG;
     if (c == ':') return wrong(&parser, "%s: needs a value; see --help", last), PERF_PARSE_WRONG;
     if (c == 'n') c = o->nccl_tests_name ? OPT_ITERS : OPT_NP;
-    op_given |= c == 'o';
-    root_given |= c == 'r';
-    sweep_given |= c == 'b' || c == 'e' || c == 'i' || c == 'f';
+    given[c] = true;
     if (!run_flag(&parser, c, optarg)) return PERF_PARSE_WRONG;
   }
   for (; optind < argc; optind++) {
     const char *name = argv[optind];
     if (o->collective)
-      return wrong(&parser, "%s: one collective a run, and it is %s", name, o->collective->name), PERF_PARSE_WRONG;
+      return wrong(&parser, "%s: one collective a run, and it is %s", name,
+                   o->of_pairs ? "pairs" : o->collective->name),
+             PERF_PARSE_WRONG;
+    if (!strcmp(name, "pairs")) {
+      o->of_pairs = true;
+      o->collective = perf_collective_find("sendrecv");
+      continue;
+    }
     if (!(o->collective = perf_collective_find(name)))
       return wrong(&parser,
                    "%s: no such collective; there are all_reduce all_gather reduce_scatter broadcast reduce "
-                   "alltoall sendrecv",
+                   "gather scatter alltoall sendrecv, and pairs",
                    name),
              PERF_PARSE_WRONG;
   }
-  return consistent(&parser, op_given, root_given, sweep_given) ? PERF_PARSE_RUN : PERF_PARSE_WRONG;
+  if (given[OPT_SETTINGS] && !o->of_pairs) return wrong(&parser, "--settings: belongs to pairs"), PERF_PARSE_WRONG;
+  if (o->of_pairs && !pairs_flags(&parser, given)) return PERF_PARSE_WRONG;
+  if (o->of_pairs) o->min_bytes = o->max_bytes;
+  bool sweep_given = given['b'] || given['e'] || given['i'] || given['f'];
+  return consistent(&parser, given['o'], given['r'], sweep_given) ? PERF_PARSE_RUN : PERF_PARSE_WRONG;
 }

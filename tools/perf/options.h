@@ -20,10 +20,16 @@ enum perf_memory {
 enum perf_average { PERF_RANK0, PERF_MEAN, PERF_MIN, PERF_MAX };
 enum { PERF_MOST_SIZES = 64 };
 
+struct perf_pairs;
+
 struct perf_options {
   const char *program;  /* name in messages */
   bool nccl_tests_name; /* started as *_perf: -n is the iteration count */
   const struct perf_collective *collective;
+  bool of_pairs; /* `pairs` was named; collective is what they do */
+  bool settings_given;
+  unsigned settings;        /* of pairs: a bit for each */
+  struct perf_pairs *pairs; /* in a process that measures a setting */
   uint64_t min_bytes, max_bytes, step_bytes;
   double step_factor;              /* 0: step_bytes */
   uint64_t sizes[PERF_MOST_SIZES]; /* --sizes: these, instead of a sweep */

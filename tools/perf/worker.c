@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "launch.h"
+#include "pairs.h"
 #include "sweep.h"
 
 enum {
@@ -289,6 +290,15 @@ static void sweep_all(struct perf_worker *worker)
   }
 }
 
+static void measure_collectives(struct perf_worker *worker)
+{
+  struct perf_team *team = worker->team;
+  start_load(worker);
+  sweep_all(worker);
+  stop_load(worker);
+  if (team->control->process == 0 && worker->thread == 0) worker->status = perf_report_verdict(team->report);
+}
+
 void *perf_worker_run(void *arg)
 {
   struct perf_worker *worker = arg;
@@ -296,12 +306,12 @@ void *perf_worker_run(void *arg)
   const struct perf_options *o = team->options;
   if (o->parallel_init) perf_worker_init_comms(worker, worker->comms, perf_worker_rank(worker, 0), o->comms);
   make_buffers(worker);
-  introduce(worker);
+  if (!o->pairs) introduce(worker);
   register_buffers(worker, false);
-  start_load(worker);
-  sweep_all(worker);
-  stop_load(worker);
-  if (team->control->process == 0 && worker->thread == 0) worker->status = perf_report_verdict(team->report);
+  if (o->pairs)
+    perf_pairs_measure(worker);
+  else
+    measure_collectives(worker);
   /* Nobody takes a communicator down while another still computes. */
   perf_team_barrier(team, worker->thread);
   perf_watch_arm(team->watch, o->timeout);
