@@ -24,7 +24,8 @@
  *   - setNetAttr: either of the two.
  *   A comm's data path (isend ... irecvConsumed) is used by one thread at a time, but a registration on the same comm
  *   may run beside it, and threads of several communicators use the plugin at once.
- *   The GPU device of the rank, if it has one, is current in all of them.
+ *   Under NCCL the GPU device of the rank, if it has one, is current in all of them; Tutti leaves the threads' as they
+ *   are.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
