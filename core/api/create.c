@@ -17,6 +17,7 @@
 #include "plan/shared.h"
 #include "device/choose.h"
 #include "kernels/host/host.h"
+#include "plan/captured.h"
 #include "plan/gate.h"
 #include "plan/plan.h"
 #include "program/signature.h"
@@ -376,6 +377,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
     tt_comm_fit_buffers(comm->device, max_local, comm->env->buffer_bytes);
     TT_TRY(make_tuning(comm, &create->config, max_local));
     TT_TRY(tt_gate_open(comm));
+    TT_TRY(tt_captured_open(comm));
     tt_timings_enter(&timings, comm, TT_STAGE_LAST_BARRIER);
     TT_TRY(tt_bootstrap_barrier(comm->bootstrap));
   }

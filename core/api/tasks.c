@@ -6,6 +6,7 @@
 #include "api/group.h"
 #include "api/host_stream.h"
 #include "base/check.h"
+#include "plan/captured.h"
 #include "plan/host_stream.h"
 #include "plan/plain.h"
 #include "plan/plan.h"
@@ -13,19 +14,19 @@
 
 /* ---- Connections ---- */
 
-struct connect_job {
+struct comm_job {
   struct tt_job job;
   struct ncclComm *comm;
 };
 
 static ncclResult_t run_connect(struct tt_job *job)
 {
-  struct ncclComm *comm = ((struct connect_job *)job)->comm;
+  struct ncclComm *comm = ((struct comm_job *)job)->comm;
   tt_log_set_device(comm->device_index);
   return tt_comm_fail(comm, tt_connect_run(comm->connect));
 }
 
-static void drop_connect(struct tt_job *job)
+static void drop_job(struct tt_job *job)
 {
   free(job);
 }
@@ -39,12 +40,45 @@ static ncclResult_t connect_all(struct tt_plan *plans, int nplans)
   for (int p = 0; p < nplans; p++) {
     struct ncclComm *comm = plans[p].comm;
     if (comm->connect == NULL || !tt_connect_pending(comm->connect)) continue;
-    struct connect_job *connect;
+    struct comm_job *connect;
     TT_TRY_GOTO(TT_CALLOC(&connect, 1), result, out);
-    connect->job = (struct tt_job){.run = run_connect, .drop = drop_connect};
+    connect->job = (struct tt_job){.run = run_connect, .drop = drop_job};
     connect->comm = comm;
     *end = &connect->job;
     end = &connect->job.next;
+  }
+  result = tt_group_run_jobs(jobs);
+out:
+  tt_group_drop_jobs(jobs);
+  return result;
+}
+
+/* ---- Captured collectives ---- */
+
+static ncclResult_t run_agree(struct tt_job *job)
+{
+  struct ncclComm *comm = ((struct comm_job *)job)->comm;
+  tt_log_set_device(comm->device_index);
+  return tt_captured_agree(comm);
+}
+
+/* Ranks agree on the buffers of what is captured, each on a thread of its own, as above. Where the group has all ranks
+ * they need no words for it. */
+static ncclResult_t agree_all(const struct tt_host_part *parts, int nparts, const struct tt_plain *plain)
+{
+  struct tt_job *jobs = NULL, **end = &jobs;
+  ncclResult_t result = ncclSuccess;
+  for (int p = 0; p < nparts; p++) {
+    struct comm_job *agree;
+    bool wanted;
+    if (tt_plain_has(plain, parts[p].comm)) continue;
+    TT_TRY_GOTO(tt_captured_prepare(parts[p].comm, parts[p].tasks, &wanted), result, out);
+    if (!wanted) continue;
+    TT_TRY_GOTO(TT_CALLOC(&agree, 1), result, out);
+    agree->job = (struct tt_job){.run = run_agree, .drop = drop_job};
+    agree->comm = parts[p].comm;
+    *end = &agree->job;
+    end = &agree->job.next;
   }
   result = tt_group_run_jobs(jobs);
 out:
@@ -65,6 +99,7 @@ static ncclResult_t run_parts(const struct tt_host_part *parts, int nparts)
   if (nparts == 0) return ncclSuccess;
   TT_TRY(TT_POOL_NEW(parts[0].comm->pool, &plans, (size_t)nparts));
   TT_TRY_GOTO(tt_plain_open(parts, nparts, &plain), result, out);
+  TT_TRY_GOTO(agree_all(parts, nparts, plain), result, out);
   for (int p = 0; p < nparts; p++)
     TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, plain, &plans[nplans++]), result, out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
@@ -77,6 +112,7 @@ out:
   if (result != ncclSuccess && result != ncclInvalidUsage && result != ncclInvalidArgument)
     for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
+  for (int p = 0; p < nparts; p++) tt_captured_forget(parts[p].comm);
   tt_plain_close(plain);
   tt_pool_give(plans);
   return result;

@@ -18,7 +18,8 @@
 #include "tuning/tuning.h"
 #include "tutti/device.h"
 
-struct tt_agreed; /* plan/agreed.h */
+struct tt_agreed;   /* plan/agreed.h */
+struct tt_captured; /* plan/captured.h */
 struct tt_context;
 struct tt_gate;          /* plan/gate.h */
 struct tt_graphs;        /* plan/graphs.h */
@@ -119,7 +120,8 @@ struct ncclComm {
   struct tt_monitor *_Atomic monitor;
   struct tt_proxy_thread *carrier; /* plan/carrier.h; who launches, drains and ends has it, one at a time */
   struct tt_gate *gate;
-  struct tt_graphs *graphs; /* plan/graphs.h; NULL: none ever */
+  struct tt_captured *captured; /* plan/captured.h; NULL: it cannot have any */
+  struct tt_graphs *graphs;     /* plan/graphs.h; NULL: none ever */
 
   _Atomic uint64_t op_count; /* operations called, as logs and reports number them */
   uint64_t message_number;   /* of the open group's sends and receives */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/check.h"
+#include "plan/captured.h"
 #include "plan/plain.h"
 #include "program/emit.h"
 #include "transport/user_buffers.h"
@@ -17,7 +18,7 @@ bool tt_mapped_is(const struct tt_program *program)
 
 /* Only the root knows its own buffers of a rooted collective, so the others could not tell whether they are mapped. A
  * factor that a user chose may differ on each rank, and inputs are read by others. */
-static bool may_map(const struct ncclComm *comm, const struct tt_task *task)
+bool tt_mapped_possible(const struct ncclComm *comm, const struct tt_task *task)
 {
   return comm->nranks > 1 && comm->nnodes == 1 && comm->env != NULL && comm->env->users != NULL &&
          tt_program_supports(task->collective, TT_ALGO_MAPPED) && !tt_collective_has_root(task->collective) &&
@@ -70,17 +71,18 @@ static void take_plain(const struct tt_plan *plan, const struct tt_task *const *
 ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, struct tt_mapped_buffers *buffers)
 {
   struct ncclComm *comm = plan->comm;
-  bool possible = may_map(comm, task) && !tt_mapped_overlaps(comm, task), all = true;
-  const struct tt_task *const *plain = tt_plain_next(plan, possible);
+  bool possible = tt_mapped_possible(comm, task), overlaps = tt_mapped_overlaps(comm, task), all = true;
+  const struct tt_task *const *plain = tt_plain_next(plan, possible && !overlaps);
   memset(buffers, 0, sizeof *buffers);
-  if (!possible) return ncclSuccess;
-  struct tt_mapped_touched touched = tt_mapped_touched(comm, task);
   TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
   buffers->outputs = buffers->inputs + comm->nranks;
+  buffers->all = tt_captured_next(comm, buffers->inputs, buffers->outputs);
+  if (buffers->all || !possible || overlaps) return ncclSuccess;
   if (plain != NULL) {
     take_plain(plan, plain, buffers);
     return ncclSuccess;
   }
+  struct tt_mapped_touched touched = tt_mapped_touched(comm, task);
   TT_TRY(find(comm, task->stream, task->input, touched.input, buffers->inputs, &all));
   TT_TRY(find(comm, task->stream, task->output, touched.output, buffers->outputs, &all));
   buffers->all = all;

@@ -1,7 +1,7 @@
 /* Collectives whose buffers all ranks have mapped: then ranks may read and write each other's (TT_ALGO_MAPPED). Whether
  * they do is the same on all ranks without asking them: windows are opened by all together, and a user promises to use
- * them at one offset on all ranks; where one group has all ranks, it is found out once for all of them (plan/plain.h).
- */
+ * them at one offset on all ranks; where one group has all ranks, it is found out once for all of them (plan/plain.h);
+ * of what is captured ranks have told each other (plan/captured.h). */
 #ifndef TT_PLAN_MAPPED_H
 #define TT_PLAN_MAPPED_H
 
@@ -13,6 +13,8 @@ struct tt_mapped_buffers {
   void **inputs, **outputs;
 };
 
+/* There is a program for members' buffers for it, wherever they are. */
+bool tt_mapped_possible(const struct ncclComm *comm, const struct tt_task *task);
 /* Bytes of a task's buffers that other ranks read or write; 0: none. */
 struct tt_mapped_touched {
   size_t input, output;

@@ -9,6 +9,7 @@
 #include "base/timer.h"
 #include "device/context.h"
 #include "plan/watch.h"
+#include "transport/user_range.h"
 
 /* How often it looks. With the 50 ms after which a device says that it waits, a death is seen within a tenth of a
  * second, and a machine with 16 ranks still does nothing 99.9 % of the time. */
@@ -98,6 +99,7 @@ static ncclResult_t look(struct tt_monitor *monitor)
 {
   struct ncclComm *comm = monitor->comm;
   struct tt_device_status status = {.size = sizeof status};
+  if (comm->env != NULL && comm->env->users != NULL) tt_user_graphs_reap(comm->env->users);
   TT_TRY(comm->device->status(comm->context->handle, &status));
   if (status.result != ncclSuccess) {
     if (status.unexplained && comm->health != NULL) TT_TRY(ask_others(comm));

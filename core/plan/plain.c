@@ -95,6 +95,17 @@ ncclResult_t tt_plain_open(const struct tt_host_part *parts, int nparts, struct 
   return ncclSuccess;
 }
 
+static const struct tt_plain *find(const struct tt_plain *plain, const struct ncclComm *comm)
+{
+  while (plain != NULL && plain->id_hash != comm->id_hash) plain = plain->next;
+  return plain;
+}
+
+bool tt_plain_has(const struct tt_plain *plain, const struct ncclComm *comm)
+{
+  return find(plain, comm) != NULL;
+}
+
 void tt_plain_close(struct tt_plain *plain)
 {
   for (struct tt_plain *next; plain != NULL; plain = next) {
@@ -129,9 +140,8 @@ static bool can_use(const struct tt_plan *plan, const struct tt_plain *plain, co
 
 const struct tt_task *const *tt_plain_next(struct tt_plan *plan, bool possible)
 {
-  const struct tt_plain *plain = plan->plain;
+  const struct tt_plain *plain = find(plan->plain, plan->comm);
   int step = plan->plain_step++;
-  while (plain != NULL && plain->id_hash != plan->comm->id_hash) plain = plain->next;
   if (plain == NULL) return NULL;
   const struct tt_task *const *tasks = plain->tasks + (size_t)step * (size_t)plain->nranks;
   unsigned char *state = &plain->states[step];

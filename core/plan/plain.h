@@ -15,6 +15,8 @@ struct tt_plan;
 
 /* Looks for them among the parts of a group, which outlive *out. */
 ncclResult_t tt_plain_open(const struct tt_host_part *parts, int nparts, struct tt_plain **out);
+/* Whether it is among them. */
+bool tt_plain_has(const struct tt_plain *plain, const struct ncclComm *comm);
 /* NULL is allowed. */
 void tt_plain_close(struct tt_plain *plain);
 

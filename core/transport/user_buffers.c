@@ -47,6 +47,7 @@ void tt_user_buffers_destroy(struct tt_user_buffers *buffers)
     next = window->next;
     tt_user_window_free(buffers, window);
   }
+  tt_user_graphs_destroy(buffers);
   while (buffers->shown) tt_user_withdraw(buffers, buffers->shown->object);
   tt_context_release(buffers->context);
   pthread_mutex_destroy(&buffers->lock);
@@ -199,6 +200,7 @@ static bool held(const struct tt_user_window *window)
 
 void tt_user_reap(struct tt_user_buffers *buffers)
 {
+  tt_user_graphs_reap(buffers);
   for (;;) {
     pthread_mutex_lock(&buffers->lock);
     struct tt_user_window **place = &buffers->closed;

@@ -46,6 +46,15 @@ bool tt_user_show_again(struct tt_user_buffers *buffers, uint64_t id, uint64_t *
   return shown != NULL;
 }
 
+void tt_user_show_longer(struct tt_user_buffers *buffers, uint64_t object)
+{
+  pthread_mutex_lock(&buffers->lock);
+  struct tt_user_shown *shown = buffers->shown;
+  while (shown && shown->object != object) shown = shown->next;
+  if (shown) shown->uses++;
+  pthread_mutex_unlock(&buffers->lock);
+}
+
 void tt_user_withdraw(struct tt_user_buffers *buffers, uint64_t object)
 {
   pthread_mutex_lock(&buffers->lock);

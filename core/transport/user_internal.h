@@ -3,6 +3,7 @@
 #define TT_TRANSPORT_USER_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include "transport/transport.h"
 #include "transport/user_buffers.h"
 #include "transport/user_range.h"
@@ -63,6 +64,8 @@ struct tt_user_buffers {
   int nwindows, room;
   struct tt_user_window *closed; /* that somebody holds */
   struct tt_user_import *imports;
+  struct tt_user_graph *graphs; /* user_graph.c's */
+  _Atomic uint64_t ended_seen;
   struct tt_user_shown *shown;
   uint64_t last_object;
   struct tt_user_reached reached[TT_USER_REACHED]; /* by id; of the thread that has operations */
@@ -87,8 +90,6 @@ bool tt_user_is_alive(const struct tt_user_buffers *buffers, const struct tt_use
  * hand out descriptors. */
 ncclResult_t tt_user_import(struct tt_user_buffers *buffers, int rank, const struct tt_user_range *range,
                             struct tt_user_import **out);
-/* The last use ends it. NULL is allowed. */
-void tt_user_import_end(struct tt_user_buffers *buffers, struct tt_user_import *import);
 /* Ends the window's imports, and frees it unless it is held, as who lets go then does. */
 void tt_user_window_free(struct tt_user_buffers *buffers, struct tt_user_window *window);
 /* Hands out an allocation's descriptor under a number of its own, until it is withdrawn. Takes the descriptor over. */
@@ -96,6 +97,11 @@ ncclResult_t tt_user_show(struct tt_user_buffers *buffers, int fd, uint64_t id, 
 /* Once more, if the allocation is shown already; it is then withdrawn as often. */
 bool tt_user_show_again(struct tt_user_buffers *buffers, uint64_t id, uint64_t *object);
 void tt_user_withdraw(struct tt_user_buffers *buffers, uint64_t object);
+/* Of what is shown: it is to be withdrawn once more. */
+void tt_user_show_longer(struct tt_user_buffers *buffers, uint64_t object);
+
+/* user_graph.c. Unmaps what graphs hold, though they can still run. */
+void tt_user_graphs_destroy(struct tt_user_buffers *buffers);
 
 /* Ranks of this host but this one: those that are to map each other's memory. */
 static inline bool tt_user_neighbour(const struct tt_transport_env *env, int rank)

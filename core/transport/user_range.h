@@ -55,5 +55,17 @@ void tt_user_range_get(struct tt_wire_reader *r, struct tt_user_range *range);
  * until tt_user_import_end. May wait, bounded, for the other process to hand out a descriptor. */
 ncclResult_t tt_user_range_map(struct tt_user_buffers *buffers, int rank, const struct tt_user_range *range,
                                struct tt_user_import **import, void **at);
+/* The last use ends it. NULL is allowed. */
+void tt_user_import_end(struct tt_user_buffers *buffers, struct tt_user_import *import);
+
+/* ---- user_graph.c: what captured operations use without windows ---- */
+
+/* The graph `number`, which `stream` is captured into, has these imports and what is shown of the ranges until its end.
+ * Takes one use of each import over, also on failure. */
+ncclResult_t tt_user_graph_hold(struct tt_user_buffers *buffers, void *stream, uint64_t number,
+                                struct tt_user_import **imports, int nimports,
+                                const struct tt_user_range *const ranges[2]);
+/* Unmaps what graphs have used that are gone. Nearly free where none are. */
+void tt_user_graphs_reap(struct tt_user_buffers *buffers);
 
 #endif

@@ -30,6 +30,7 @@ int main(int argc, char **argv)
     add_teams(suite);
     add_mapped(suite);
     add_plain(suite);
+    add_captured(suite);
   }
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
