@@ -16,6 +16,8 @@ import unittest
 import xml.etree.ElementTree
 
 BIN, FAULTY = sys.argv[1], sys.argv[2]
+# ThreadSanitizer sleeps for a second when a process ends, and here many do.
+os.environ["TSAN_OPTIONS"] = ":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), "atexit_sleep_ms=0")))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PERF = os.path.join(BIN, "tutti-perf")
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall", "sendrecv"]
