@@ -366,7 +366,10 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   if (device == ncclSuccess) device = open_device(comm, &properties);
   tt_timings_device(&timings);
   log_init(create->function, comm, &properties, "START");
-  if (comm->nranks > 1) TT_TRY(join_others(comm, create, device, &properties, &timings));
+  if (comm->nranks > 1)
+    TT_TRY(join_others(comm, create, device, &properties, &timings));
+  else
+    tt_bootstrap_forget(create->ids != NULL ? create->ids : &create->id);
   TT_TRY(device);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   tt_log_set_device(comm->device_index);

@@ -50,6 +50,11 @@ uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id)
   return tt_hash(id->internal, sizeof(id->internal));
 }
 
+void tt_bootstrap_forget(const ncclUniqueId *id)
+{
+  tt_root_drop(tt_wire_nonce_of(id));
+}
+
 static ncclResult_t make_object(int rank, int nranks, const _Atomic uint32_t *abort, struct tt_bootstrap **out)
 {
   struct tt_bootstrap *b;

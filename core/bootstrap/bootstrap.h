@@ -30,6 +30,10 @@ ncclResult_t tt_bootstrap_unique_id(ncclUniqueId *id);
 /* What names the communicator in logs: equal on all ranks. */
 uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
 
+/* Ends the id's root if it lives in this process and nobody came to it: for a communicator of one rank, which needs no
+ * bootstrap. What is no id, or one of another process, is left alone. */
+void tt_bootstrap_forget(const ncclUniqueId *id);
+
 /* Joins. nranks == 1 needs no socket and no thread. Using an id a second time is ncclInvalidUsage. `abort` must live as
  * long as the object. */
 ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
@@ -47,8 +51,8 @@ ncclResult_t tt_bootstrap_all_gather(struct tt_bootstrap *bootstrap, void *data,
  * with the same list. */
 ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *bootstrap, const int *ranks, int me, int nranks,
                                            void *data, size_t bytes);
-/* The same with blocks of different sizes, none above `most` bytes: the caller's is `mine`. `ranks` NULL: all ranks. The
- * block of the rank at index i is (*blocks)[offsets[i]] up to [offsets[i + 1]]; offsets has room for nranks + 1.
+/* The same with blocks of different sizes, none above `most` bytes: the caller's is `mine`. `ranks` NULL: all ranks.
+ * The block of the rank at index i is (*blocks)[offsets[i]] up to [offsets[i + 1]]; offsets has room for nranks + 1.
  * *blocks is malloc'ed and becomes the caller's. */
 ncclResult_t tt_bootstrap_gather_sized(struct tt_bootstrap *bootstrap, const int *ranks, int me, int nranks,
                                        const void *mine, size_t bytes, size_t most, unsigned char **blocks,

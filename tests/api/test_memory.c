@@ -145,6 +145,23 @@ static ncclUniqueId new_id(void)
   return id;
 }
 
+/* A rank that is alone meets nobody: what answers for its unique id, or ids, ends. */
+START_TEST(id_of_one_rank)
+{
+  ncclComm_t comm = NULL;
+  ncclUniqueId id = new_id();
+  ok(ncclCommInitRank(&comm, 1, id, 0));
+  ok(ncclCommDestroy(comm));
+  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  for (int i = 0; i < 2; i++) {
+    id = new_id();
+    ok(i == 0 ? ncclCommInitRank(&comm, 1, id, 0) : ncclCommInitRankScalable(&comm, 1, 0, 1, &id, NULL));
+    expect_at_most(files, threads);
+    ok(ncclCommDestroy(comm));
+  }
+}
+END_TEST
+
 START_TEST(creation_fails_alone)
 {
   create_failing(1000, new_id(), 1, 0); /* what the process allocates once */
@@ -211,6 +228,7 @@ int main(void)
   TCase *tests = tcase_create("memory");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, repeated_calls);
+  tcase_add_test(tests, id_of_one_rank);
   tcase_add_test(tests, creation_fails_alone);
   tcase_add_test(tests, creation_fails_among_two);
   suite_add_tcase(suite, tests);
