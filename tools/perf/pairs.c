@@ -191,6 +191,15 @@ static void keep(struct perf_pairs *pairs, int a, int b, const struct part *all,
   *perf_pairs_at(pairs, setting, PERF_PAIR_BOTH, b, a) = (double)bytes * 1e-9 / seconds[BOTH];
 }
 
+/* Operations are the pair's communicator's, so that is what is told of the buffers. */
+static void register_both(const struct pair *p, bool drop)
+{
+  struct perf_buffer *buffers[] = {&p->worker->send[0], &p->worker->recv[0]};
+  for (int i = 0; p->comm && i < 2; i++)
+    try(p, drop ? "giving up its buffers' registration" : "registering its buffers",
+        drop ? perf_buffer_deregister(buffers[i], p->comm) : perf_buffer_register(buffers[i], p->comm));
+}
+
 static void measure_pair(struct perf_worker *worker, int a, int b, struct part *all)
 {
   struct perf_team *team = worker->team;
@@ -207,6 +216,7 @@ static void measure_pair(struct perf_worker *worker, int a, int b, struct part *
   size_t bytes = (size_t)team->options->max_bytes;
   perf_watch_arm(team->watch, team->options->timeout);
   try(&p, "ncclCommSplit", ncclCommSplit(worker->comms[0], p.me < 0 ? NCCL_SPLIT_NOCOLOR : 0, p.me, &p.comm, NULL));
+  register_both(&p, false);
   if (settings[pairs->setting].broadcast) {
     measure_one(&p, BROADCAST, PERF_PAIR_LATENCY_BYTES, &mine);
   } else {
@@ -215,6 +225,7 @@ static void measure_pair(struct perf_worker *worker, int a, int b, struct part *
   }
   perf_team_exchange(team, worker->thread, &mine, all, sizeof(mine));
   if (team->control->process == 0 && worker->thread == 0) keep(pairs, a, b, all, bytes);
+  register_both(&p, true);
   if (p.comm) try(&p, "ncclCommDestroy", ncclCommDestroy(p.comm));
 }
 

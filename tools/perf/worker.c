@@ -189,7 +189,8 @@ static void register_buffers(struct perf_worker *worker, bool drop)
   ncclResult_t (*act)(struct perf_buffer *, ncclComm_t) = drop ? perf_buffer_deregister : perf_buffer_register;
   const char *what = drop ? "giving up its buffers' registration" : "registering its buffers";
   int comms = worker->team->options->comms, first = perf_worker_rank(worker, 0);
-  if (worker->team->options->memory < PERF_MEMORY_REGISTERED) return;
+  /* Pairs have communicators of their own. */
+  if (worker->team->options->memory < PERF_MEMORY_REGISTERED || worker->team->options->pairs) return;
   for (int side = 0; side < 2; side++) {
     struct perf_buffer *buffers = side == 0 ? worker->send : worker->recv;
     if (comms > 1) perf_worker_try(worker, first, "ncclGroupStart", ncclGroupStart());
