@@ -19,7 +19,7 @@
 #include "kernels/host/half.h"
 #include "nccl.h"
 #include "plan/comm.h"
-#include "transport/user_buffers.h"
+#include "transport/user_internal.h"
 
 enum { MOST = 16, NO_GPU = 77, SECONDS = 120 };
 #define BYTES ((size_t)256 << 20)
@@ -122,6 +122,64 @@ static const char *all_reduce(struct rank *rank)
     if (host[i] != (float)(ranks * (ranks - 1) / 2 + ranks * (i % 7))) problem = "a sum is wrong";
   free(host);
   return problem;
+}
+
+/* Repeats a graph whose operation is out of place in memory that lies in no window. */
+static const char *repeat(struct rank *rank, cudaGraphExec_t graph, float *host, int count)
+{
+  int ranks = rank->scene->ranks;
+  float *out = (float *)(void *)(rank->buffer + BYTES / 2);
+  for (int time = 1; time <= 3; time++) {
+    for (int i = 0; i < count; i++) host[i] = (float)(time * (rank->number + i % 7));
+    if (cudaMemcpyAsync(rank->buffer, host, (size_t)count * sizeof(float), cudaMemcpyHostToDevice, rank->stream) !=
+            cudaSuccess ||
+        cudaGraphLaunch(graph, rank->stream) != cudaSuccess ||
+        cudaMemcpyAsync(host, out, (size_t)count * sizeof(float), cudaMemcpyDeviceToHost, rank->stream) !=
+            cudaSuccess ||
+        cudaStreamSynchronize(rank->stream) != cudaSuccess)
+      return "repeating the graph";
+    for (int i = 0; i < count; i++)
+      if (host[i] != (float)(time * (ranks * (ranks - 1) / 2 + ranks * (i % 7)))) return "a sum is wrong";
+  }
+  return NULL;
+}
+
+static bool holds_graphs(struct rank *rank)
+{
+  struct tt_user_buffers *users = rank->comm->env->users;
+  pthread_mutex_lock(&users->lock);
+  bool holds = users->graphs != NULL;
+  pthread_mutex_unlock(&users->lock);
+  return holds;
+}
+
+/* All ranks map each other's buffers until the graph ends. */
+static const char *captured(struct rank *rank)
+{
+  enum { COUNT = 1 << 20 };
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+  void *ptr;
+  if (ncclMemAlloc(&ptr, BYTES) != ncclSuccess) return "ncclMemAlloc";
+  rank->buffer = ptr;
+  if (cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return "the capture";
+  ncclResult_t result =
+      ncclAllReduce(ptr, rank->buffer + BYTES / 2, COUNT, ncclFloat, ncclSum, rank->comm, rank->stream);
+  if (cudaStreamEndCapture(rank->stream, &graph) != cudaSuccess || result != ncclSuccess ||
+      cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
+    return "capturing an all-reduce";
+  bool held = holds_graphs(rank);
+  float *host = malloc(COUNT * sizeof(float));
+  const char *problem = repeat(rank, exec, host, COUNT);
+  free(host);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  for (int i = 0; i < 5000 && holds_graphs(rank); i++) usleep(1000);
+  bool left = holds_graphs(rank);
+  barrier(rank);
+  if (ncclMemFree(ptr) != ncclSuccess) return "ncclMemFree";
+  if (problem != NULL) return problem;
+  return !held ? "it is not in place" : left ? "the graph is gone, and its memory is still mapped" : NULL;
 }
 
 /* A value in a type, little-endian, whose bytes are counted. */
@@ -257,6 +315,7 @@ static void *run_rank(void *arg)
   size_t during = left(rank);
   verdict(rank, "closed", close_window(rank));
   verdict(rank, "its memory is freed", is_free(rank, during));
+  verdict(rank, "captured", captured(rank));
   verdict(rank, "opened again", open_window(rank));
   during = left(rank);
   verdict(rank, "freed early", freed_early(rank));
@@ -342,6 +401,7 @@ int main(int argc, char **argv)
   if (scene->gpus > MOST) scene->gpus = MOST;
   if (scene->gpus == 1) setenv("TUTTI_ALLOW_DUPLICATE_DEVICE", "1", 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_ALGO", "Mapped", 0); /* where buffers are mapped, whatever their size */
   scene->ranks = scene->gpus > 1 ? scene->gpus : 2;
   scene->threads = true;
   failures += finish(start(scene, -1, id_pipe));
