@@ -8,6 +8,7 @@
 #include "api/agree.h"
 #include "api/buffers.h"
 #include "api/collnet.h"
+#include "api/duplicates.h"
 #include "api/handle.h"
 #include "api/machine.h"
 #include "api/timings.h"
@@ -104,32 +105,6 @@ static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properti
   return tt_comm_at_end(comm, end_context);
 }
 
-/* Two ranks on one device would wait for each other's works to make room, some devices' for ever. */
-static ncclResult_t check_duplicates(const struct ncclComm *comm)
-{
-  static const unsigned char none[16];
-  const struct tt_peer_info *peers = comm->env->peers;
-  if (tt_param_int(TT_PARAM_TUTTI_ALLOW_DUPLICATE_DEVICE)) return ncclSuccess;
-  for (int a = 0; a < comm->nranks; a++) {
-    char others[160] = "";
-    size_t at = 0;
-    if (memcmp(peers[a].device_id, none, sizeof none) == 0) continue;
-    for (int b = a + 1; b < comm->nranks; b++) {
-      bool host = peers[a].node == peers[b].node || peers[a].host_hash == peers[b].host_hash;
-      if (!host || memcmp(peers[a].device_id, peers[b].device_id, sizeof none) != 0) continue;
-      int wrote = snprintf(others + at, sizeof others - at, ", %d", b);
-      at = TT_MIN(at + (size_t)wrote, sizeof others - 1);
-    }
-    if (at > 0)
-      return TT_FAIL(ncclInvalidUsage,
-                     "duplicate device: ranks %d%s of host %s all use %s device %d%s%s; give each rank one of its own, "
-                     "or set TUTTI_ALLOW_DUPLICATE_DEVICE=1",
-                     a, others, peers[a].host, comm->device->name, peers[a].device, peers[a].pci[0] ? " at " : "",
-                     peers[a].pci);
-  }
-  return ncclSuccess;
-}
-
 static ncclResult_t choose_net(struct ncclComm *comm, const ncclConfig_t *config)
 {
   struct tt_net_set *set = NULL;
@@ -177,7 +152,7 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_create *crea
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(tt_comm_buffer_bytes(comm->device, p, &config.buffer_bytes[p]));
   TT_TRY(tt_transport_env_create(&config, comm->bootstrap, &comm->env));
   TT_TRY(tt_comm_at_end(comm, end_env));
-  TT_TRY(check_duplicates(comm));
+  TT_TRY(tt_duplicates_check(comm));
   TT_TRY(tt_health_create(comm->bootstrap, comm->rank, comm->nranks, tt_signature_describe, tt_signature_differences,
                           &comm->health));
   TT_TRY(tt_comm_at_end(comm, end_health));
@@ -237,7 +212,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
   const uint32_t gpu = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
   struct tt_tuning_input input = {
       .kind = (comm->device->features & gpu) == gpu ? TT_TUNING_GPU : TT_TUNING_HOST,
-      .device_channels = comm->device->channels,
+      .device_channels = tt_duplicates_channels(comm),
       .nranks = comm->nranks,
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,

@@ -210,6 +210,11 @@ class Devices(OnDevices):
         said = r"duplicate device: ranks 0, 2 of host \S+ all use fake device 1 at 0000:02:00.0; .*TUTTI_ALLOW_DUPLICATE_DEVICE"
         self.all_fail(self.on_fake((1, 0, 1), "init"), said)
         self.all_good(self.on_fake((1, 0, 1), f"init {STEPS} destroy", TUTTI_ALLOW_DUPLICATE_DEVICE=1))
+        for devices, few in (((1, 0, 1), True), ((1, 0, 2), False)):  # kernels of ranks that share one have to fit it
+            text = self.all_good(self.on_fake(devices, "init all_reduce:4000000 destroy", TUTTI_ALLOW_DUPLICATE_DEVICE=1,
+                                              NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING"))
+            channels = {int(n) for n in re.findall(r"AllReduce: .* channels (\d+)", text)}
+            self.assertEqual((len(channels), max(channels) <= 2), (1, few), channels)
         self.all_fail(self.on_fake((1, 0, 1), "init", each=lambda r: {"TUTTI_ALLOW_DUPLICATE_DEVICE": int(r == 1)}),
                       "TUTTI_ALLOW_DUPLICATE_DEVICE differs between ranks: rank 1 has 1, rank 0 has 0")
 

@@ -14,6 +14,7 @@ LINE = re.compile(r"^(PASS|FAIL|SKIP) ")
 CHOICE = re.compile(r"(\w+): \d+ bytes -> algorithm (\S+) protocol (\S+) channels (\d+)")
 VIA = re.compile(r"Channel \d+/\d+ : \d+\[\S+\] -> \d+\[\S+\] .*?via (.*\S)")
 TOOL_ERRORS = re.compile(r"(ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]).*")
+TOOL_FINDINGS = re.compile(r"(Race reported|Invalid __|Uninitialized|Misaligned).*")
 ALLOWANCE = 45  # seconds for one group; most take less than 10
 
 
@@ -96,7 +97,8 @@ def judge(group, status, output, said, choices, transports=None):
         lines.append(f"FAIL {group.name}: ended with status {status}: {last}")
     found_by_tool = [line for line in noise if TOOL_ERRORS.search(line)]
     if found_by_tool:
-        lines.append(f"FAIL {group.name}: {found_by_tool[0]}")
+        first = [match[0] for match in map(TOOL_FINDINGS.search, noise) if match][:2]
+        lines.append(f"FAIL {group.name}: {'; '.join(found_by_tool[:1] + first)}")
     for what, silence in ((choices, "the log does not say what was used"),
                           (transports, "the log does not say which transports were used")):
         if what and status in (0, 1) and (what[1] or not what[0]):

@@ -55,6 +55,9 @@ class Judging(unittest.TestCase):
         self.assertEqual(self.judge(0, good), ["PASS a"])
         lines = self.judge(0, good + ["========= ERROR SUMMARY: 12 errors"])
         self.assertEqual(lines, ["PASS a", "FAIL some group: ========= ERROR SUMMARY: 12 errors"])
+        where = "========= Invalid __global__ read of size 4 bytes"
+        lines = self.judge(0, good + [where, "=========     at kernel+0x10", "========= ERROR SUMMARY: 1 error"])
+        self.assertEqual(lines[1], "FAIL some group: ========= ERROR SUMMARY: 1 error; Invalid __global__ read of size 4 bytes")
         race = "========= RACECHECK SUMMARY: %d hazards displayed (%d errors, 0 warnings)"
         self.assertEqual(self.judge(0, ["PASS a", race % (0, 0)]), ["PASS a"])
         self.assertEqual(self.judge(0, ["PASS a", race % (2, 2)])[1:], ["FAIL some group: " + race % (2, 2)])

@@ -88,7 +88,7 @@ def durations(world):
         raise Wrong(f"{work._get_duration()} ms")
 
 
-@case("time estimate", cuda=True)
+@case("time estimate", cuda=True, ranks=2)
 def time_estimate(world):
     if not world.backend().supports_time_estimate:
         raise Skip("the backend says that it has none")

@@ -33,7 +33,7 @@ def pool_of(world):
     return backend, torch.cuda.MemPool(backend.mem_allocator)
 
 
-@case("memory pool of ncclMemAlloc", cuda=True)
+@case("memory pool of ncclMemAlloc", cuda=True, ranks=2)
 def pool(world):
     backend, pool = pool_of(world)
     with torch.cuda.use_mem_pool(pool):
@@ -67,12 +67,12 @@ def registered(world, symmetric):
     torch.cuda.synchronize()
 
 
-@case("register_mem_pool", cuda=True)
+@case("register_mem_pool", cuda=True, ranks=2)
 def register(world):
     registered(world, False)
 
 
-@case("register_mem_pool, symmetric windows", cuda=True)
+@case("register_mem_pool, symmetric windows", cuda=True, ranks=2)
 def symmetric(world):
     registered(world, True)
 

@@ -46,7 +46,10 @@ _Noreturn static void run(int number, int n)
   int gpus = 0;
   good(cudaGetDeviceCount(&gpus), "counting GPUs");
   if (n == 0) n = gpus < 2 ? 2 : gpus < MOST ? gpus : MOST;
-  if (n > gpus) setenv("TUTTI_ALLOW_DUPLICATE_DEVICE", "1", 1);
+  if (n > gpus) { /* kernels of ranks that share a GPU wait for each other: none may stand in another one's queue */
+    setenv("TUTTI_ALLOW_DUPLICATE_DEVICE", "1", 1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  }
   cases[number].run(world_open(n));
   printf("PASS streams, %s%s%s\n", case_name, noted_text()[0] ? ": " : "", noted_text());
   fflush(stdout);
