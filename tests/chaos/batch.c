@@ -260,10 +260,14 @@ static void fill(const struct op *op)
   }
 }
 
+/* A group's communicators are served in the order of their first calls in it, which is to be the same on all ranks: who
+ * has no message sends itself none. */
 static void enqueue_messages(struct rank *rank, struct op *op, void *stream)
 {
   ncclDataType_t type = types[op->type].type;
   CHECK(rank, ncclGroupStart());
+  CHECK(rank, ncclSend(NULL, 0, type, op->comm->rank, op->comm->comm, stream));
+  CHECK(rank, ncclRecv(NULL, 0, type, op->comm->rank, op->comm->comm, stream));
   for (int i = 0; i < op->nmessages; i++) {
     struct message *m = &op->messages[i];
     if (m->in.base != NULL) CHECK(rank, ncclSend(m->in.data, m->count, type, m->to, op->comm->comm, stream));

@@ -76,15 +76,23 @@ static bool is_set(const char *variable)
 static bool forget(const struct region *region, const char *data);
 static void flushed(void);
 
-static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t log,
-                         ncclProfilerCallback_t profile)
+/* Once: other communicators' threads read what this sets. */
+static void load(void)
 {
   const char *path = getenv("DIRECT_INNER");
   void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   memory = is("DIRECT_MEMORY", "cuda", "") ? &direct_memory_cuda : &direct_memory_fake;
   late = is_set("DIRECT_LATE");
   inner = library ? dlsym(library, "ncclNetPlugin_v12") : NULL;
-  if (!inner || !memory->begin(flushed)) return ncclInvalidUsage;
+  if (inner && !memory->begin(flushed)) inner = NULL;
+}
+
+static ncclResult_t init(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t log,
+                         ncclProfilerCallback_t profile)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, load);
+  if (!inner) return ncclInvalidUsage;
   return inner->init(ctx, id, config, log, profile);
 }
 
