@@ -192,6 +192,7 @@ static void get_buffers(struct rank *rank, struct op *op)
   size_t size = types[op->type].size, own = (size_t)op->comm->rank * op->count * size;
   size_t room = (op->count * (size_t)op->comm->count * size + 2 * GUARD + 255) & ~(size_t)255;
   op->window = op->window && op->comm->window != NULL && op->comm->used + 2 * room <= WINDOW_BYTES;
+  size_t end = op->comm->used + 2 * room;
   if (op->in_place && (op->in_count > op->out_count || op->kind == SCATTER)) {
     op->in = get_memory(rank, op, op->in_count);
     op->out = (struct memory){.data = op->in.data + (op->kind == REDUCE ? 0 : own)};
@@ -203,7 +204,7 @@ static void get_buffers(struct rank *rank, struct op *op)
     else
       op->in = get_memory(rank, op, op->in_count);
   }
-  if (op->window) op->comm->used += room;
+  if (op->window) op->comm->used = end;
 }
 
 static void draw_messages(struct rank *rank, struct op *op)
