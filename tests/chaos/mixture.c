@@ -145,6 +145,15 @@ static struct traces look(void)
   return now;
 }
 
+/* Frees communicators that were destroyed before the last graph with works of theirs was gone: the next one to be made
+ * does so. */
+static void free_parked(void)
+{
+  ncclComm_t comm = NULL;
+  int device = 0;
+  if (ncclCommInitAll(&comm, 1, &device) == ncclSuccess) ncclCommDestroy(comm);
+}
+
 /* Threads that were told to end may take a moment. */
 static int look_behind(struct traces before)
 {
@@ -157,6 +166,7 @@ static int look_behind(struct traces before)
     if (kept == 0 && now.threads <= before.threads && now.files <= before.files && now.mappings <= before.mappings)
       return 0;
     usleep(10000);
+    if (i % 100 == 50) free_parked();
   }
   fprintf(stderr,
           "LEFT threads %d -> %d, descriptors %d -> %d, shared mappings %d -> %d; of the device %d contexts, %d pieces "
