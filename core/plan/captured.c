@@ -89,6 +89,8 @@ ncclResult_t tt_captured_prepare(struct ncclComm *comm, const struct tt_task *ta
   *wanted = false;
   if (captured == NULL || tasks == NULL) return ncclSuccess;
   TT_TRY(comm->device->capturing(comm->context->handle, tasks->stream, &captured->graph));
+  captured->asked = true;
+  captured->stream = tasks->stream;
   if (captured->graph == 0) return ncclSuccess;
   for (const struct tt_task *task = tasks; task != NULL; task = task->next) count += is_collective(task);
   if (count == 0) return ncclSuccess;
@@ -103,10 +105,19 @@ ncclResult_t tt_captured_prepare(struct ncclComm *comm, const struct tt_task *ta
   return ncclSuccess;
 }
 
+bool tt_captured_graph(const struct ncclComm *comm, const void *stream, uint64_t *graph)
+{
+  const struct tt_captured *captured = comm->captured;
+  if (captured == NULL || !captured->asked || captured->stream != stream) return false;
+  *graph = captured->graph;
+  return true;
+}
+
 void tt_captured_forget(struct ncclComm *comm)
 {
   struct tt_captured *captured = comm->captured;
   if (captured == NULL) return;
+  captured->asked = false;
   for (int s = 0; s < captured->nsteps; s++) {
     struct tt_captured_step *step = &captured->steps[s];
     tt_user_range_withdraw(comm->env->users, &step->input);

@@ -20,6 +20,8 @@ ncclResult_t tt_captured_open(struct ncclComm *comm);
 
 /* Finds what of a group's tasks is to be agreed on, if they are captured. Local. *wanted: there is something. */
 ncclResult_t tt_captured_prepare(struct ncclComm *comm, const struct tt_task *tasks, bool *wanted);
+/* Whether that has found out into which graph the stream is captured (0: none), which then need not be asked again. */
+bool tt_captured_graph(const struct ncclComm *comm, const void *stream, uint64_t *graph);
 /* Agrees with the other ranks of the communicator. They must be able to come to it, so one thread that has several of
  * them needs threads. Ends with the communicator's failure or abort, if a rank is gone, or at the bootstrap's deadline;
  * ranks that are missing are named after TUTTI_INIT_WARN. */

@@ -44,7 +44,9 @@ struct tt_captured {
   /* Of the group; of the thread that runs it. */
   struct tt_captured_step *steps;
   int nsteps, next;
-  uint64_t graph;
+  bool asked; /* into which graph the group's first stream is captured */
+  const void *stream;
+  uint64_t graph; /* 0: into none */
 };
 
 /* captured_mail.c */

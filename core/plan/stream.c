@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "device/context.h"
+#include "plan/captured.h"
 #include "plan/carrier.h"
 #include "plan/graphs.h"
 #include "plan/host_stream.h"
@@ -63,7 +64,8 @@ ncclResult_t tt_stream_find(struct tt_plan *plan, const struct tt_task *tasks)
     if (!has_stream(plan, last)) TT_TRY(add_stream(plan, task->stream));
   }
   if (!(comm->device->features & TT_DEVICE_GRAPHS)) return ncclSuccess;
-  TT_TRY(comm->device->capturing(comm->context->handle, plan->stream, &plan->graph));
+  if (!tt_captured_graph(comm, plan->stream, &plan->graph))
+    TT_TRY(comm->device->capturing(comm->context->handle, plan->stream, &plan->graph));
   for (int s = 0; s < plan->nothers; s++) TT_TRY(check_graph(plan, plan->others[s]));
   return ncclSuccess;
 }
