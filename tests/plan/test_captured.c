@@ -366,10 +366,9 @@ static void *wait_in_vain(void *arg)
 START_TEST(never_there)
 {
   pthread_t thread;
+  setenv("TUTTI_INIT_WARN", "1", 1); /* before there are threads that read it */
   open_ranks();
   each(eagerly);
-  setenv("TUTTI_INIT_WARN", "1", 1);
-  tt_param_reset();
   tt_log_redirect(to_test);
   ck_assert_int_eq(pthread_create(&thread, NULL, wait_in_vain, &ranks[1]), 0);
   for (uint64_t end = now_ms() + LONG_MS; !is_logged("for rank 0, 2 to come") && now_ms() < end;) usleep(1000);
