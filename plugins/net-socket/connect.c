@@ -252,7 +252,7 @@ ncclResult_t tt_netsocket_connect(int dev, void *storage, void **send_comm)
   }
   ncclResult_t result = advance(attempt, &ready);
   if (result == ncclSuccess && ready) {
-    result = tt_netsocket_send_make(attempt->fds, attempt->count, send_comm);
+    result = tt_netsocket_send_make(dev, attempt->fds, attempt->count, send_comm);
     attempt->count = 0; /* the comm has the sockets now */
   }
   if (result != ncclSuccess || ready) {

@@ -137,6 +137,7 @@ ncclResult_t tt_netsocket_close(void)
   if (last) {
     state.devices = 0;
     tt_netsocket_connect_forget();
+    tt_counted_forget();
     atomic_store(&state.logger, NULL);
   }
   pthread_mutex_unlock(&state.lock);
@@ -172,5 +173,6 @@ struct tt_netsocket_shape tt_netsocket_shape(void)
 __attribute__((destructor)) static void unload(void)
 {
   tt_netsocket_connect_forget();
+  tt_counted_forget();
   tt_param_unload();
 }

@@ -34,7 +34,7 @@ struct assembly {
 };
 
 struct listener {
-  int fd;
+  int dev, fd;
   struct tt_key key;
   union tt_address address;
   struct client *clients; /* oldest first */
@@ -62,6 +62,7 @@ ncclResult_t tt_netsocket_listen(int dev, void *handle, void **listen_comm)
   TT_TRY(tt_netsocket_device(dev, &device));
   TT_TRY(TT_CALLOC(&listener, 1));
   listener->fd = -1;
+  listener->dev = dev;
   TT_TRY_GOTO(tt_random(&listener->key, sizeof listener->key), result, out);
   listener->address = device->address;
   TT_TRY_GOTO(tt_socket_listen(&listener->address, &listener->fd), result, out);
@@ -236,7 +237,7 @@ ncclResult_t tt_netsocket_accept(void *listen_comm, void **recv_comm)
         (complete && !send_welcome(listener, assembly))) {
       drop_assembly(at);
     } else if (complete) {
-      ncclResult_t result = tt_netsocket_recv_make(assembly->fds, (int)assembly->count, recv_comm);
+      ncclResult_t result = tt_netsocket_recv_make(listener->dev, assembly->fds, (int)assembly->count, recv_comm);
       *at = assembly->next;
       free(assembly);
       return result;

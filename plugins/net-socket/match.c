@@ -98,6 +98,7 @@ static void send_notes(struct tt_netsocket_recv_comm *comm)
     comm->note =
         (struct tt_netsocket_header){.kind = resume ? TT_NETSOCKET_RESUME : TT_NETSOCKET_PAUSE, .tag = pause->tag};
     comm->note_left = sizeof comm->note;
+    if (resume) tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
     if (resume)
       comm->pauses[i--] = comm->pauses[--comm->pause_count];
     else

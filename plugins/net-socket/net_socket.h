@@ -24,6 +24,7 @@
 #include "base/socket.h"
 #include "base/thread.h"
 #include "base/timer.h"
+#include "plugins/common/counters.h"
 #include "wire.h"
 
 #define TT_NETSOCKET_DEVICES 32
@@ -84,6 +85,7 @@ struct tt_netsocket_helper {
 struct tt_netsocket_link {
   bool sends;
   int fd; /* main socket */
+  struct tt_counted counted;
   char peer[TT_ADDRESS_TEXT];
   ncclResult_t failed; /* once set, every call returns it */
   int lanes, threads;
@@ -112,8 +114,9 @@ void tt_netsocket_lanes_stop(struct tt_netsocket_link *link);
 
 /* ---- link.c ---- */
 
-/* Takes over fds[0..count-1], main socket first, also when it fails. */
-ncclResult_t tt_netsocket_link_init(struct tt_netsocket_link *link, bool sends, const int *fds, int count);
+/* Takes over fds[0..count-1], main socket first, also when it fails. `comm` has the link. */
+ncclResult_t tt_netsocket_link_init(struct tt_netsocket_link *link, bool sends, int dev, const void *comm,
+                                    const int *fds, int count);
 void tt_netsocket_link_close(struct tt_netsocket_link *link);
 /* Keeps and returns the result of TT_FAIL. */
 ncclResult_t tt_netsocket_link_fail(struct tt_netsocket_link *link, ncclResult_t result);
@@ -142,12 +145,12 @@ struct tt_netsocket_request {
   bool sends, live;
 };
 
-ncclResult_t tt_netsocket_send_make(const int *fds, int count, void **send_comm);
+ncclResult_t tt_netsocket_send_make(int dev, const int *fds, int count, void **send_comm);
 ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int tag, void **request);
 ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *request, int *done, int *sizes);
 ncclResult_t tt_netsocket_close_send(void *send_comm);
 
-ncclResult_t tt_netsocket_recv_make(const int *fds, int count, void **recv_comm);
+ncclResult_t tt_netsocket_recv_make(int dev, const int *fds, int count, void **recv_comm);
 ncclResult_t tt_netsocket_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
                                 void **request);
 ncclResult_t tt_netsocket_recv_test(struct tt_netsocket_request *request, int *done, int *sizes);

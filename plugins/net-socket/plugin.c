@@ -46,6 +46,11 @@ static ncclResult_t test(void *request, int *done, int *sizes)
   return base->sends ? tt_netsocket_send_test(base, done, sizes) : tt_netsocket_recv_test(base, done, sizes);
 }
 
+__attribute__((visibility("default"))) const struct tt_net_counters tuttiNetCounters = {
+    .size = sizeof(struct tt_net_counters),
+    .read = tt_counted_read,
+};
+
 /* ---- v11, v12 ---- */
 
 static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t logger,

@@ -11,7 +11,7 @@
 #define READ_BYTES ((size_t)1 << 20) /* payload in one system call */
 #define READS 8                      /* system calls in one round, so that other comms get their turn */
 
-ncclResult_t tt_netsocket_recv_make(const int *fds, int count, void **recv_comm)
+ncclResult_t tt_netsocket_recv_make(int dev, const int *fds, int count, void **recv_comm)
 {
   struct tt_netsocket_recv_comm *comm = NULL;
   ncclResult_t result = TT_CALLOC(&comm, 1);
@@ -28,7 +28,7 @@ ncclResult_t tt_netsocket_recv_make(const int *fds, int count, void **recv_comm)
     comm->requests[i].next = comm->free;
     comm->free = &comm->requests[i];
   }
-  result = tt_netsocket_link_init(&comm->link, false, fds, count);
+  result = tt_netsocket_link_init(&comm->link, false, dev, comm, fds, count);
   if (result != ncclSuccess) {
     free(comm);
     return result;
@@ -128,8 +128,12 @@ ncclResult_t tt_netsocket_irecv(void *recv_comm, int n, void **data, const size_
     return TT_FAIL(ncclInternalError, "net socket: irecv of %d buffers; 1 to %d are possible", n, TT_NETSOCKET_RECVS);
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   struct tt_netsocket_recv_request *request = comm->free;
-  if (!request) return ncclSuccess;
+  if (!request) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
   comm->free = request->next;
+  tt_count_begun(&comm->link.counted);
   request->base = (struct tt_netsocket_request){.sends = false, .live = true};
   request->comm = comm;
   request->n = n;
@@ -165,7 +169,11 @@ ncclResult_t tt_netsocket_recv_test(struct tt_netsocket_request *base, int *done
     if (!is_done(request)) return result;
   }
   *done = 1;
-  for (int i = 0; sizes && i < request->n; i++) sizes[i] = (int)request->slot[i].bytes;
+  for (int i = 0; i < request->n; i++) {
+    if (sizes) sizes[i] = (int)request->slot[i].bytes;
+    tt_count_message(&comm->link.counted, request->slot[i].bytes);
+  }
+  tt_count_ended(&comm->link.counted);
   request->base.live = false;
   request->next = comm->free;
   comm->free = request;

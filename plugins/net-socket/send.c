@@ -76,7 +76,7 @@ static void clear(struct list *list)
   list->end = &list->first;
 }
 
-ncclResult_t tt_netsocket_send_make(const int *fds, int count, void **send_comm)
+ncclResult_t tt_netsocket_send_make(int dev, const int *fds, int count, void **send_comm)
 {
   struct send_comm *comm = NULL;
   ncclResult_t result = TT_CALLOC(&comm, 1);
@@ -88,7 +88,7 @@ ncclResult_t tt_netsocket_send_make(const int *fds, int count, void **send_comm)
     return result;
   }
   clear(&comm->ready);
-  result = tt_netsocket_link_init(&comm->link, true, fds, count);
+  result = tt_netsocket_link_init(&comm->link, true, dev, comm, fds, count);
   if (result != ncclSuccess) {
     free(comm);
     return result;
@@ -139,6 +139,7 @@ static ncclResult_t get_tag(struct send_comm *comm, int32_t number, struct tag *
 static void hold(struct send_comm *comm, struct send_request *request)
 {
   append(&request->owner->held, request);
+  tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SEND_WAITS, 1);
   comm->held_count++;
 }
 
@@ -179,6 +180,7 @@ static ncclResult_t obey_note(struct send_comm *comm)
     return tt_netsocket_link_fail(
         &comm->link, TT_FAIL(ncclRemoteError, "net socket: %s sent a note of unknown kind 0x%x; the stream is corrupt",
                              comm->link.peer, note->kind));
+  if (note->kind == TT_NETSOCKET_RESUME) tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
   struct tag *tag = find_tag(comm, note->tag);
   if (note->kind == TT_NETSOCKET_PAUSE && !tag) TT_TRY(get_tag(comm, note->tag, &tag));
   if (!tag) return ncclSuccess;
@@ -276,6 +278,7 @@ static ncclResult_t write_ready(struct send_comm *comm)
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return tt_netsocket_link_lost(&comm->link, errno, "sending");
     if (n > 0) advance(comm, (size_t)n);
     full = n < (ssize_t)total;
+    if (full) tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
   }
   bool due = comm->since_bytes >= NOTES_EVERY_BYTES || comm->since_messages >= NOTES_EVERY_MESSAGES;
   if (full || comm->held_count || due) TT_TRY(read_notes(comm));
@@ -301,9 +304,13 @@ ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int n
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   TT_TRY(get_tag(comm, number, &tag));
   struct send_request *request = tag ? tag->free : NULL;
-  if (!request) return ncclSuccess;
+  if (!request) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
   tag->free = request->next;
   tag->in_flight++;
+  tt_count_begun(&comm->link.counted);
 
   request->base = (struct tt_netsocket_request){.sends = true, .live = true};
   request->data = data;
@@ -346,6 +353,8 @@ ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *base, int *done
   request->next = request->owner->free;
   request->owner->free = request;
   request->owner->in_flight--;
+  tt_count_ended(&comm->link.counted);
+  tt_count_message(&comm->link.counted, request->bytes);
   return ncclSuccess;
 }
 

@@ -146,8 +146,8 @@ static enum verdict run_clause(const struct clause *clause, int abi)
   return verdict;
 }
 
-static const struct clause *const all_clauses[] = {setup_clauses, data_clauses,    group_clauses,
-                                                   flow_clauses,  failure_clauses, life_clauses};
+static const struct clause *const all_clauses[] = {setup_clauses,   data_clauses, group_clauses,   flow_clauses,
+                                                   failure_clauses, life_clauses, counters_clauses};
 #define LISTS (sizeof all_clauses / sizeof all_clauses[0])
 
 static int usage(void)

@@ -1,4 +1,4 @@
-/* A conformance suite for net plugins, written against tutti/net.h alone.
+/* A conformance suite for net plugins, written against tutti/net.h and tutti/counters.h alone.
  *
  * A clause is one rule of the ABI. It runs in two fresh processes, sides 0 and 1, each with the plugin loaded and
  * started, which talk over a socket pair to exchange handles and to keep step. A clause ends by returning (passed), by
@@ -59,7 +59,8 @@ __attribute__((noreturn, format(printf, 1, 2))) void skip(const char *format, ..
 
 void side_begin(int index, int peer_fd, int report_fd, int deadline_s);
 void load_plugin(int abi);
-void init_plugin(void); /* init, devices, properties */
+void *plugin_symbol(const char *name); /* NULL: it is not exported */
+void init_plugin(void);                /* init, devices, properties */
 void final_plugin(void);
 int count_fds(void);
 uint64_t now_ms(void);
@@ -128,6 +129,6 @@ struct clause {
   const char *rule;
 };
 extern const struct clause setup_clauses[], data_clauses[], group_clauses[], flow_clauses[], failure_clauses[],
-    life_clauses[]; /* each ends with a NULL name */
+    life_clauses[], counters_clauses[]; /* each ends with a NULL name */
 
 #endif

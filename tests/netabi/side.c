@@ -103,6 +103,11 @@ void load_plugin(int abi)
   if (!net_find(library, abi, &net)) skip("ncclNetPlugin_v%d is not exported", abi);
 }
 
+void *plugin_symbol(const char *name)
+{
+  return dlsym(library, name);
+}
+
 ncclResult_t called(ncclResult_t result)
 {
   atomic_store(&calling, "");

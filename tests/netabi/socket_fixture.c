@@ -62,6 +62,22 @@ void connect_self(void **send, void **recv)
   ck_assert_msg(*send && *recv, "the real peer did not get through");
 }
 
+static void take(void *argument, const struct tt_counters *counters)
+{
+  struct tt_counters *wanted = argument;
+  if (counters->comm == wanted->comm) *wanted = *counters;
+}
+
+struct tt_counters read_counters(const void *comm)
+{
+  struct tt_counters wanted = {.comm = comm};
+  const struct tt_net_counters *table = dlsym(library, TT_NET_COUNTERS_SYMBOL);
+  ck_assert_ptr_nonnull(table);
+  ck_assert_int_eq(table->read(take, &wanted), ncclSuccess);
+  ck_assert_uint_eq(wanted.size, sizeof wanted);
+  return wanted;
+}
+
 int run_socket_suite(int argc, char **argv, TCase *tcase)
 {
   if (argc != 2) {

@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <stdint.h>
+#include "tutti/counters.h"
 #include "tutti/net.h"
 
 #define LONG_MS 60000 /* bounds a hang, says nothing of speed */
@@ -16,6 +17,8 @@ extern char last_warning[1024], last_drops[1024]; /* of the plugin's log */
 uint64_t now_ms(void);
 /* Connects the process with itself through `listener`. */
 void connect_self(void **send, void **recv);
+/* What the plugin has counted for a comm. */
+struct tt_counters read_counters(const void *comm);
 /* Runs the cases with the fixture; argv[1] is the plugin. The result of main. */
 int run_socket_suite(int argc, char **argv, TCase *tcase);
 

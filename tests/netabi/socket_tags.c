@@ -76,6 +76,11 @@ START_TEST(flood_is_paused_and_another_tag_passes)
     memcpy(&number, got, sizeof number);
     ck_assert_int_eq(number, i);
   }
+  struct tt_counters sent = read_counters(sender.comm), received = read_counters(recv);
+  ck_assert_uint_ge(sent.clear_to_sends, 1);
+  ck_assert_uint_eq(sent.clear_to_sends, received.clear_to_sends);
+  ck_assert_uint_ge(sent.clear_to_send_waits, 1);
+  ck_assert_uint_ge(sent.refused, 1);
   net->closeSend(sender.comm);
   net->closeRecv(recv);
 }
