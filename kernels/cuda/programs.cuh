@@ -70,7 +70,7 @@ static __device__ __noinline__ void run_semaphore(const tt_group &group, int opc
     } else {
       tt_wait wait;
       bool there = true;
-      while (*(volatile uint32_t *)semaphore == 0 && (there = wait.goes_on(-1, false))) {
+      while (tt_shared_acquire(semaphore) == 0 && (there = wait.goes_on(-1, false))) {
       }
       if (there) atomicSub(semaphore, 1);
       __threadfence_block();

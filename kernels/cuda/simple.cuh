@@ -220,12 +220,15 @@ struct tt_simple {
     for (int k = 0; k < step.nreceives; k++) move<T>(step.receives + k, rule, thread, threads);
   }
 
-  static __device__ __forceinline__ bool wait_shared(const uint32_t *counter, uint32_t value)
+  /* A whole warp. */
+  static __device__ __forceinline__ bool wait_shared(int lane, uint32_t *counter, uint32_t value)
   {
+    bool there = true;
+    if (lane == 0)
 #pragma unroll 1
-    while (tt_shared_acquire(counter) < value)
-      if (tt_aborted()) return false;
-    return true;
+      while (tt_shared_acquire(counter) < value && (there = !tt_aborted())) {
+      }
+    return __shfl_sync(0xffffffff, there, 0);
   }
 
   /* Repetitions [0, n), which are resolved, by the roles of P. Leaves with the group's threads at different places: a
@@ -248,15 +251,13 @@ struct tt_simple {
       }
       if (!roles) group.sync();
       if (!waits && !posts) {
-        if (roles) wait_shared(ready, r + 1);
-        __syncwarp();
+        if (roles) wait_shared(group.lane(), ready, r + 1);
         if (!tt_aborted()) P::template work<T>(step, rule, group.thread, workers);
         tt_barrier(group.workers_barrier(), workers);
         if (roles && group.thread == 0) tt_shared_release(worked, r + 1);
       }
       if (posts || (!roles && group.warp() == 0)) {
-        bool done = !roles || wait_shared(worked, r + 1);
-        __syncwarp();
+        bool done = !roles || wait_shared(group.lane(), worked, r + 1);
         if (done && !tt_aborted()) P::post(group.lane(), step.sends, operands);
       }
     }
