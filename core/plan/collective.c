@@ -104,6 +104,12 @@ static size_t bytes_of(const struct ncclComm *comm, const struct tt_task *task)
   return task->count * tt_datatype_bytes(task->datatype) * blocks;
 }
 
+bool tt_plan_apart(const struct ncclComm *comm, const struct tt_task *task)
+{
+  uintptr_t input = (uintptr_t)task->input, output = (uintptr_t)task->output, bytes = bytes_of(comm, task);
+  return task->collective == TT_FUNC_ALL_TO_ALL && (input + bytes <= output || output + bytes <= input);
+}
+
 bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task)
 {
   const size_t bytes = bytes_of(comm, task);
@@ -173,8 +179,8 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   struct tt_choice choice;
   TT_TRY(choose(comm, task, bytes, mapped.all, &choice));
   const struct tt_program *programs[TT_MAX_CHANNELS];
-  for (int c = 0; c < choice.nchannels; c++)
-    TT_TRY(tt_programs_get(comm->programs, task->collective, choice.algorithm, task->root, c, &programs[c]));
+  const struct tt_programs_key key = {task->collective, choice.algorithm, task->root, tt_plan_apart(comm, task)};
+  for (int c = 0; c < choice.nchannels; c++) TT_TRY(tt_programs_get(comm->programs, &key, c, &programs[c]));
 
   struct tt_work *work = tt_plan_new_work(plan, programs, choice.nchannels, mapped.all ? comm->nranks : 0);
   if (work == NULL) return no_memory(bytes);

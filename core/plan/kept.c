@@ -31,6 +31,13 @@ static bool is_like(const struct tt_work *work, const struct tt_task *task)
          s->root == task->root;
 }
 
+/* All-to-all has a program with an order, for buffers that are not apart, and one without. */
+static bool has_order(const struct ncclComm *comm, const struct tt_work *work, const struct tt_task *task)
+{
+  if (task->collective != TT_FUNC_ALL_TO_ALL || comm->nranks == 1) return true;
+  return (work->channels[0].program->nsemaphores == 0) == tt_plan_apart(comm, task);
+}
+
 struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped)
 {
   struct tt_kept *kept = comm->kept;
@@ -38,6 +45,7 @@ struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, 
   for (int k = 0; k < KEPT; k++) {
     struct tt_work *work = kept->works[k];
     if (work == NULL || !is_like(work, task) || (work->member_inputs != NULL) != mapped) continue;
+    if (!has_order(comm, work, task)) continue;
     kept->works[k] = NULL;
     work->input = task->input;
     work->output = task->output;

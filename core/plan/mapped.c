@@ -41,10 +41,7 @@ struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const st
 
 bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task)
 {
-  size_t all = task->count * tt_datatype_bytes(task->datatype) * (size_t)comm->nranks;
-  uintptr_t input = (uintptr_t)task->input, output = (uintptr_t)task->output;
-  return task->collective == TT_FUNC_ALL_TO_ALL && input < output + all && output < input + all &&
-         !tt_program_in_place(task->collective, TT_ALGO_MAPPED);
+  return !tt_program_in_place(task->collective, TT_ALGO_MAPPED) && !tt_plan_apart(comm, task);
 }
 
 /* Looks up one buffer. Its window is kept by the graph, if the task is captured, whatever will be chosen. */

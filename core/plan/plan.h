@@ -70,6 +70,8 @@ bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task);
 
 /* A task's op as signatures have it; 0 where nothing is reduced. */
 int tt_plan_op(const struct tt_task *task);
+/* Whether an all-to-all's input and output share no memory. Of other collectives nobody asks: false. */
+bool tt_plan_apart(const struct ncclComm *comm, const struct tt_task *task);
 
 /* works.c: makes a work with channels and room for their connections, and for the buffers of `nmembers` ranks, and
  * appends it to the plan. */

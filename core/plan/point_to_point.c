@@ -25,7 +25,8 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
 {
   struct ncclComm *comm = plan->comm;
   const struct tt_program *programs[TT_MAX_CHANNELS];
-  TT_TRY(tt_programs_get(comm->programs, task->collective, TT_ALGO_POINT_TO_POINT, task->root, 0, &programs[0]));
+  const struct tt_programs_key key = {task->collective, TT_ALGO_POINT_TO_POINT, task->root, false};
+  TT_TRY(tt_programs_get(comm->programs, &key, 0, &programs[0]));
   for (int c = 1; c < nchannels; c++) programs[c] = programs[0];
   struct tt_work *work = tt_plan_new_work(plan, programs, nchannels, 0);
   if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for a send or receive");

@@ -1,4 +1,4 @@
-/* Program cache: a chained hash table over (collective, algorithm, root, way). */
+/* Program cache: a chained hash table over (collective, algorithm, root, apart, way). */
 #include "plan/programs.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 struct entry {
   struct entry *next;
-  int collective, algorithm, root;
+  struct tt_programs_key key;
   int way; /* of those that differ for the algorithm */
   struct tt_program *program;
 };
@@ -59,21 +59,23 @@ static struct tt_tree place_in_tree(const struct tt_programs *programs, int way)
 
 static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry)
 {
+  const struct tt_programs_key *key = &entry->key;
   struct tt_tree tree;
   struct tt_emit_request request = {
-      .collective = entry->collective,
-      .algorithm = entry->algorithm,
+      .collective = key->collective,
+      .algorithm = key->algorithm,
       .nranks = programs->nranks,
       .rank = programs->rank,
-      .ring = programs->ways.rings[entry->algorithm == TT_ALGO_RING ? entry->way : 0],
+      .ring = programs->ways.rings[key->algorithm == TT_ALGO_RING ? entry->way : 0],
       .tree_index = entry->way,
       .node = programs->ways.node,
+      .apart = key->apart,
   };
-  if (entry->collective == TT_FUNC_SEND || entry->collective == TT_FUNC_RECV)
-    request.peer = entry->root;
+  if (key->collective == TT_FUNC_SEND || key->collective == TT_FUNC_RECV)
+    request.peer = key->root;
   else
-    request.root = entry->root;
-  if (entry->algorithm == TT_ALGO_TREE) {
+    request.root = key->root;
+  if (key->algorithm == TT_ALGO_TREE) {
     tree = place_in_tree(programs, entry->way);
     request.tree = &tree;
   }
@@ -103,21 +105,23 @@ static int way_of(const struct tt_programs_ways *ways, int algorithm, int channe
   }
 }
 
-ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
+static bool is_same(const struct tt_programs_key *a, const struct tt_programs_key *b)
+{
+  return a->collective == b->collective && a->algorithm == b->algorithm && a->root == b->root && a->apart == b->apart;
+}
+
+ncclResult_t tt_programs_get(struct tt_programs *programs, const struct tt_programs_key *key, int channel,
                              const struct tt_program **out)
 {
-  int way = way_of(&programs->ways, algorithm, channel);
+  int way = way_of(&programs->ways, key->algorithm, channel);
   unsigned bucket =
-      ((unsigned)root * 31u + (unsigned)collective * 7u + (unsigned)algorithm * 3u + (unsigned)way) % BUCKETS;
+      ((unsigned)key->root * 31u + (unsigned)key->collective * 7u + (unsigned)key->algorithm * 3u + (unsigned)way) %
+      BUCKETS;
   struct entry *entry = programs->buckets[bucket];
-  while (entry != NULL &&
-         (entry->collective != collective || entry->algorithm != algorithm || entry->root != root || entry->way != way))
-    entry = entry->next;
+  while (entry != NULL && (entry->way != way || !is_same(&entry->key, key))) entry = entry->next;
   if (entry == NULL) {
     TT_TRY(TT_CALLOC(&entry, 1));
-    entry->collective = collective;
-    entry->algorithm = algorithm;
-    entry->root = root;
+    entry->key = *key;
     entry->way = way;
     ncclResult_t result = emit(programs, entry);
     if (result != ncclSuccess) {

@@ -2,6 +2,7 @@
 #ifndef TT_PLAN_PROGRAMS_H
 #define TT_PLAN_PROGRAMS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "nccl.h"
 #include "program/emit.h"
@@ -21,9 +22,14 @@ struct tt_programs_ways {
 ncclResult_t tt_programs_create(int rank, int nranks, const struct tt_programs_ways *ways, struct tt_programs **out);
 void tt_programs_destroy(struct tt_programs *programs);
 
-/* The program of this rank. `root` is the peer for TT_FUNC_SEND and TT_FUNC_RECV. `channel` chooses among rings, trees
- * and heads. Owned by `programs`. */
-ncclResult_t tt_programs_get(struct tt_programs *programs, int collective, int algorithm, int root, int channel,
+struct tt_programs_key {
+  int collective, algorithm;
+  int root;   /* the peer for TT_FUNC_SEND and TT_FUNC_RECV */
+  bool apart; /* see struct tt_emit_request */
+};
+
+/* The program of this rank. `channel` chooses among rings, trees and heads. Owned by `programs`. */
+ncclResult_t tt_programs_get(struct tt_programs *programs, const struct tt_programs_key *key, int channel,
                              const struct tt_program **out);
 
 #endif

@@ -2,7 +2,8 @@
  * latency that there is, and as many connections as ranks. Sums run in rank order.
  *
  * Sends are one strand and receives another, so that sends may run ahead as far as the FIFOs allow. Only all-to-all in
- * place needs an order between the two: a chunk is sent before what is received takes its place. */
+ * place needs an order between the two: a chunk is sent before what is received takes its place. That costs the overlap
+ * of a strand's steps, so it is left out where the buffers are apart. */
 #include "program/algorithms.h"
 
 static bool is_root(const struct tt_emit_request *request)
@@ -153,10 +154,14 @@ static void emit_all_to_all(struct tt_builder *builder, const struct tt_emit_req
   tt_builder_destination(builder, TT_OUTPUT, own);
   send_to_all(builder, request, TT_INPUT, own, true);
   if (request->nranks == 1) return;
-  uint16_t sent = tt_builder_semaphore(builder);
-  tt_builder_signal(builder, sent);
-  tt_builder_strand(builder);
-  tt_builder_wait(builder, sent);
+  if (!request->apart) {
+    uint16_t sent = tt_builder_semaphore(builder);
+    tt_builder_signal(builder, sent);
+    tt_builder_strand(builder);
+    tt_builder_wait(builder, sent);
+  } else {
+    tt_builder_strand(builder);
+  }
   tt_builder_data(builder, 1, 0);
   receive_from_all(builder, request);
 }

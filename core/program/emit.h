@@ -21,6 +21,7 @@ struct tt_emit_request {
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
   int32_t tree_index;         /* 0 or 1; CollNet chain: any channel's number, which chooses the head */
   const int32_t *node;        /* of each rank, from 0 without gaps; NULL: all ranks are on one node */
+  bool apart;                 /* input and output are different memory; all-to-all then has no order between the two */
   int32_t most_pieces;        /* PAT: chunks in a message at most; 0: TT_PAT_PIECES */
 };
 

@@ -88,6 +88,32 @@ START_TEST(scaled)
 }
 END_TEST
 
+/* An all-to-all in place needs an order that one between different buffers has not. */
+START_TEST(apart)
+{
+  struct tt_program ordered = {.nsemaphores = 1}, free_of_order = {0};
+  struct ncclComm two = {.nranks = 2};
+  char memory[40];
+  struct tt_task in_place = {.collective = TT_FUNC_ALL_TO_ALL, .count = 10, .datatype = ncclInt8}, between = in_place;
+  in_place.input = between.input = memory;
+  in_place.output = memory;
+  between.output = memory + 20;
+  struct tt_task over = between;
+  over.output = memory + 19;
+  struct tt_work *with = new_work(&ordered, &in_place), *without = new_work(&free_of_order, &between);
+  two.device = &streams;
+  tt_kept_give(&two, with);
+  ck_assert_ptr_null(tt_kept_take(&two, &between, false));
+  tt_kept_give(&two, without);
+  ck_assert_ptr_eq(tt_kept_take(&two, &over, false), with);
+  ck_assert_ptr_null(tt_kept_take(&two, &in_place, false));
+  ck_assert_ptr_eq(tt_kept_take(&two, &between, false), without);
+  tt_pool_give(with);
+  tt_pool_give(without);
+  tt_kept_free(&two);
+}
+END_TEST
+
 /* The operation of what does not reduce is not part of it. */
 START_TEST(moves_have_no_operation)
 {
@@ -152,6 +178,7 @@ int main(void)
   tcase_add_test(tests, found);
   tcase_add_test(tests, mapped);
   tcase_add_test(tests, scaled);
+  tcase_add_test(tests, apart);
   tcase_add_test(tests, moves_have_no_operation);
   tcase_add_test(tests, not_kept);
   tcase_add_test(tests, replaced);

@@ -18,6 +18,7 @@ static const struct operation operations[] = {
     {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 0},
     {TT_FUNC_REDUCE, TT_ALGO_DIRECT, 0},
     {TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 0},
+    {TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 1}, /* apart */
     {TT_FUNC_SCATTER, TT_ALGO_DIRECT, 0},
     {TT_FUNC_GATHER, TT_ALGO_DIRECT, 0},
     {TT_FUNC_ALL_REDUCE, TT_ALGO_MAPPED, 0},
@@ -100,6 +101,12 @@ static int32_t equal_node(int variant, int n, int32_t rank)
   return variant & NVLS_DEALT ? rank % (n / size) : rank / size;
 }
 
+static bool is_apart(const struct operation *operation)
+{
+  return operation->collective == TT_FUNC_ALL_TO_ALL && operation->algorithm == TT_ALGO_DIRECT &&
+         operation->variant == 1;
+}
+
 struct program_set emit_set(const struct operation *operation, int n, int root, const int32_t *ring)
 {
   struct program_set set = {.n = n, .programs = calloc((size_t)n, sizeof(*set.programs))};
@@ -108,6 +115,7 @@ struct program_set emit_set(const struct operation *operation, int n, int root, 
                                     .nranks = n,
                                     .root = root,
                                     .ring = ring,
+                                    .apart = is_apart(operation),
                                     .most_pieces = operation->algorithm == TT_ALGO_PAT ? operation->variant : 0};
   int32_t *node = calloc((size_t)n, sizeof(*node));
   ck_assert(set.programs && node);
@@ -150,7 +158,7 @@ void free_set(struct program_set *set)
 
 bool in_place_is_possible(const struct operation *operation)
 {
-  return tt_program_in_place(operation->collective, operation->algorithm);
+  return !is_apart(operation) && tt_program_in_place(operation->collective, operation->algorithm);
 }
 
 /* Programs that cannot be in place are proved out of place. */
@@ -159,6 +167,8 @@ static bool in_place_of(const struct program_set *set, const struct way *way)
   const struct tt_program *first = set->programs[0];
   for (int rank = 1; !first && rank < set->n; rank++) first = set->programs[rank];
   struct operation operation = {first->collective, first->algorithm, 0};
+  bool exchange = operation.collective == TT_FUNC_ALL_TO_ALL && set->n > 1;
+  if (exchange && first->nsemaphores == 0) operation.variant = 1;
   return way->in_place && in_place_is_possible(&operation);
 }
 

@@ -17,7 +17,7 @@ enum { ONE_OF_MANY = 1 };
 
 /* A collective with an algorithm; for point to point, `root` sends to `peer`. `variant` is the tree's number; for PAT
  * the most pieces of a message, 0 for the emitter's own limit; for CollNet a shape of the nodes, plus NODE_SHAPES times
- * the channel's number. */
+ * the channel's number; for direct all-to-all 1 if input and output are apart. */
 struct operation {
   int32_t collective, algorithm, variant;
 };

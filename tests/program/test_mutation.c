@@ -409,6 +409,24 @@ START_TEST(race_in_place)
 }
 END_TEST
 
+/* All-to-all without an order between sends and receives, likewise. */
+START_TEST(exchange_in_place)
+{
+  const struct operation apart = {TT_FUNC_ALL_TO_ALL, TT_ALGO_DIRECT, 1};
+  struct program_set set = emit_set(&apart, 3, 0, NULL);
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    struct tt_validate_step step = {.programs = (const struct tt_program *const *)set.programs, .loops = 2};
+    const struct tt_validate_options options = {.seed = seed, .same_everywhere = true};
+    char why[256];
+    ck_assert_int_eq(tt_program_validate(set.n, &step, 1, &options, why, sizeof(why)), ncclSuccess);
+    step.in_place = true;
+    ck_assert_int_ne(tt_program_validate(set.n, &step, 1, &options, why, sizeof(why)), ncclSuccess);
+    ck_assert_msg(strstr(why, "may be writing") || strstr(why, "may still have to read"), "%s", why);
+  }
+  free_set(&set);
+}
+END_TEST
+
 /* Without the semaphore the root's strands race whatever the order in which they happen to run. */
 START_TEST(race_at_the_root)
 {
@@ -440,6 +458,7 @@ Suite *mutation_suite(void)
   tcase_add_test(tests, own_value_first);
   tcase_add_test(tests, all_receive_first);
   tcase_add_test(tests, race_in_place);
+  tcase_add_test(tests, exchange_in_place);
   tcase_add_test(tests, race_at_the_root);
   return suite;
 }
