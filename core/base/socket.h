@@ -57,6 +57,12 @@ ncclResult_t tt_socket_recv(int fd, void *data, size_t bytes, tt_deadline deadli
 /* Non-blocking piece: moves what can be moved now and adds it to *done; *closed is set at the end of the
  * stream, orderly or not. */
 ncclResult_t tt_socket_progress(int fd, bool send, void *data, size_t bytes, size_t *done, bool *closed);
+/* Has the system try an idle connection, so that a host that vanished becomes an error of the socket (ETIMEDOUT) within
+ * one and a half of TUTTI_PEER_TIMEOUT. */
+void tt_socket_watch_peer(int fd);
+/* True for errors of one attempt to connect after which another may succeed: the peer is about to listen, a route flaps,
+ * local ports are short. */
+bool tt_socket_transient(int error);
 void tt_socket_close(int *fd); /* closes and sets -1; -1 is allowed */
 
 #endif

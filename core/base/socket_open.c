@@ -130,8 +130,7 @@ ncclResult_t tt_socket_accept(int listen_fd, int *fd, tt_deadline deadline, cons
   }
 }
 
-/* What may be different in a moment: the peer is about to listen, a route flaps, local ports are short. */
-static bool is_transient(int error)
+bool tt_socket_transient(int error)
 {
   switch (error) {
   case EINTR:
@@ -236,7 +235,7 @@ ncclResult_t tt_socket_connect(const union tt_address *address, int *fd, tt_dead
     }
     tt_socket_close(&made);
     if (error == ECANCELED) return tt_socket_abort_result(retries.text);
-    if (!is_transient(error))
+    if (!tt_socket_transient(error))
       return TT_FAIL(ncclSystemError, "cannot connect to %s: %s", retries.text, strerror(error));
     retries.attempts++;
     if (retries.attempts > most || tt_deadline_passed(deadline)) {

@@ -64,7 +64,8 @@ static void larger_buffer(void)
   close_all(&c, 1);
 }
 
-/* An error at the receiver, not a cut message and not a write beyond the buffer. The sender may see anything. */
+/* An error at the receiver, not a cut message and not a write beyond the buffer. The sender may see anything; it goes
+ * on until the receiver has seen it, since a plugin may send no sooner than it hears of a receive. */
 static void too_large(size_t bytes, size_t room)
 {
   struct connection c;
@@ -72,12 +73,15 @@ static void too_large(size_t bytes, size_t room)
   char *data = buffer_new(bytes);
   if (side == 0) {
     pattern_fill(data, bytes, 1);
-    void *request = NULL;
+    void *request = NULL, *mhandle = NULL;
     int done = 0;
-    for (int i = 0; i < 100 && !request; i++)
-      if (TRY(isend, c.send, data, bytes, 0, NULL, &request) != ncclSuccess) break;
-    for (int i = 0; i < 100 && request && !done; i++)
-      if (TRY(test, request, &done, NULL) != ncclSuccess) break;
+    struct patience patience = patience_start();
+    ncclResult_t result = TRY(reg, c.send, data, bytes, NCCL_PTR_HOST, &mhandle);
+    while (result == ncclSuccess && !done && !heard()) {
+      result = request ? TRY(test, request, &done, NULL) : TRY(isend, c.send, data, bytes, 0, mhandle, &request);
+      patience_spend(&patience, "a message that is larger than its buffer");
+    }
+    CALL(dereg, c.send, mhandle);
     meet();
   } else {
     struct patience patience = patience_start();

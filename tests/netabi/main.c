@@ -1,8 +1,8 @@
 /* netabi: tests a net plugin against the rules of tutti/net.h.
  *
- *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--env1 NAME=VALUE]... [--list]
+ *     netabi PLUGIN.so [--abi N] [--only CLAUSE] [--deadline SECONDS] [--fuse] [--env1 NAME=VALUE]... [--list]
  *
- * Without --abi it takes the newest version that the plugin exports.
+ * Without --abi it takes the newest version that the plugin exports. --fuse uses the first two devices as one.
  *
  * One line a clause: PASS, FAIL or SKIP, its name, and the reason. Exit status 1 if a clause failed, 2 for wrong use.
  * Each clause runs in two new processes, so that whatever it breaks ends with it. */
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 const char *plugin_path;
+bool fuse;
 static int deadline_s = 20;
 static char *side1_env[16]; /* set on side 1 only: the two sides need not be configured alike */
 static int side1_envs;
@@ -153,7 +154,8 @@ static const struct clause *const all_clauses[] = {setup_clauses,   data_clauses
 static int usage(void)
 {
   fprintf(stderr,
-          "usage: netabi PLUGIN.so [--abi %d..%d] [--only CLAUSE] [--deadline SECONDS] [--env1 NAME=VALUE]... | netabi "
+          "usage: netabi PLUGIN.so [--abi %d..%d] [--only CLAUSE] [--deadline SECONDS] [--fuse] [--env1 NAME=VALUE]... "
+          "| netabi "
           "--list\n",
           OLDEST_ABI, NEWEST_ABI);
   return 2;
@@ -192,6 +194,10 @@ int main(int argc, char **argv)
       for (size_t l = 0; l < LISTS; l++)
         for (const struct clause *c = all_clauses[l]; c->name; c++) printf("%-20s %s\n", c->name, c->rule);
       return 0;
+    }
+    if (!strcmp(argv[i], "--fuse")) {
+      fuse = true;
+      continue;
     }
     if (argv[i][0] != '-') {
       plugin_path = as_path(argv[i]);

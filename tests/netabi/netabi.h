@@ -53,6 +53,7 @@ extern int side;      /* 0 or 1 */
 extern int device;    /* the one that is used */
 extern int max_recvs; /* of that device */
 extern const char *plugin_path;
+extern bool fuse; /* use devices 0 and 1 as one */
 
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
 __attribute__((noreturn, format(printf, 1, 2))) void skip(const char *format, ...);
@@ -68,7 +69,8 @@ uint64_t now_ms(void);
 /* The other side. */
 void tell(const void *data, size_t bytes);
 void hear(void *data, size_t bytes);
-void meet(void); /* returns when both are here */
+bool heard(void); /* the other side has told something, or is at meet() */
+void meet(void);  /* returns when both are here */
 
 /* CALL(isend, comm, ...): calls the plugin, named for the watchdog, and fails unless it succeeds. TRY gives the result.
  */

@@ -122,6 +122,10 @@ void init_plugin(void)
   CALL(devices, &count);
   if (count < 1) skip("the plugin has no devices here");
   device = 0;
+  if (fuse) {
+    if (count < 2 || !net.vdevice) skip("there are no two devices to fuse");
+    CALL(vdevice, &device, (int[]){0, 1}, 2);
+  }
   CALL(properties, device, &props);
   max_recvs = props.maxRecvs;
 }
@@ -161,6 +165,12 @@ void hear(void *data, size_t bytes)
     if (n <= 0) fail("the other side is gone");
     got += (size_t)n;
   }
+}
+
+bool heard(void)
+{
+  struct pollfd fd = {.fd = peer_fd, .events = POLLIN};
+  return poll(&fd, 1, 0) > 0;
 }
 
 void meet(void)

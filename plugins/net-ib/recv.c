@@ -1,0 +1,283 @@
+/* The receiving side. Each receive has a slot of a ring; its buffers are announced to the sender, and it is done when
+ * all pieces have been announced back. */
+#include "net_ib.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct recv_request {
+  struct tt_ib_request base;
+  struct tt_ib_recv_comm *comm;
+  int n;
+  uint32_t arrived, wanted; /* pieces, as bits */
+  bool record, done;
+  uint64_t bytes[TT_IB_RECVS]; /* that came */
+  size_t room[TT_IB_RECVS];
+};
+
+/* A read of what was received, through the NIC that wrote it: when it is done, so are the writes. */
+struct flush_request {
+  struct tt_ib_request base;
+  struct tt_ib_recv_comm *comm;
+  struct flush_request *next;
+  uint64_t address;
+  const struct tt_ib_memory *memory;
+  uint32_t to_post, left; /* rails, as bits */
+};
+
+#define FLUSHES 256 /* numbers of flushes that are under way; slot and piece of wr_id together */
+
+struct memory {
+  struct tt_ib_record record[TT_IB_SLOTS]; /* written by the sender */
+  struct tt_ib_ring ring;                  /* what is written into its ring */
+  uint64_t flushed;                        /* where flushes read to */
+};
+
+struct tt_ib_recv_comm {
+  struct tt_ib_link link; /* first: registrations know only it */
+  struct memory *memory;
+  uint64_t next; /* receive */
+  struct recv_request request[TT_IB_SLOTS];
+  struct flush_request *flush[FLUSHES], *free_flushes;
+  int flushes_to_post;
+};
+
+struct tt_ib_link *tt_ib_recv_link(struct tt_ib_recv_comm *comm)
+{
+  return &comm->link;
+}
+
+void *tt_ib_recv_memory(struct tt_ib_recv_comm *comm)
+{
+  return comm->memory;
+}
+
+ncclResult_t tt_ib_recv_make(const struct tt_ib_device *device, int qps, int pieces, struct tt_ib_recv_comm **out)
+{
+  struct tt_ib_recv_comm *comm = NULL;
+  ncclResult_t result = ncclSuccess;
+  TT_TRY(TT_CALLOC(&comm, 1));
+  comm->memory = mmap(NULL, sizeof *comm->memory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (comm->memory == MAP_FAILED) {
+    comm->memory = NULL;
+    result = TT_FAIL(ncclSystemError, "net ib: no memory for a connection");
+    goto out;
+  }
+  TT_TRY_GOTO(tt_ib_link_make(&comm->link, false, device, qps, pieces, comm->memory, sizeof *comm->memory), result,
+              out);
+  *out = comm;
+  return ncclSuccess;
+out:
+  if (comm->memory) munmap(comm->memory, sizeof *comm->memory);
+  free(comm);
+  return result;
+}
+
+ncclResult_t tt_ib_recv_start(struct tt_ib_recv_comm *comm)
+{
+  bool gpus = false;
+  for (int i = 0; i < comm->link.qps; i++)
+    for (int k = 0; k < TT_IB_SLOTS * comm->link.pieces; k++) TT_TRY(tt_ib_link_post_receive(&comm->link, i));
+  for (int i = 0; i < comm->link.rails; i++)
+    gpus |= comm->link.rail[i].port->takes_peer_memory || comm->link.rail[i].port->takes_dmabuf;
+  return gpus ? tt_ib_link_add_loops(&comm->link) : ncclSuccess;
+}
+
+ncclResult_t tt_ib_close_recv(void *recv_comm)
+{
+  struct tt_ib_recv_comm *comm = recv_comm;
+  if (!comm) return ncclSuccess;
+  tt_ib_link_end(&comm->link);
+  for (int i = 0; i < FLUSHES; i++) free(comm->flush[i]);
+  while (comm->free_flushes) {
+    struct flush_request *flush = comm->free_flushes;
+    comm->free_flushes = flush->next;
+    free(flush);
+  }
+  munmap(comm->memory, sizeof *comm->memory);
+  free(comm);
+  return ncclSuccess;
+}
+
+/* ---- Completions ---- */
+
+static ncclResult_t finish(struct tt_ib_recv_comm *comm, struct recv_request *request, int slot)
+{
+  if (request->record) memcpy(request->bytes, comm->memory->record[slot].bytes, sizeof request->bytes);
+  for (int i = 0; i < request->n; i++)
+    if (request->bytes[i] > request->room[i]) {
+      comm->link.told = true; /* the sender knows */
+      return tt_ib_link_fail(&comm->link,
+                             TT_FAIL(ncclInvalidUsage,
+                                     "net ib: the peer %s sent %llu bytes, and the receive "
+                                     "has room for %zu; do the ranks call with the same "
+                                     "counts and types?",
+                                     comm->link.peer, (unsigned long long)request->bytes[i], request->room[i]));
+    }
+  request->done = true;
+  return ncclSuccess;
+}
+
+static ncclResult_t piece_arrived(struct tt_ib_recv_comm *comm, uint32_t imm)
+{
+  int slot = (int)(imm >> TT_IB_IMM_SLOT_SHIFT & (TT_IB_SLOTS - 1));
+  int piece = (int)(imm >> TT_IB_IMM_PIECE_SHIFT & (TT_IB_PIECES - 1));
+  struct recv_request *request = &comm->request[slot];
+  if (request->base.kind != TT_IB_REQUEST_RECV || request->done || (request->arrived & 1u << piece))
+    return tt_ib_link_fail(&comm->link, TT_FAIL(ncclRemoteError,
+                                                "net ib: the peer %s announced piece %d of receive %d, which "
+                                                "nobody waits for",
+                                                comm->link.peer, piece, slot));
+  request->arrived |= 1u << piece;
+  if (imm & TT_IB_IMM_ONLY) request->wanted = 1;
+  if (piece == 0) {
+    request->record = imm & TT_IB_IMM_RECORD;
+    request->bytes[0] = imm & TT_IB_IMM_BYTES;
+  }
+  return request->arrived == request->wanted ? finish(comm, request, slot) : ncclSuccess;
+}
+
+static ncclResult_t completed(struct tt_ib_link *link, const struct tt_ib_done *done)
+{
+  struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
+  if (done->work == TT_IB_WORK_RECEIVE) return piece_arrived(comm, done->imm);
+  if (done->work == TT_IB_WORK_FLUSH) comm->flush[done->slot]->left &= ~(1u << done->piece);
+  return ncclSuccess;
+}
+
+/* ---- Receives ---- */
+
+static ncclResult_t tell_sender(struct tt_ib_recv_comm *comm, int slot, int n, int index)
+{
+  struct tt_ib_qp *qp = &comm->link.qp[index];
+  struct ibv_sge sge = {.addr = (uintptr_t)comm->memory->ring.entry[slot],
+                        .length = (uint32_t)n * sizeof(struct tt_ib_clear),
+                        .lkey = comm->link.rail[qp->rail].mr->lkey};
+  struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1};
+  wr.wr.rdma.remote_addr = comm->link.remote.memory + offsetof(struct tt_ib_ring, entry[slot]);
+  wr.wr.rdma.rkey = comm->link.remote.rail[qp->remote_rail].rkey;
+  if (sge.length <= qp->max_inline) wr.send_flags = IBV_SEND_INLINE;
+  return tt_ib_link_post(&comm->link, index, &wr, (struct tt_ib_done){.work = TT_IB_WORK_CLEAR, .slot = slot}, false);
+}
+
+ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **memory,
+                         void **out)
+{
+  struct tt_ib_recv_comm *comm = recv_comm;
+  *out = NULL;
+  if (!comm || n < 1 || n > TT_IB_RECVS)
+    return TT_FAIL(ncclInternalError, "net ib: irecv of %d buffers; 1 to %d are possible", n, TT_IB_RECVS);
+  if (comm->link.failed != ncclSuccess) return comm->link.failed;
+  int slot = (int)(comm->next % TT_IB_SLOTS), index = (int)(comm->next % (uint64_t)comm->link.qps);
+  struct recv_request *request = &comm->request[slot];
+  if (request->base.kind != TT_IB_REQUEST_NONE) return ncclSuccess;
+  if (!tt_ib_link_room(&comm->link, index, 1)) return tt_ib_link_progress(&comm->link, completed);
+  for (int i = 0; i < n; i++) {
+    const struct tt_ib_memory *registered = memory[i];
+    struct tt_ib_clear *entry = &comm->memory->ring.entry[slot][i];
+    if (sizes[i] && !registered)
+      return TT_FAIL(ncclInternalError, "net ib: irecv into %zu bytes that are not registered", sizes[i]);
+    memset(entry, 0, sizeof *entry);
+    entry->address = (uintptr_t)data[i];
+    entry->bytes = sizes[i];
+    entry->tag = (uint32_t)tags[i];
+    entry->count = (uint32_t)n;
+    entry->sequence = comm->next + 1;
+    for (int r = 0; registered && r < registered->count; r++) entry->rkey[r] = registered->mr[r]->rkey;
+  }
+  memset(request, 0, sizeof *request);
+  request->comm = comm;
+  request->n = n;
+  request->wanted = comm->link.pieces == 32 ? UINT32_MAX : (1u << comm->link.pieces) - 1;
+  for (int i = 0; i < n; i++) request->room[i] = sizes[i];
+  TT_TRY(tell_sender(comm, slot, n, index));
+  request->base.kind = TT_IB_REQUEST_RECV;
+  comm->next++;
+  *out = request;
+  return ncclSuccess;
+}
+
+/* ---- Flushes ---- */
+
+static ncclResult_t post_flush(struct tt_ib_recv_comm *comm, int number)
+{
+  struct flush_request *flush = comm->flush[number];
+  for (int r = 0; r < comm->link.rails; r++) {
+    int index = comm->link.qps + r;
+    if (!(flush->to_post & 1u << r) || !tt_ib_link_room(&comm->link, index, 1)) continue;
+    struct ibv_sge sge = {.addr = (uintptr_t)&comm->memory->flushed, .length = 1, .lkey = comm->link.rail[r].mr->lkey};
+    struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1};
+    wr.wr.rdma.remote_addr = flush->address;
+    wr.wr.rdma.rkey = flush->memory->mr[r]->rkey;
+    TT_TRY(tt_ib_link_post(&comm->link, index, &wr,
+                           (struct tt_ib_done){.work = TT_IB_WORK_FLUSH, .slot = number, .piece = r}, true));
+    flush->to_post &= ~(1u << r);
+    if (!flush->to_post) comm->flushes_to_post--;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ib_iflush(void *recv_comm, int n, void **data, const int *sizes, void **memory, void **out)
+{
+  struct tt_ib_recv_comm *comm = recv_comm;
+  int last = -1, number = 0;
+  *out = NULL; /* complete */
+  if (!comm) return TT_FAIL(ncclInternalError, "net ib: iflush on NULL");
+  if (comm->link.failed != ncclSuccess) return comm->link.failed;
+  /* The last one's read is behind the writes of all. */
+  for (int i = 0; i < n; i++)
+    if (sizes[i] > 0 && memory[i] && !((struct tt_ib_memory *)memory[i])->host) last = i;
+  if (last < 0) return ncclSuccess;
+  while (number < FLUSHES && comm->flush[number]) number++;
+  if (number == FLUSHES)
+    return TT_FAIL(ncclInternalError, "net ib: more than %d flushes under way; test those that are done", FLUSHES);
+  struct flush_request *flush = comm->free_flushes;
+  if (flush)
+    comm->free_flushes = flush->next;
+  else
+    TT_TRY(TT_CALLOC(&flush, 1));
+  *flush = (struct flush_request){
+      .base.kind = TT_IB_REQUEST_FLUSH, .comm = comm, .address = (uintptr_t)data[last], .memory = memory[last]};
+  flush->to_post = flush->left = (1u << comm->link.rails) - 1;
+  comm->flush[number] = flush;
+  comm->flushes_to_post++;
+  *out = flush;
+  return post_flush(comm, number);
+}
+
+/* ---- test ---- */
+
+static ncclResult_t progress(struct tt_ib_recv_comm *comm)
+{
+  TT_TRY(tt_ib_link_progress(&comm->link, completed));
+  for (int i = 0; i < FLUSHES && comm->flushes_to_post; i++)
+    if (comm->flush[i] && comm->flush[i]->to_post) TT_TRY(post_flush(comm, i));
+  return ncclSuccess;
+}
+
+static ncclResult_t test_flush(struct flush_request *flush, int *done)
+{
+  struct tt_ib_recv_comm *comm = flush->comm;
+  if (flush->left) TT_TRY(progress(comm));
+  if (flush->left) return ncclSuccess;
+  for (int i = 0; i < FLUSHES; i++)
+    if (comm->flush[i] == flush) comm->flush[i] = NULL;
+  flush->base.kind = TT_IB_REQUEST_NONE;
+  flush->next = comm->free_flushes;
+  comm->free_flushes = flush;
+  *done = 1;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ib_recv_test(struct tt_ib_request *base, int *done, int *sizes)
+{
+  if (base->kind == TT_IB_REQUEST_FLUSH) return test_flush((struct flush_request *)base, done);
+  struct recv_request *request = (struct recv_request *)base;
+  if (!request->done) TT_TRY(progress(request->comm));
+  if (!request->done) return ncclSuccess;
+  for (int i = 0; i < request->n && sizes; i++) sizes[i] = (int)request->bytes[i];
+  request->base.kind = TT_IB_REQUEST_NONE;
+  *done = 1;
+  return ncclSuccess;
+}
