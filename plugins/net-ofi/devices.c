@@ -1,0 +1,163 @@
+/* The process-wide state: NICs, devices, the logger, and the count of users. One mutex guards it, since several
+ * communicators may start and end at once. Devices stay where they are until the last user goes, so pointers to them
+ * may be handed out. */
+#include "net_ofi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct {
+  pthread_mutex_t lock;
+  int users;
+  const struct tt_ofi_fabric *fabric;
+  int nics, devices;
+  struct tt_ofi_nic nic[TT_OFI_NICS];
+  struct tt_ofi_device device[TT_OFI_DEVICES];
+  _Atomic(ncclDebugLogger_t) logger;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Lines of this library and of its copy of base go where the loader wants them; it does the filtering. */
+static void to_logger(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                      const char *text)
+{
+  ncclDebugLogger_t logger = atomic_load(&state.logger);
+  if (logger) logger((ncclDebugLogLevel)level, subsystems, level == TT_LOG_TRACE ? func : file, line, "%s", text);
+}
+
+static void print_devices(void)
+{
+  char text[1024] = "";
+  size_t at = 0;
+  for (int i = 0; i < state.nics && at < sizeof text; i++)
+    at += (size_t)snprintf(text + at, sizeof text - at, " [%d]%s", i, state.nic[i].name);
+  const struct fi_info *info = state.nic[0].info;
+  TT_INFO(TT_INIT | TT_NET, "NET/OFI : Using provider %s of libfabric %u.%u%s,%s", info->fabric_attr->prov_name,
+          FI_MAJOR(state.fabric->version()), FI_MINOR(state.fabric->version()),
+          state.nic[0].hmem ? " with memory of GPUs" : "", text);
+}
+
+/* Without libfabric, or without a NIC, one line and no devices. */
+static ncclResult_t find_devices(void)
+{
+  char why[400] = "";
+  state.nics = state.devices = 0;
+  state.fabric = tt_ofi_fabric(why, sizeof why);
+  if (state.fabric) TT_TRY(tt_ofi_nics_find(state.fabric, state.nic, &state.nics, why, sizeof why));
+  for (int i = 0; i < state.nics; i++) {
+    struct tt_ofi_device *device = &state.device[state.devices++];
+    *device = (struct tt_ofi_device){.count = 1, .members = {i}, .nic = {&state.nic[i]}};
+    snprintf(device->name, sizeof device->name, "%s", state.nic[i].name);
+  }
+  if (state.nics)
+    print_devices();
+  else
+    TT_INFO(TT_INIT | TT_NET, "NET/OFI : no devices: %s", why);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ofi_open(ncclDebugLogger_t logger)
+{
+  ncclResult_t result = ncclSuccess;
+  pthread_mutex_lock(&state.lock);
+  atomic_store(&state.logger, logger);
+  tt_log_redirect(to_logger);
+  if (state.users == 0) result = find_devices();
+  if (result == ncclSuccess) state.users++;
+  pthread_mutex_unlock(&state.lock);
+  return result;
+}
+
+ncclResult_t tt_ofi_close(void)
+{
+  pthread_mutex_lock(&state.lock);
+  bool extra = state.users == 0;
+  if (!extra && --state.users == 0) {
+    tt_ofi_connect_forget();
+    tt_ofi_nics_free(state.fabric, state.nic, state.nics);
+    state.nics = state.devices = 0;
+    atomic_store(&state.logger, NULL);
+  }
+  pthread_mutex_unlock(&state.lock);
+  return extra ? TT_FAIL(ncclInternalError, "net ofi: finalize was called more often than init") : ncclSuccess;
+}
+
+int tt_ofi_device_count(void)
+{
+  pthread_mutex_lock(&state.lock);
+  int count = state.devices;
+  pthread_mutex_unlock(&state.lock);
+  return count;
+}
+
+ncclResult_t tt_ofi_device(int index, struct tt_ofi_device **device)
+{
+  int count = tt_ofi_device_count();
+  if (index < 0 || index >= count)
+    return TT_FAIL(ncclInternalError, "net ofi: device %d is outside 0..%d", index, count - 1);
+  *device = &state.device[index];
+  return ncclSuccess;
+}
+
+/* ---- Devices that are several NICs ---- */
+
+static ncclResult_t check_members(const int *members, int count)
+{
+  if (count < 2 || count > TT_OFI_RAILS)
+    return TT_FAIL(ncclInvalidUsage, "net ofi: %d NICs cannot work as one device; 2 to %d can", count, TT_OFI_RAILS);
+  for (int i = 0; i < count; i++) {
+    if (members[i] < 0 || members[i] >= state.nics)
+      return TT_FAIL(ncclInvalidUsage, "net ofi: device %d cannot be part of another: it is outside 0..%d", members[i],
+                     state.nics - 1);
+    for (int k = 0; k < i; k++)
+      if (members[k] == members[i])
+        return TT_FAIL(ncclInvalidUsage, "net ofi: device %d is listed twice for one that is to be several",
+                       members[i]);
+  }
+  return ncclSuccess;
+}
+
+static struct tt_ofi_device *find_fused(const int *members, int count)
+{
+  for (int i = state.nics; i < state.devices; i++)
+    if (state.device[i].count == count && !memcmp(state.device[i].members, members, (size_t)count * sizeof *members))
+      return &state.device[i];
+  return NULL;
+}
+
+static ncclResult_t fuse(const int *members, int count, int *out)
+{
+  TT_TRY(check_members(members, count));
+  struct tt_ofi_device *device = find_fused(members, count);
+  if (!device) {
+    if (state.devices == TT_OFI_DEVICES)
+      return TT_FAIL(ncclInvalidUsage, "net ofi: there are %d devices already, and can be no more", TT_OFI_DEVICES);
+    device = &state.device[state.devices];
+    *device = (struct tt_ofi_device){.count = count};
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+      device->members[i] = members[i];
+      device->nic[i] = &state.nic[members[i]];
+      if (at < sizeof device->name)
+        at += (size_t)snprintf(device->name + at, sizeof device->name - at, "%s%s", i ? "+" : "", device->nic[i]->name);
+    }
+    state.devices++;
+    TT_INFO(TT_INIT | TT_NET, "NET/OFI : device %d is %s", state.devices - 1, device->name);
+  }
+  *out = (int)(device - state.device);
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ofi_device_fuse(const int *members, int count, int *out)
+{
+  pthread_mutex_lock(&state.lock);
+  ncclResult_t result = fuse(members, count, out);
+  pthread_mutex_unlock(&state.lock);
+  return result;
+}
+
+/* Versions before 11 never say that they are done; the attempts that they left behind end with the library. */
+__attribute__((destructor)) static void unload(void)
+{
+  tt_ofi_connect_forget();
+  tt_param_unload();
+}

@@ -1,0 +1,68 @@
+/* What travels: the handle of a listener, the greeting of a new connection and the notes of an old one over its socket,
+ * and the packets over the fabric. All in the host's byte order; magic numbers reveal a peer of the other order. */
+#ifndef TT_NET_OFI_WIRE_H
+#define TT_NET_OFI_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "plugins/common/meeting.h"
+#include "tutti/net.h"
+
+/* "TTUTOFI" and the version of this protocol. */
+#define TT_OFI_MAGIC 0x545455544f464901ull
+
+#define TT_OFI_RAILS NCCL_NET_MAX_DEVS_PER_NIC_V12 /* NICs that work as one */
+#define TT_OFI_NAME_BYTES 256                      /* of an endpoint's address */
+#define TT_OFI_PROVIDER_BYTES 64
+
+/* `pending` as in struct tt_meeting_handle: of the attempt once the sockets are there. */
+struct tt_ofi_handle {
+  struct tt_meeting_handle meeting;
+  uint64_t pending;
+};
+_Static_assert(sizeof(struct tt_ofi_handle) <= NCCL_NET_HANDLE_MAXSIZE, "the handle has 128 bytes");
+
+/* First bytes of both sides on the socket. */
+struct tt_ofi_greeting {
+  uint64_t magic;
+  uint64_t host;      /* hash: providers that do not leave the host are refused across two */
+  uint64_t piece_max; /* bytes of one write at most */
+  uint32_t rails;
+  uint32_t eager; /* bytes of payload in a packet at most */
+  char provider[TT_OFI_PROVIDER_BYTES];
+  struct {
+    uint32_t bytes;
+    char address[TT_OFI_NAME_BYTES];
+  } rail[TT_OFI_RAILS];
+};
+
+/* Notes on the socket later on. The end of the stream without a BYE means that the peer is lost. */
+enum tt_ofi_note_kind {
+  TT_OFI_ACK = 0x0f1a0001, /* receiver to sender: `value` eager messages of the tag have met their receives */
+  TT_OFI_BYE = 0x0f1a0002  /* sender to receiver: closed in good order after `value` messages */
+};
+struct tt_ofi_note {
+  uint32_t kind;
+  int32_t tag;
+  uint64_t value;
+};
+
+/* Packets. Sender to receiver: HELLO, EAGER with payload behind the header, RTS; numbered, since a provider need not
+ * keep the order. Receiver to sender: HELLO, CTS. The data of an RTS comes as writes with immediate data: the place that
+ * the CTS named. */
+enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
+struct tt_ofi_header {
+  uint32_t kind;
+  int32_t tag;       /* EAGER, RTS */
+  uint64_t bytes;    /* EAGER, RTS: of the message */
+  uint64_t sequence; /* EAGER, RTS: from 0 */
+  uint32_t id;       /* RTS, CTS: of the message at its sender */
+  uint32_t place;    /* CTS: immediate data of the writes */
+};
+struct tt_ofi_clear {
+  struct tt_ofi_header header;
+  uint64_t address[TT_OFI_RAILS]; /* where the message's first byte goes, for each rail */
+  uint64_t key[TT_OFI_RAILS];
+};
+
+#endif
