@@ -32,31 +32,19 @@ static ncclResult_t fits(struct tt_ofi_recv_comm *comm, const struct tt_ofi_slot
 
 /* ---- Acknowledgements ---- */
 
-static bool acknowledge(struct tt_ofi_recv_comm *comm, struct tt_ofi_met *met)
+static void acknowledge(struct tt_ofi_recv_comm *comm, struct tt_ofi_count *count)
 {
-  if (!tt_ofi_link_say(&comm->link, TT_OFI_ACK, met->tag, met->count)) return false;
-  *met = comm->met[--comm->met_count];
-  return true;
-}
-
-static void count_met(struct tt_ofi_recv_comm *comm, int32_t tag)
-{
-  int i = comm->met_last < comm->met_count && comm->met[comm->met_last].tag == tag ? comm->met_last : 0;
-  while (i < comm->met_count && comm->met[i].tag != tag) i++;
-  /* More tags than are counted: the first is told early. If that cannot be, its sender has the rest of its window. */
-  if (i == TT_OFI_TAGS && !acknowledge(comm, &comm->met[0])) return;
-  if (i >= comm->met_count) {
-    i = comm->met_count++;
-    comm->met[i] = (struct tt_ofi_met){.tag = tag};
-  }
-  comm->met_last = i;
-  if (++comm->met[i].count >= ACKNOWLEDGE) acknowledge(comm, &comm->met[i]);
+  if (tt_ofi_link_say(&comm->link, TT_OFI_ACK, count->tag, count->met))
+    count->met = 0;
+  else
+    comm->unsaid = true;
 }
 
 static void acknowledge_rest(struct tt_ofi_recv_comm *comm)
 {
-  for (int i = 0; i < comm->met_count; i++)
-    if (comm->met[i].count >= ACKNOWLEDGE && acknowledge(comm, &comm->met[i])) i--;
+  comm->unsaid = false;
+  for (uint32_t i = 0; i < comm->counts.size && !comm->unsaid; i++)
+    if (comm->counts.entries[i].met >= ACKNOWLEDGE) acknowledge(comm, &comm->counts.entries[i]);
 }
 
 /* ---- Large messages ---- */
@@ -69,12 +57,13 @@ static uint32_t index_of(const struct tt_ofi_recv_comm *comm, const struct tt_of
   return 0;
 }
 
-static ncclResult_t send_clear(struct tt_ofi_recv_comm *comm, struct tt_ofi_packet *packet, uint32_t id,
+static ncclResult_t send_clear(struct tt_ofi_recv_comm *comm, struct tt_ofi_packet *packet,
                                const struct tt_ofi_slot *slot)
 {
   struct tt_ofi_clear clear;
   memset(&clear, 0, sizeof clear);
-  clear.header = (struct tt_ofi_header){.kind = TT_OFI_CTS, .id = id, .place = slot->place};
+  clear.header = (struct tt_ofi_header){
+      .kind = TT_OFI_CTS, .tag = slot->tag, .bytes = slot->room, .sequence = slot->number, .place = slot->place};
   for (int i = 0; i < comm->link.rails; i++) {
     clear.address[i] = tt_ofi_memory_remote(&comm->link, slot->memory, i, slot->data);
     clear.key[i] = fi_mr_key(slot->memory->mr[i]);
@@ -87,29 +76,41 @@ static ncclResult_t send_clear(struct tt_ofi_recv_comm *comm, struct tt_ofi_pack
 static ncclResult_t clear_waiting(struct tt_ofi_recv_comm *comm)
 {
   while (comm->clearing_count) {
-    struct tt_ofi_packet *packet = tt_ofi_link_packet(&comm->link, 0);
-    if (!packet) return ncclSuccess;
     struct tt_ofi_clearing *clearing = &comm->clearing[comm->clearing_first];
-    comm->clearing_first = (comm->clearing_first + 1) % SLOTS;
+    if (clearing->slot->place == clearing->place) {
+      struct tt_ofi_packet *packet = tt_ofi_link_packet(&comm->link, 0);
+      if (!packet) return ncclSuccess;
+      TT_TRY(send_clear(comm, packet, clearing->slot));
+    }
+    comm->clearing_first = (comm->clearing_first + 1) % TT_OFI_CLEARINGS;
     comm->clearing_count--;
-    TT_TRY(send_clear(comm, packet, clearing->id, clearing->slot));
   }
   return ncclSuccess;
 }
 
-static ncclResult_t begin_large(struct tt_ofi_recv_comm *comm, const struct tt_ofi_header *header,
-                                struct tt_ofi_slot *slot)
+static void give_place(struct tt_ofi_recv_comm *comm, struct tt_ofi_slot *slot)
 {
+  slot->place = (++comm->places % (UINT32_MAX / SLOTS)) * SLOTS + index_of(comm, slot);
+  int at = (comm->clearing_first + comm->clearing_count++) % TT_OFI_CLEARINGS;
+  comm->clearing[at] = (struct tt_ofi_clearing){.place = slot->place, .slot = slot};
+}
+
+/* The message of a slot is written, or will be. */
+static ncclResult_t begin_large(struct tt_ofi_recv_comm *comm, size_t bytes, struct tt_ofi_slot *slot)
+{
+  uint32_t pieces = tt_ofi_link_pieces(&comm->link, bytes);
   if (!slot->memory) {
-    TT_TRY(tt_ofi_memory_make(&comm->link, slot->data, header->bytes, NCCL_PTR_HOST, 0, -1, &slot->own));
+    TT_TRY(tt_ofi_memory_make(&comm->link, slot->data, slot->room, NCCL_PTR_HOST, 0, -1, &slot->own));
     slot->memory = slot->own;
   }
-  TT_TRY(tt_ofi_memory_holds(slot->memory, slot->data, header->bytes, "irecv"));
-  slot->place = (++comm->places % (UINT32_MAX / SLOTS)) * SLOTS + index_of(comm, slot);
-  slot->left = tt_ofi_link_pieces(&comm->link, header->bytes);
-  comm->large_open++;
-  int at = (comm->clearing_first + comm->clearing_count++) % SLOTS; /* a slot each, so there is room */
-  comm->clearing[at] = (struct tt_ofi_clearing){.id = header->id, .slot = slot};
+  TT_TRY(tt_ofi_memory_holds(slot->memory, slot->data, slot->room, "irecv"));
+  if (!slot->place) give_place(comm, slot);
+  if (slot->came > pieces) return corrupt(comm, "too many parts of a message of", bytes);
+  slot->left = pieces - slot->came;
+  if (slot->left)
+    comm->large_open++;
+  else
+    slot->place = 0;
   return clear_waiting(comm);
 }
 
@@ -117,7 +118,11 @@ ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t place)
 {
   struct tt_ofi_recv_comm *comm = (struct tt_ofi_recv_comm *)link;
   struct tt_ofi_slot *slot = &comm->requests[place % SLOTS / TT_OFI_RECVS].slot[place % TT_OFI_RECVS];
-  if (place == 0 || place != slot->place || slot->left == 0) return corrupt(comm, "a part for a place", place);
+  if (place == 0 || place != slot->place) return corrupt(comm, "a part for a place", place);
+  if (!slot->matched) {
+    slot->came++;
+    return ncclSuccess;
+  }
   if (--slot->left > 0) return ncclSuccess;
   slot->place = 0;
   comm->large_open--;
@@ -135,9 +140,13 @@ static ncclResult_t give(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_reque
   slot->bytes = header->bytes;
   slot->left = 0;
   request->matched++;
-  if (header->kind == TT_OFI_RTS) return begin_large(comm, header, slot);
+  struct tt_ofi_count *count;
+  TT_TRY(tt_ofi_counts_get(&comm->counts, header->tag, &count));
+  count->large = header->kind == TT_OFI_RTS;
+  if (count->large) return begin_large(comm, header->bytes, slot);
   if (header->bytes) memcpy(slot->data, payload, header->bytes);
-  count_met(comm, header->tag);
+  slot->place = 0;
+  if (++count->met >= ACKNOWLEDGE) acknowledge(comm, count);
   return ncclSuccess;
 }
 
@@ -218,8 +227,36 @@ ncclResult_t tt_ofi_match_packet(struct tt_ofi_link *link, const struct tt_ofi_h
   return comm->ahead.first ? take_ahead(comm) : ncclSuccess;
 }
 
+/* Numbers the buffers, in the order in which equal tags match. */
+static ncclResult_t count_buffers(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request)
+{
+  for (int i = 0; i < request->n; i++) {
+    struct tt_ofi_count *count;
+    TT_TRY(tt_ofi_counts_get(&comm->counts, request->slot[i].tag, &count));
+    request->slot[i].number = count->posted++;
+  }
+  return ncclSuccess;
+}
+
+/* A large message that knows its place needs not ask. Where the tag's last was small, the next may be so too, and the
+ * packet would be in vain. */
+static ncclResult_t tell_places(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request)
+{
+  for (int i = 0; i < request->n; i++) {
+    struct tt_ofi_slot *slot = &request->slot[i];
+    struct tt_ofi_count *count;
+    if (slot->matched || slot->room <= comm->link.eager || !slot->memory) continue;
+    TT_TRY(tt_ofi_counts_get(&comm->counts, slot->tag, &count));
+    if (!count->large || comm->clearing_count >= TT_OFI_CLEARINGS / 2) continue;
+    TT_TRY(tt_ofi_memory_holds(slot->memory, slot->data, slot->room, "irecv"));
+    give_place(comm, slot);
+  }
+  return clear_waiting(comm);
+}
+
 ncclResult_t tt_ofi_match_receive(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request)
 {
+  TT_TRY(count_buffers(comm, request));
   for (struct tt_ofi_early **at = &comm->early.first; *at && request->matched < request->n;) {
     struct tt_ofi_early *early = *at;
     struct tt_ofi_slot *slot = free_slot(request, early->header.tag);
@@ -234,12 +271,12 @@ ncclResult_t tt_ofi_match_receive(struct tt_ofi_recv_comm *comm, struct tt_ofi_r
   request->next = NULL;
   *comm->open_end = request;
   comm->open_end = &request->next;
-  return ncclSuccess;
+  return tell_places(comm, request);
 }
 
 ncclResult_t tt_ofi_match_progress(struct tt_ofi_recv_comm *comm)
 {
-  acknowledge_rest(comm);
+  if (comm->unsaid) acknowledge_rest(comm);
   return clear_waiting(comm);
 }
 
@@ -247,4 +284,5 @@ void tt_ofi_match_free(struct tt_ofi_recv_comm *comm)
 {
   while (comm->early.first) drop(&comm->early, &comm->early.first);
   while (comm->ahead.first) drop(&comm->ahead, &comm->ahead.first);
+  tt_ofi_counts_free(&comm->counts);
 }

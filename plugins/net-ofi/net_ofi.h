@@ -1,9 +1,9 @@
 /* The libfabric net plugin, inside. A connection is one-way: a send comm here and a receive comm at the peer.
  *
  * A comm has an endpoint of its own (FI_EP_RDM) on each NIC of its device, a rail each, and a socket to the other side.
- * Small messages go as packets of rail 0, copied at both ends. For a large one the packet only asks (RTS); the receiver
- * matches it, answers with addresses and keys (CTS), and the sender writes it in pieces over all rails, each with
- * immediate data, which the receiver counts. So nothing depends on an order that a provider might not keep: packets are
+ * Small messages go as packets of rail 0, copied at both ends. Of a large one the packet only tells (RTS); the receiver
+ * says where it goes, with addresses and keys (CTS), ahead if the tag's last message was large too, and the sender writes
+ * it in pieces over all rails, each with immediate data, which the receiver counts. So nothing depends on an order that a provider might not keep: packets are
  * numbered, and a message is complete when all its pieces are, whichever comes last.
  *
  * Tags: a message goes to the oldest receive that has a free slot of its tag; one without a receive is kept aside. Of

@@ -151,7 +151,7 @@ ncclResult_t tt_ofi_irecv(void *recv_comm, int n, void **data, const size_t *siz
     slot->memory = mhandles ? mhandles[i] : NULL;
     slot->own = NULL;
     slot->matched = false;
-    slot->place = 0;
+    slot->place = slot->came = slot->left = 0;
   }
   /* A message that is here already may not fit; the test of the request says so, as for one that comes later. */
   ncclResult_t result = tt_ofi_match_receive(comm, request);

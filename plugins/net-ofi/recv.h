@@ -2,11 +2,13 @@
 #ifndef TT_NET_OFI_RECV_H
 #define TT_NET_OFI_RECV_H
 
+#include "counts.h"
 #include "net_ofi.h"
 
 #define TT_OFI_RECV_REQUESTS NCCL_NET_MAX_REQUESTS
+/* Places to be told at a time: a slot may have given up one, for a small message, and need another. */
+#define TT_OFI_CLEARINGS (4 * TT_OFI_RECV_REQUESTS * TT_OFI_RECVS)
 #define TT_OFI_FLUSHES NCCL_NET_MAX_REQUESTS
-#define TT_OFI_TAGS 256 /* of which matches are counted at a time */
 
 /* One buffer of a receive. */
 struct tt_ofi_slot {
@@ -15,8 +17,10 @@ struct tt_ofi_slot {
   int32_t tag;
   const struct tt_ofi_memory *memory;
   struct tt_ofi_memory *own; /* made for this message alone, where that was NULL */
+  uint64_t number; /* of the tag's buffers */
   bool matched;
   uint32_t left;  /* pieces of the message that have not come; meaningful once matched */
+  uint32_t came;  /* pieces that came before the packet that tells of them */
   uint32_t place; /* that its writes name; 0: none is expected */
 };
 
@@ -39,15 +43,10 @@ struct tt_ofi_earlies {
   struct tt_ofi_early *first, **end;
 };
 
-/* A message that is to be cleared, and had no packet for that. */
+/* A place that is to be told, and had no packet for that. */
 struct tt_ofi_clearing {
-  uint32_t id;
-  struct tt_ofi_slot *slot;
-};
-
-struct tt_ofi_met {
-  int32_t tag;
-  uint32_t count; /* small messages that have met their receives since the last acknowledgement */
+  uint32_t place;
+  struct tt_ofi_slot *slot; /* where it still has that place */
 };
 
 struct tt_ofi_flush;
@@ -73,12 +72,12 @@ struct tt_ofi_recv_comm {
   uint64_t expected;                            /* number of the next message */
   struct tt_ofi_earlies ahead;                  /* came before that, in any order */
   struct tt_ofi_earlies early;                  /* have no receive, oldest first */
-  struct tt_ofi_clearing clearing[TT_OFI_RECV_REQUESTS * TT_OFI_RECVS];
+  struct tt_ofi_clearing clearing[TT_OFI_CLEARINGS];
   int clearing_first, clearing_count; /* a ring */
   uint32_t places;                    /* that were given */
-  struct tt_ofi_met met[TT_OFI_TAGS];
-  int met_count, met_last;
-  int large_open;                     /* large messages that are cleared, and not whole */
+  struct tt_ofi_counts counts;
+  bool unsaid;    /* acknowledgements that the socket did not take */
+  int large_open; /* large messages that are not whole */
   struct tt_ofi_flush *free_flushes, *flushing;
   struct tt_ofi_flush flushes[TT_OFI_FLUSHES];
   struct tt_ofi_recv_request requests[TT_OFI_RECV_REQUESTS];
@@ -86,7 +85,7 @@ struct tt_ofi_recv_comm {
 
 /* A message's header, and its payload if it is small. */
 ncclResult_t tt_ofi_match_packet(struct tt_ofi_link *link, const struct tt_ofi_header *header, size_t bytes);
-/* Gives early messages to the slots of a new receive. */
+/* Gives early messages to the slots of a new receive, and tells the places of others ahead. */
 ncclResult_t tt_ofi_match_receive(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request);
 /* The peer has written a piece. */
 ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t place);

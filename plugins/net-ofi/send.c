@@ -1,6 +1,7 @@
-/* The sending side. A small message becomes a packet at once; a large one asks by a packet, and is written, in pieces over
- * all rails, when the receiver says where. Each tag has its requests, and only so many small messages that have not met
+/* The sending side. A small message becomes a packet at once. Of a large one a packet tells, and it is written, in pieces
+ * over all rails, once the receiver has said where, which it may have done ahead. Each tag has its requests, and only so many small messages that have not met
  * their receives (the window); those beyond it are held, and others pass. */
+#include "counts.h"
 #include "net_ofi.h"
 
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #define TAGS 256         /* in flight at once */
 #define WINDOW 64        /* small messages of a tag that are on their way or kept aside */
 #define WRITES 32        /* pieces under way */
+#define PLACES (NCCL_NET_MAX_REQUESTS * TT_OFI_RECVS) /* buffers that the receiver has at a time, at most */
 #define LISTEN_EVERY 16u /* small messages after which acknowledgements are looked for */
 
 struct tag;
@@ -16,13 +18,16 @@ struct send_request {
   struct tt_ofi_request base;
   struct send_comm *comm;
   struct tag *owner;
-  struct send_request *next; /* in the list that it is in: free, ready, held or writing */
+  struct send_request *next;  /* in the list that it is in: free, ready or held */
+  struct send_request *other; /* of a large one, in asking or writing */
   char *data;
   size_t bytes;
   const struct tt_ofi_memory *memory;
   struct tt_ofi_memory *own; /* made for this message alone, of memory that is not registered */
-  bool small, done;
-  uint32_t id; /* of a large one, while it waits for its place: index in comm->asking */
+  bool small;
+  bool told; /* its packet has left */
+  bool done;
+  uint64_t number; /* of the tag's messages */
   struct tt_ofi_clear clear;
   /* Of a large one that is being written. */
   int rail;        /* the next piece's */
@@ -56,12 +61,14 @@ struct send_comm {
   struct tt_ofi_link link; /* must be first */
   struct tag *tags, *last;
   int tag_count, held_count;
-  struct list ready;   /* have no packet yet */
-  struct list writing; /* have a place, and pieces to be posted */
+  struct list ready;                     /* have no packet yet */
+  struct send_request *asking;           /* large ones without a place */
+  struct send_request *writing, **writing_end; /* have a place, and pieces to be posted */
+  struct tt_ofi_counts counts;
+  struct tt_ofi_clear clears[PLACES]; /* that came ahead of their messages */
+  int clear_count;
   uint64_t sequence;
   unsigned since_heard; /* small messages */
-  struct send_request **asking; /* large messages without a place, by id */
-  uint32_t asking_size, asking_count;
   struct write_op writes[WRITES], *free_writes;
 };
 
@@ -97,7 +104,7 @@ ncclResult_t tt_ofi_send_make(int dev, int fd, struct tt_ofi_link **out)
     return result;
   }
   clear(&comm->ready);
-  clear(&comm->writing);
+  comm->writing_end = &comm->writing;
   for (int i = 0; i < WRITES; i++) {
     comm->writes[i].op.kind = TT_OFI_OP_WRITE;
     comm->writes[i].next = comm->free_writes;
@@ -170,27 +177,6 @@ static ncclResult_t acknowledged(struct tt_ofi_link *link, const struct tt_ofi_n
 
 /* ---- Packets ---- */
 
-/* An id for a large message that waits for its place. */
-static ncclResult_t ask(struct send_comm *comm, struct send_request *request)
-{
-  if (comm->asking_count == comm->asking_size) {
-    uint32_t size = comm->asking_size ? 2 * comm->asking_size : NCCL_NET_MAX_REQUESTS;
-    struct send_request **grown = realloc(comm->asking, size * sizeof *grown);
-    if (!grown)
-      return tt_ofi_link_fail(&comm->link,
-                              TT_FAIL(ncclSystemError, "net ofi: no memory for %u messages in flight", size));
-    memset(grown + comm->asking_size, 0, (size - comm->asking_size) * sizeof *grown);
-    comm->asking = grown;
-    comm->asking_size = size;
-  }
-  uint32_t id = 0;
-  while (comm->asking[id]) id++;
-  comm->asking[id] = request;
-  comm->asking_count++;
-  request->id = id;
-  return ncclSuccess;
-}
-
 static ncclResult_t send_ready(struct send_comm *comm)
 {
   while (comm->ready.first) {
@@ -201,49 +187,99 @@ static ncclResult_t send_ready(struct send_comm *comm)
                                    .tag = request->owner->tag,
                                    .bytes = request->bytes,
                                    .sequence = comm->sequence++};
+    memcpy(packet->data, &header, sizeof header);
     packet->bytes = sizeof header;
+    packet->owner = request;
     if (request->small) {
       if (request->bytes) memcpy(packet->data + sizeof header, request->data, request->bytes);
       packet->bytes += request->bytes;
-      packet->owner = request;
       comm->since_heard++;
-    } else {
-      TT_TRY(ask(comm, request));
-      header.id = request->id;
     }
-    memcpy(packet->data, &header, sizeof header);
     TT_TRY(tt_ofi_link_send(&comm->link, 0, packet));
   }
   return ncclSuccess;
+}
+
+static void finish(struct send_request *request)
+{
+  request->done = request->told && (request->small || (request->posted && request->writes == 0));
 }
 
 static void packet_sent(struct tt_ofi_link *link, void *owner)
 {
   struct send_request *request = owner;
   (void)link;
-  request->done = true;
+  request->told = true;
+  finish(request);
 }
 
-/* ---- Writes ---- */
+/* ---- Places ---- */
+
+static void begin_writing(struct send_comm *comm, struct send_request *request, const struct tt_ofi_clear *clear)
+{
+  request->clear = *clear;
+  request->first_rail = request->rail = (int)(request->number % (uint64_t)comm->link.rails);
+  request->other = NULL;
+  *comm->writing_end = request;
+  comm->writing_end = &request->other;
+}
+
+/* The place of the message that was just counted, if it came already. One that is not large does without. */
+static bool take_place(struct send_comm *comm, int32_t tag, uint64_t number, struct tt_ofi_clear *out)
+{
+  for (int i = 0; i < comm->clear_count; i++) {
+    if (comm->clears[i].header.tag != tag || comm->clears[i].header.sequence != number) continue;
+    *out = comm->clears[i];
+    comm->clears[i] = comm->clears[--comm->clear_count];
+    return true;
+  }
+  return false;
+}
+
+/* A message that is too large for its place is not written: the receiver, which hears of its size, ends the comm. */
+static void place(struct send_comm *comm, struct send_request *request)
+{
+  struct tt_ofi_clear clear;
+  bool have = take_place(comm, request->owner->tag, request->number, &clear);
+  if (request->small) return;
+  if (have && request->bytes <= clear.header.bytes) {
+    begin_writing(comm, request, &clear);
+  } else {
+    request->other = comm->asking;
+    comm->asking = request;
+  }
+}
+
+static ncclResult_t give_place(struct send_comm *comm, const struct tt_ofi_clear *clear)
+{
+  struct send_request **at = &comm->asking;
+  while (*at && ((*at)->owner->tag != clear->header.tag || (*at)->number != clear->header.sequence))
+    at = &(*at)->other;
+  struct send_request *request = *at;
+  if (!request || request->bytes > clear->header.bytes) return ncclSuccess; /* the message was small, or is too large */
+  *at = request->other;
+  begin_writing(comm, request, clear);
+  return ncclSuccess;
+}
 
 static ncclResult_t clear_to_send(struct tt_ofi_link *link, const struct tt_ofi_header *header, size_t bytes)
 {
   struct send_comm *comm = (struct send_comm *)link;
-  bool known = header->kind == TT_OFI_CTS && bytes == sizeof(struct tt_ofi_clear) && header->id < comm->asking_size &&
-               comm->asking[header->id];
-  if (!known)
+  struct tt_ofi_clear clear;
+  struct tt_ofi_count *count;
+  if (header->kind != TT_OFI_CTS || bytes != sizeof clear || comm->clear_count == PLACES)
     return tt_ofi_link_fail(link, TT_FAIL(ncclRemoteError,
-                                          "net ofi: device %s: %s sent a packet of kind 0x%x and %zu bytes for message "
-                                          "%u, which does not wait for one; the stream is corrupt",
-                                          link->device->name, link->peer, header->kind, bytes, header->id));
-  struct send_request *request = comm->asking[header->id];
-  comm->asking[header->id] = NULL;
-  comm->asking_count--;
-  memcpy(&request->clear, header, sizeof request->clear);
-  request->first_rail = request->rail = (int)(header->id % (uint32_t)link->rails);
-  append(&comm->writing, request);
+                                          "net ofi: device %s: %s sent a packet of kind 0x%x and %zu bytes with %d "
+                                          "places known; the stream is corrupt",
+                                          link->device->name, link->peer, header->kind, bytes, comm->clear_count));
+  memcpy(&clear, header, sizeof clear);
+  TT_TRY(tt_ofi_counts_get(&comm->counts, clear.header.tag, &count));
+  if (clear.header.sequence < count->posted) return give_place(comm, &clear);
+  comm->clears[comm->clear_count++] = clear;
   return ncclSuccess;
 }
+
+/* ---- Writes ---- */
 
 /* Posts one piece; *again: no room now. */
 static ncclResult_t write_piece(struct send_comm *comm, struct send_request *request, size_t at, size_t bytes,
@@ -290,11 +326,12 @@ static ncclResult_t write_message(struct send_comm *comm, struct send_request *r
 
 static ncclResult_t write_all(struct send_comm *comm)
 {
-  while (comm->writing.first) {
+  while (comm->writing) {
     bool again;
-    TT_TRY(write_message(comm, comm->writing.first, &again));
+    TT_TRY(write_message(comm, comm->writing, &again));
     if (again) return ncclSuccess;
-    take(&comm->writing);
+    comm->writing = comm->writing->other;
+    if (!comm->writing) comm->writing_end = &comm->writing;
   }
   return ncclSuccess;
 }
@@ -306,7 +343,8 @@ static void write_done(struct tt_ofi_link *link, struct tt_ofi_op *op)
   struct send_request *request = write->request;
   write->next = comm->free_writes;
   comm->free_writes = write;
-  if (--request->writes == 0 && request->posted) request->done = true;
+  request->writes--;
+  finish(request);
 }
 
 static ncclResult_t written_here(struct tt_ofi_link *link, uint64_t place)
@@ -338,6 +376,7 @@ ncclResult_t tt_ofi_isend(void *send_comm, void *data, size_t bytes, int number,
 {
   struct send_comm *comm = send_comm;
   const struct tt_ofi_memory *memory = mhandle;
+  struct tt_ofi_count *count;
   struct tag *tag;
   *out = NULL;
   if (!comm || (bytes && !data)) return TT_FAIL(ncclInternalError, "net ofi: isend of %zu bytes from NULL", bytes);
@@ -357,7 +396,10 @@ ncclResult_t tt_ofi_isend(void *send_comm, void *data, size_t bytes, int number,
   request->bytes = bytes;
   request->memory = request->own ? request->own : memory;
   request->small = small;
-  request->done = request->posted = false;
+  request->told = request->done = request->posted = false;
+  TT_TRY(tt_ofi_counts_get(&comm->counts, number, &count));
+  request->number = count->posted++;
+  place(comm, request);
   request->writes = 0;
   request->stripe_at = 0;
   if (tag->held.first || (small && tag->unmet >= WINDOW)) {
@@ -368,6 +410,7 @@ ncclResult_t tt_ofi_isend(void *send_comm, void *data, size_t bytes, int number,
     append(&comm->ready, request);
   }
   TT_TRY(send_ready(comm));
+  TT_TRY(write_all(comm));
   *out = request;
   return ncclSuccess;
 }
@@ -396,7 +439,7 @@ ncclResult_t tt_ofi_close_send(void *send_comm)
 {
   struct send_comm *comm = send_comm;
   if (!comm) return ncclSuccess;
-  bool idle = !comm->ready.first && !comm->writing.first && !comm->held_count && !comm->asking_count;
+  bool idle = true;
   for (struct tag *tag = comm->tags; tag; tag = tag->next) idle = idle && tag->in_flight == 0;
   /* What is unread when a socket is closed would take the goodbye with it. */
   if (comm->link.failed == ncclSuccess) tt_ofi_link_move(&comm->link, true);
@@ -409,7 +452,7 @@ ncclResult_t tt_ofi_close_send(void *send_comm)
     comm->tags = tag->next;
     free(tag);
   }
-  free(comm->asking);
+  tt_ofi_counts_free(&comm->counts);
   free(comm);
   return ncclSuccess;
 }

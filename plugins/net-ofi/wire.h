@@ -49,15 +49,14 @@ struct tt_ofi_note {
 
 /* Packets. Sender to receiver: HELLO, EAGER with payload behind the header, RTS; numbered, since a provider need not
  * keep the order. Receiver to sender: HELLO, CTS. The data of an RTS comes as writes with immediate data: the place that
- * the CTS named. */
+ * the CTS named. A CTS is for the tag's message of that number, counted on both sides, and may come before it. */
 enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
 struct tt_ofi_header {
   uint32_t kind;
-  int32_t tag;       /* EAGER, RTS */
-  uint64_t bytes;    /* EAGER, RTS: of the message */
-  uint64_t sequence; /* EAGER, RTS: from 0 */
-  uint32_t id;       /* RTS, CTS: of the message at its sender */
-  uint32_t place;    /* CTS: immediate data of the writes */
+  int32_t tag;
+  uint64_t bytes;    /* of the message; of a CTS: that have room */
+  uint64_t sequence; /* from 0; EAGER, RTS: of all messages of the comm; CTS: of those of the tag */
+  uint64_t place;    /* CTS: immediate data of the writes */
 };
 struct tt_ofi_clear {
   struct tt_ofi_header header;
