@@ -199,6 +199,30 @@ ncclResult_t tt_net_irecv_consumed(struct tt_net *net, void *comm, int n, void *
   return CALL(net, "irecvConsumed", net->plugin->abi.v12.irecvConsumed(comm, n, request));
 }
 
+struct reading {
+  tt_counters_visit *visit;
+  void *context;
+};
+
+/* What an older plugin does not have is 0; what a newer one has beyond is left out. */
+static void show_counters(void *argument, const struct tt_counters *counters)
+{
+  const struct reading *reading = argument;
+  struct tt_counters whole = {0};
+  memcpy(&whole, counters, TT_MIN(counters->size, sizeof(whole)));
+  whole.size = sizeof(whole);
+  if (!whole.name) whole.name = "";
+  if (!whole.peer) whole.peer = "";
+  reading->visit(reading->context, &whole);
+}
+
+ncclResult_t tt_net_read_counters(struct tt_net *net, tt_counters_visit *visit, void *context)
+{
+  struct reading reading = {visit, context};
+  if (!(net->plugin->can & TT_NET_CAN_COUNT)) return ncclSuccess;
+  return CALL(net, "tuttiNetCounters.read", net->plugin->counters->read(show_counters, &reading));
+}
+
 ncclResult_t tt_net_close_send(struct tt_net *net, void *comm)
 {
   return comm ? CALL(net, "closeSend", net->plugin->abi.v12.closeSend(comm)) : ncclSuccess;

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "nccl.h"
+#include "tutti/counters.h"
 #include "tutti/net.h"
 
 struct tt_net;
@@ -80,7 +81,8 @@ enum {
   TT_NET_CAN_OPTIONAL_RECV = 0x80,  /* NCCL_NET_OPTIONAL_RECV_COMPLETION reaches the plugin (v9 on) */
   TT_NET_CAN_PROFILE = 0x100,       /* phandles reach the plugin (v10 on) */
   TT_NET_CAN_TRAFFIC_CLASS = 0x200, /* the traffic class reaches the plugin (v10 on) */
-  TT_NET_CAN_CONTEXT = 0x400        /* the plugin is told of each communicator and of its end (v11 on) */
+  TT_NET_CAN_CONTEXT = 0x400,       /* the plugin is told of each communicator and of its end (v11 on) */
+  TT_NET_CAN_COUNT = 0x800          /* tt_net_read_counters */
 };
 unsigned tt_net_can(const struct tt_net *net);
 
@@ -136,6 +138,10 @@ ncclResult_t tt_net_irecv_consumed(struct tt_net *net, void *comm, int n, void *
 ncclResult_t tt_net_close_send(struct tt_net *net, void *comm);
 ncclResult_t tt_net_close_recv(struct tt_net *net, void *comm);
 ncclResult_t tt_net_close_listen(struct tt_net *net, void *comm);
+
+/* Shows what the plugin has counted in this process, for all communicators (tutti/counters.h). Structs of an older
+ * plugin are completed with zeros. Nothing is shown where TT_NET_CAN_COUNT is missing. Any thread, at any time. */
+ncclResult_t tt_net_read_counters(struct tt_net *net, tt_counters_visit *visit, void *context);
 
 /* ---- Looking: what would load, for tutti-info ---- */
 

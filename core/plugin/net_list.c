@@ -135,6 +135,15 @@ static bool holds_collnet(const struct tt_net_library *library)
   return false;
 }
 
+/* A struct that is too short to have `read` has nothing to offer. */
+static void bind_counters(struct tt_net_plugin *plugin, const struct tt_net_counters *counters)
+{
+  size_t needed = offsetof(struct tt_net_counters, read) + sizeof(counters->read);
+  if (!counters || counters->size < needed || !counters->read) return;
+  plugin->counters = counters;
+  plugin->can |= TT_NET_CAN_COUNT;
+}
+
 /* Finds the symbols of all versions, known or not, and binds the newest known one. */
 static bool bind_newest(struct tt_net_library *library)
 {
@@ -178,6 +187,7 @@ static bool bind_newest(struct tt_net_library *library)
     return false;
   }
   library->plugin.path = report->path;
+  bind_counters(&library->plugin, dlsym(library->handle, TT_NET_COUNTERS_SYMBOL));
   report->can = library->plugin.can;
   snprintf(report->name, sizeof(report->name), "%s", library->plugin.abi.v12.name);
   return true;

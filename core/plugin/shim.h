@@ -25,7 +25,8 @@ struct tt_net_plugin {
     ncclNet_v11_t v11;
     ncclNet_v12_t v12;
   } abi;
-  unsigned can;     /* TT_NET_CAN_* */
+  unsigned can;                           /* TT_NET_CAN_* */
+  const struct tt_net_counters *counters; /* with TT_NET_CAN_COUNT; the library's, read while it is loaded */
   int inits;        /* v10 and older: communicators that count on the one init; guarded by the loader's lock */
   const char *path; /* of the file, for messages */
 };

@@ -95,7 +95,9 @@ struct tt_proxy_conn {
   struct tt_proxy_pool *pool; /* NULL: slots of its own */
   struct tt_proxy_wait wait;
   uint64_t granted, freed;
-  int held; /* units */
+  int held;                        /* units */
+  struct tt_proxy_figures figures; /* counters; who it is is filled in by who reads */
+  uint64_t begun_ns;               /* of the step that is being timed */
   struct tt_proxy_unit *units[TT_SLOTS];
   struct tt_proxy_lines lines;
 };

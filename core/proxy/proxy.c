@@ -102,3 +102,19 @@ bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt
   pthread_mutex_unlock(&proxy->lock);
   return true;
 }
+
+bool tt_proxy_each_figures(struct tt_proxy *proxy, tt_proxy_figures_visit *visit, void *context)
+{
+  if (!tt_proxy_try_lock(proxy)) return false;
+  for (const struct tt_proxy_conn *conn = proxy->conns; conn; conn = conn->next) {
+    if (!conn->wire) continue;
+    struct tt_proxy_figures figures = conn->figures;
+    figures.send = conn->config.send;
+    figures.peer = conn->config.peer;
+    figures.label = conn->label;
+    figures.comm = conn->wire->comm;
+    visit(context, &figures);
+  }
+  pthread_mutex_unlock(&proxy->lock);
+  return true;
+}

@@ -110,4 +110,22 @@ struct tt_proxy_state {
 };
 bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state);
 
+/* How well a connection uses its network, since it was made. One step in TT_SLOTS is timed, since reading a clock takes
+ * as long as all the rest of counting. */
+struct tt_proxy_figures {
+  bool send;
+  int peer;
+  const char *label; /* "NET/Socket/0" */
+  const void *comm;  /* the plugin's, by which tt_net_counters knows it */
+  uint64_t steps;    /* that are complete; what follows is of these */
+  uint64_t bytes;    /* of messages, headers included */
+  uint64_t room;     /* of the slots that they lay in: bytes / room is how full slots are */
+  uint64_t open;     /* requests that were under way, itself included, when each step was given to the plugin: a sum */
+  uint64_t timed;    /* steps that were timed, from when they were given to the plugin to when they were complete */
+  uint64_t ns, most_ns; /* that these took together, and the longest */
+};
+typedef void tt_proxy_figures_visit(void *context, const struct tt_proxy_figures *figures);
+/* Calls `visit` for each connection that this engine gives to the network; it must not wait. As tt_proxy_look. */
+bool tt_proxy_each_figures(struct tt_proxy *proxy, tt_proxy_figures_visit *visit, void *context);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include <string.h>
 #include "base/check.h"
+#include "base/timer.h"
 
 static ncclResult_t bad(const struct tt_proxy_conn *conn, uint64_t step, const char *what, size_t bytes, size_t limit)
 {
@@ -71,6 +72,8 @@ static ncclResult_t failed(const struct tt_proxy_conn *conn, ncclResult_t result
 void tt_proxy_conn_posted(struct tt_proxy_conn *conn)
 {
   struct tt_proxy_operation *operation = &conn->operations[0];
+  if (conn->posted % TT_SLOTS == 0) conn->begun_ns = tt_timer_ns();
+  conn->figures.open += conn->posted + 1 - conn->done;
   if (++conn->posted == operation->end) memmove(operation, operation + 1, --conn->noperations * sizeof(*operation));
 }
 
@@ -226,6 +229,22 @@ static ncclResult_t outlast_flushes(struct tt_proxy_conn *conn, ncclResult_t res
   return TT_FAIL(conn->broken, "%s", conn->lost_text ? conn->lost_text : "receiving failed");
 }
 
+/* Step conn->done is complete. At most TT_SLOTS are under way, so one that is timed has ended before the next begins.
+ */
+static void count_step(struct tt_proxy_conn *conn, const struct tt_proxy_transfer *transfer, int size)
+{
+  struct tt_proxy_figures *figures = &conn->figures;
+  figures->steps++;
+  figures->bytes += conn->config.send ? transfer->bytes : (uint64_t)size;
+  figures->room +=
+      conn->pool ? tt_proxy_pool_unit_bytes(conn->pool) : conn->config.conn->slot_bytes[transfer->protocol];
+  if (conn->done % TT_SLOTS != 0) return;
+  uint64_t ns = tt_timer_ns() - conn->begun_ns;
+  figures->timed++;
+  figures->ns += ns;
+  figures->most_ns = TT_MAX(figures->most_ns, ns);
+}
+
 static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
@@ -237,6 +256,7 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
     int done = 0, size = 0;
     TT_TRY(flushed ? test_flush(conn, transfer, &done, &size) : test(conn, transfer, &done, &size));
     if (!done) break;
+    count_step(conn, transfer, size);
     if (!conn->config.send && conn->lines.on) TT_TRY(tt_proxy_lines_publish(conn, conn->done, transfer->data, size));
     tt_proxy_group_leave(transfer);
     tt_proxy_transfer_clear(conn, transfer);

@@ -8,6 +8,7 @@
 #include "plan/monitor.h"
 #include "program/signature.h"
 #include "report/memory.h"
+#include "report/network.h"
 
 /* Connections that are being made and are listed; the rest are counted. */
 #define LISTED 64
@@ -115,18 +116,6 @@ static void write_device_wait(struct tt_writer *writer, struct ncclComm *comm, c
   tt_writer_close(writer, '{');
 }
 
-static void write_network(struct tt_writer *writer, struct ncclComm *comm)
-{
-  struct tt_proxy_state state;
-  if (comm->env == NULL || comm->env->proxy == NULL) return;
-  bool looked = tt_proxy_look(comm->env->proxy, NULL, &state);
-  tt_writer_open(writer, "network", '{');
-  tt_writer_text(writer, "name", comm->net != NULL ? tt_net_name(comm->net) : NULL);
-  tt_writer_flag(writer, "busy", !looked);
-  if (looked) tt_writer_signed(writer, "active_connections", state.active);
-  tt_writer_close(writer, '{');
-}
-
 static void write_all(struct tt_writer *writer, struct ncclComm *comm, const struct tt_device_status *status)
 {
   tt_writer_format(writer, "device", "%s %d", comm->device->name, comm->device_index);
@@ -140,7 +129,7 @@ static void write_all(struct tt_writer *writer, struct ncclComm *comm, const str
   if (stalled) write_device_wait(writer, comm, status);
   if (comm->health != NULL && ((stalled && !message) || still > HEARD_NS)) tt_report_late(writer, comm);
   write_connections_being_made(writer, comm);
-  write_network(writer, comm);
+  tt_report_network(writer, comm);
   tt_report_memory(writer, comm);
 }
 

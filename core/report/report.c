@@ -3,12 +3,14 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/host.h"
 #include "report/communicator.h"
 #include "report/listen.h"
 #include "report/memory.h"
+#include "report/network.h"
 
 /* A thread that drives operations and does not come round for so long is in a call that does not return. */
 #define ROUND_USEC 100000
@@ -63,6 +65,24 @@ static bool note_rounds(void)
   return any;
 }
 
+static bool has_network(const struct ncclComm *comm)
+{
+  return atomic_load(&comm->stage) == TT_STAGE_READY && comm->net != NULL;
+}
+
+/* Each library once, though communicators share it. */
+static void write_networks(struct tt_writer *writer)
+{
+  tt_writer_open(writer, "networks", '[');
+  for (const struct ncclComm *comm = first, *before; comm != NULL; comm = comm->report_next) {
+    if (!has_network(comm)) continue;
+    for (before = first; before != comm; before = before->report_next)
+      if (has_network(before) && strcmp(tt_net_path(before->net), tt_net_path(comm->net)) == 0) break;
+    if (before == comm) tt_report_counters(writer, comm->net);
+  }
+  tt_writer_close(writer, '[');
+}
+
 static bool write_all(struct tt_writer *writer, const struct ncclComm *wanted)
 {
   bool found = wanted == NULL;
@@ -76,8 +96,9 @@ static bool write_all(struct tt_writer *writer, const struct ncclComm *wanted)
     found = true;
     tt_report_communicator(writer, comm);
   }
-  pthread_mutex_unlock(&lock);
   tt_writer_close(writer, '[');
+  if (wanted == NULL) write_networks(writer);
+  pthread_mutex_unlock(&lock);
   tt_writer_close(writer, '{');
   return found;
 }

@@ -132,6 +132,14 @@ void tt_writer_signed(struct tt_writer *writer, const char *key, int64_t value)
   add_plain(writer, key, text);
 }
 
+void tt_writer_mean(struct tt_writer *writer, const char *key, uint64_t sum, uint64_t count)
+{
+  char text[40];
+  uint64_t whole = count > 0 ? sum / count : 0, rest = count > 0 ? sum % count : 0;
+  snprintf(text, sizeof text, "%" PRIu64 ".%u", whole, count > 0 ? (unsigned)((double)rest / (double)count * 10) : 0);
+  add_plain(writer, key, text);
+}
+
 void tt_writer_seconds(struct tt_writer *writer, const char *key, uint64_t ns)
 {
   char text[40];

@@ -24,6 +24,8 @@ void tt_writer_format(struct tt_writer *writer, const char *key, const char *for
     __attribute__((format(printf, 3, 4)));
 void tt_writer_number(struct tt_writer *writer, const char *key, uint64_t value);
 void tt_writer_signed(struct tt_writer *writer, const char *key, int64_t value);
+/* sum / count, cut after one decimal; 0 of nothing. */
+void tt_writer_mean(struct tt_writer *writer, const char *key, uint64_t sum, uint64_t count);
 void tt_writer_seconds(struct tt_writer *writer, const char *key, uint64_t ns);
 void tt_writer_flag(struct tt_writer *writer, const char *key, bool value);
 void tt_writer_list(struct tt_writer *writer, const char *key, const int *values, int count);

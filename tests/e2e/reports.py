@@ -219,6 +219,40 @@ class Reports(Case):
                          ("in operation", 1, [1]))
         self.assertIn("AllReduce of 1000 x float32", found["device_waits"]["operation"])
 
+    def test_network(self):
+        """What moved: the proxy's figures of each connection agree with the plugin's counters, and with each other."""
+        processes = self.ranks(["init all_reduce:300000 all_gather:5000 sleep:60000"] * 2, NCCL_SHM_DISABLE=1,
+                               NCCL_NET="Socket")
+        idle = None
+
+        def finished():
+            nonlocal idle
+            idle = [self.report(p) for p in processes]
+            return all(r and r["communicators"] and r["communicators"][0].get("op_count") == 2 and
+                       r["communicators"][0]["state"] == "idle" for r in idle)
+        self.until(finished, "the end of both operations")
+        sent = {}
+        for rank, whole in enumerate(idle):
+            network, (library,) = whole["communicators"][0]["network"], whole["networks"]
+            self.assertEqual((network["name"], library["name"], library["counts"]), ("Socket", "Socket", True))
+            counted = {c["net_comm"]: c for c in library["connections"]}
+            for connection in network["connections"]:
+                own = counted[connection["net_comm"]]
+                self.assertEqual((connection["direction"], connection["bytes"], connection["steps"]),
+                                 (own["direction"], own["bytes"], own["operations"]))
+                self.assertEqual(connection["peer"], 1 - rank)
+                self.assertTrue(0 <= connection["slot_fill_percent"] <= 100, connection)
+            for name, direction in (("sends", "send"), ("receives", "receive")):
+                ours = [c for c in network["connections"] if c["direction"] == direction]
+                for key in ("bytes", "steps"):
+                    self.assertEqual(sum(c[key] for c in ours), network[name][key])
+                sent[rank, direction] = network[name]["bytes"], network[name]["steps"]
+            device, = library["devices"]
+            for key in ("bytes", "operations"):
+                self.assertEqual(device[key], sum(c[key] for c in library["connections"]))
+            self.assertGreater(device["bytes"], 300000 * 4)
+        self.assertEqual((sent[0, "send"], sent[1, "send"]), (sent[1, "receive"], sent[0, "receive"]))
+
     def test_reports_while_processes_come_and_go(self):
         """The status of a process is asked for all its life, from its birth to its end."""
         reports = 0

@@ -84,7 +84,7 @@ START_TEST(test_properties)
   if (v >= 7) expected |= TT_NET_CAN_DEVICE_MR | TT_NET_CAN_CONSUMED;
   if (v >= 9) expected |= TT_NET_CAN_VDEVICE | TT_NET_CAN_LARGE | TT_NET_CAN_OPTIONAL_RECV;
   if (v >= 10) expected |= TT_NET_CAN_PROFILE | TT_NET_CAN_TRAFFIC_CLASS;
-  if (v >= 11) expected |= TT_NET_CAN_ATTR | TT_NET_CAN_CONTEXT;
+  if (v >= 11) expected |= TT_NET_CAN_ATTR | TT_NET_CAN_CONTEXT | TT_NET_CAN_COUNT;
   ck_assert_uint_eq(tt_net_can(net), expected);
   close_net(net);
 }
@@ -345,6 +345,30 @@ START_TEST(test_absent_members)
 END_TEST
 
 /* Two libraries of one old version at once: each call reaches its own. */
+static void take_counters(void *context, const struct tt_counters *counters)
+{
+  struct tt_counters *taken = context;
+  ck_assert_uint_eq(taken->size, 0);
+  *taken = *counters;
+}
+
+/* What the plugin's own release did not have reads as zero. */
+START_TEST(test_counters)
+{
+  struct tt_counters taken = {0};
+  open_version(_i);
+  ck_assert_int_eq(tt_net_read_counters(net, take_counters, &taken), ncclSuccess);
+  ck_assert_uint_eq(taken.size, v >= 11 ? sizeof taken : 0);
+  if (v >= 11) {
+    ck_assert_str_eq(taken.name, "counted");
+    ck_assert_uint_eq(taken.operations, 2);
+    ck_assert_uint_eq(taken.retries, v == 12 ? 3 : 0);
+    ck_assert_uint_eq(taken.queue_depth_most, v == 12 ? 4 : 0);
+  }
+  close_net(net);
+}
+END_TEST
+
 START_TEST(test_twins)
 {
   void *request;
@@ -417,6 +441,7 @@ void add_shim_tests(Suite *suite)
   tcase_add_loop_test(tcase, test_virtual_devices, 6, 13);
   tcase_add_loop_test(tcase, test_attributes, 6, 13);
   tcase_add_loop_test(tcase, test_absent_members, 0, 2);
+  tcase_add_loop_test(tcase, test_counters, 6, 13);
   tcase_add_test(tcase, test_twins);
   tcase_add_loop_test(tcase, test_never_patched, 6, 13);
   tcase_add_loop_test(tcase, test_error_texts, 6, 13);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tutti/counters.h"
 #include "tutti/net.h"
 #ifdef STUB_NEEDS
 int stub_dependency(void);
@@ -382,6 +383,35 @@ GET_PROPERTIES(v12, FILL_12)
 PLUGIN(v12, init_v11, listen_v11, connect_v11, accept_v7, regMr_v8, do_isend, irecv_v10, SINCE_7,
        .makeVDevice = OPTIONAL(makeVDevice_v12), SINCE_11);
 #endif
+#endif
+
+/* Counters: of this release, of an older one whose struct ends before `retries`, and a table too short for `read`. */
+#if defined(STUB_V10) || defined(STUB_V11) || defined(STUB_V12)
+static ncclResult_t read_counters(tt_counters_visit *visit, void *context)
+{
+  struct tt_counters counters = {.size = sizeof(counters),
+                                 .counts = TT_COUNTS_BYTES | TT_COUNTS_OPERATIONS | TT_COUNTS_RETRIES,
+                                 .what = TT_COUNTERS_DEVICE,
+                                 .name = "counted",
+                                 .peer = "",
+                                 .bytes = 1,
+                                 .operations = 2,
+                                 .retries = 3,
+                                 .queue_depth_most = 4};
+#ifndef STUB_V12
+  counters.size = offsetof(struct tt_counters, retries);
+#endif
+  visit(context, &counters);
+  return ncclSuccess;
+}
+
+EXPORT const struct tt_net_counters tuttiNetCounters = {
+#if defined(STUB_V10)
+    .size = offsetof(struct tt_net_counters, read),
+#else
+    .size = sizeof(struct tt_net_counters),
+#endif
+    .read = read_counters};
 #endif
 
 /* Versions that this library does not know: whatever they hold must not be read. */

@@ -39,6 +39,13 @@ static bool device_step(struct end *end, const struct operation *operations, str
   return moved;
 }
 
+static void take_figures(void *context, const struct tt_proxy_figures *figures)
+{
+  struct tt_proxy_figures *taken = context;
+  ck_assert_uint_eq(taken->steps, 0); /* there is one connection */
+  *taken = *figures;
+}
+
 static void run_with_pool(int pool, const struct fake_mood *mood, uint64_t first, int send_mode, int recv_mode)
 {
   ends_use_pool(pool);
@@ -46,6 +53,7 @@ static void run_with_pool(int pool, const struct fake_mood *mood, uint64_t first
   struct operation operations[OPERATIONS];
   struct cursor cursors[2] = {{-1, 0}, {-1, 0}};
   int expected[2] = {0, 0};
+  uint64_t moved_bytes[2];
   unsigned seed = mood->seed;
   make_operations(operations, seed, send_mode != TT_FIFO_NORMAL || recv_mode != TT_FIFO_NORMAL);
   ends_open(ends, mood, first, send_mode, recv_mode);
@@ -93,6 +101,23 @@ static void run_with_pool(int pool, const struct fake_mood *mood, uint64_t first
     ck_assert_uint_le(state.pool_bytes, (size_t)pool * SIMPLE_SLOT + 64);
     ck_assert_uint_gt(state.pool_bytes, 0);
   }
+  for (int e = 0; e < 2; e++) {
+    struct tt_proxy_figures figures = {0};
+    uint64_t timed = 0;
+    for (uint64_t step = first; step != first + total; step++) timed += step % TT_SLOTS == 0;
+    ck_assert(tt_proxy_each_figures(ends[e].proxy, take_figures, &figures));
+    ck_assert(figures.send == (e == 0));
+    ck_assert_ptr_nonnull(figures.comm);
+    ck_assert_uint_eq(figures.steps, total);
+    ck_assert_uint_eq(figures.timed, timed);
+    ck_assert_uint_ge(figures.bytes, total * TT_SLOT_HEADER);
+    ck_assert_uint_le(figures.bytes, figures.room);
+    ck_assert_uint_ge(figures.open, total);
+    ck_assert_uint_le(figures.open, total * TT_SLOTS);
+    ck_assert_uint_le(figures.most_ns, figures.ns);
+    moved_bytes[e] = figures.bytes;
+  }
+  ck_assert_uint_eq(moved_bytes[0], moved_bytes[1]);
   ends_close(ends);
   count = fake_counts();
   ck_assert_int_eq(count.registered, 0);

@@ -5,6 +5,7 @@ job=/run/job
 off() { /run/modules/busybox poweroff -f; sleep 60; }
 stop() { echo "guest: $*" >/dev/console; off; }
 
+/run/modules/busybox hostname rdma-vm
 for module in $(cat $job/modules); do
   /run/modules/busybox insmod "/run/modules/$module.ko" || stop "cannot load $module"
 done

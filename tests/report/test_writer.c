@@ -22,6 +22,8 @@ static char *write_some(bool json)
   tt_writer_close(&writer, '{');
   tt_writer_open(&writer, NULL, '{');
   tt_writer_seconds(&writer, "still", 1002999999);
+  tt_writer_mean(&writer, "mean", 29, 10);
+  tt_writer_mean(&writer, "of_none", 5, 0);
   tt_writer_list(&writer, "late", late, 2);
   tt_writer_close(&writer, '{');
   tt_writer_close(&writer, '[');
@@ -39,7 +41,8 @@ START_TEST(json)
   char *text = write_some(true);
   ck_assert_str_eq(
       text, "{\n\"pid\": 7,\n\"list\": [\n{\n\"name\": \"a \\\"b\\\"\\u000a\\\\c\",\n\"none\": null,\n\"inner\": "
-            "{\n\"peer\": -1,\n\"awaited\": true}},\n{\n\"still\": 1.002,\n\"late\": [2, 5]}],\n\"empty\": "
+            "{\n\"peer\": -1,\n\"awaited\": true}},\n{\n\"still\": 1.002,\n\"mean\": 2.9,\n\"of_none\": "
+            "0.0,\n\"late\": [2, 5]}],\n\"empty\": "
             "[],\n\"nobody\": []}\n");
   free(text);
 }
@@ -49,7 +52,7 @@ START_TEST(lines)
 {
   char *text = write_some(false);
   ck_assert_str_eq(text, "pid: 7\nlist:\n- name: a \"b\"\\u000a\\c\n  inner:\n    peer: -1\n    awaited: yes\n- still: "
-                         "1.002\n  late: 2, 5\nempty:\nnobody: none\n");
+                         "1.002\n  mean: 2.9\n  of_none: 0.0\n  late: 2, 5\nempty:\nnobody: none\n");
   free(text);
 }
 END_TEST

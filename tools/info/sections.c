@@ -120,6 +120,7 @@ static void print_abilities(struct info_out *out, unsigned can)
       {TT_NET_CAN_PROFILE, "profiling"},
       {TT_NET_CAN_TRAFFIC_CLASS, "traffic_class"},
       {TT_NET_CAN_CONTEXT, "context"},
+      {TT_NET_CAN_COUNT, "counters"},
   };
   const char *words[sizeof(abilities) / sizeof(abilities[0])];
   int n = 0;

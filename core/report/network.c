@@ -1,0 +1,136 @@
+/* See network.h. */
+#include "report/network.h"
+
+#include "report/communicator.h"
+
+/* Connections that are listed; the sums are of all. */
+#define LISTED 64
+
+/* ---- The proxy's figures ---- */
+
+struct connections {
+  struct tt_writer *writer;
+  struct ncclComm *comm;
+  int listed, more;
+  struct tt_proxy_figures sums[2]; /* of receives, and of sends */
+};
+
+static void write_figures(struct tt_writer *writer, const struct tt_proxy_figures *figures)
+{
+  tt_writer_number(writer, "steps", figures->steps);
+  tt_writer_number(writer, "bytes", figures->bytes);
+  tt_writer_mean(writer, "slot_fill_percent", 100 * figures->bytes, figures->room);
+  tt_writer_mean(writer, "requests_open_mean", figures->open, figures->steps);
+  tt_writer_mean(writer, "step_usec_mean", figures->ns / 1000, figures->timed);
+  tt_writer_number(writer, "step_usec_most", figures->most_ns / 1000);
+}
+
+static void add_figures(struct tt_proxy_figures *sum, const struct tt_proxy_figures *figures)
+{
+  sum->steps += figures->steps;
+  sum->bytes += figures->bytes;
+  sum->room += figures->room;
+  sum->open += figures->open;
+  sum->timed += figures->timed;
+  sum->ns += figures->ns;
+  if (figures->most_ns > sum->most_ns) sum->most_ns = figures->most_ns;
+}
+
+static void write_connection(void *context, const struct tt_proxy_figures *figures)
+{
+  struct connections *connections = context;
+  struct tt_writer *writer = connections->writer;
+  add_figures(&connections->sums[figures->send], figures);
+  if (connections->listed == LISTED) {
+    connections->more++;
+    return;
+  }
+  if (connections->listed++ == 0) tt_writer_open(writer, "connections", '[');
+  tt_writer_open(writer, NULL, '{');
+  tt_writer_signed(writer, "peer", figures->peer);
+  tt_writer_text(writer, "host", tt_report_host(connections->comm, figures->peer));
+  tt_writer_text(writer, "direction", figures->send ? "send" : "receive");
+  tt_writer_text(writer, "via", figures->label);
+  tt_writer_format(writer, "net_comm", "%p", figures->comm);
+  write_figures(writer, figures);
+  tt_writer_close(writer, '{');
+}
+
+void tt_report_network(struct tt_writer *writer, struct ncclComm *comm)
+{
+  struct tt_proxy_state state;
+  struct connections connections = {.writer = writer, .comm = comm};
+  if (comm->env == NULL || comm->env->proxy == NULL) return;
+  bool looked = tt_proxy_look(comm->env->proxy, NULL, &state);
+  tt_writer_open(writer, "network", '{');
+  tt_writer_text(writer, "name", comm->net != NULL ? tt_net_name(comm->net) : NULL);
+  if (looked) looked = tt_proxy_each_figures(comm->env->proxy, write_connection, &connections);
+  if (connections.listed > 0) tt_writer_close(writer, '[');
+  if (connections.more > 0) tt_writer_signed(writer, "connections_more", connections.more);
+  tt_writer_flag(writer, "busy", !looked);
+  if (looked) tt_writer_signed(writer, "active_connections", state.active);
+  for (int send = 1; send >= 0 && connections.listed > 0; send--) {
+    tt_writer_open(writer, send ? "sends" : "receives", '{');
+    write_figures(writer, &connections.sums[send]);
+    tt_writer_close(writer, '{');
+  }
+  tt_writer_close(writer, '{');
+}
+
+/* ---- The plugin's counters ---- */
+
+struct counted {
+  struct tt_writer *writer;
+  bool devices; /* they are listed first, connections the second time */
+  int listed, more;
+};
+
+static void write_count(struct tt_writer *writer, const struct tt_counters *counters, uint64_t bit, const char *key,
+                        uint64_t value)
+{
+  if (counters->counts & bit) tt_writer_number(writer, key, value);
+}
+
+static void write_counters(void *context, const struct tt_counters *counters)
+{
+  struct counted *counted = context;
+  struct tt_writer *writer = counted->writer;
+  if ((counters->what == TT_COUNTERS_DEVICE) != counted->devices) return;
+  if (counted->listed == LISTED) {
+    counted->more++;
+    return;
+  }
+  if (counted->listed++ == 0) tt_writer_open(writer, counted->devices ? "devices" : "connections", '[');
+  tt_writer_open(writer, NULL, '{');
+  tt_writer_text(writer, "device", counters->name);
+  tt_writer_signed(writer, "number", counters->dev);
+  if (!counted->devices) {
+    tt_writer_format(writer, "net_comm", "%p", counters->comm);
+    tt_writer_text(writer, "direction", counters->what == TT_COUNTERS_SEND ? "send" : "receive");
+    tt_writer_text(writer, "peer_address", counters->peer);
+  }
+  write_count(writer, counters, TT_COUNTS_BYTES, "bytes", counters->bytes);
+  write_count(writer, counters, TT_COUNTS_OPERATIONS, "operations", counters->operations);
+  write_count(writer, counters, TT_COUNTS_RETRIES, "retries", counters->retries);
+  write_count(writer, counters, TT_COUNTS_REFUSED, "refused", counters->refused);
+  write_count(writer, counters, TT_COUNTS_CLEAR_TO_SENDS, "clear_to_sends", counters->clear_to_sends);
+  write_count(writer, counters, TT_COUNTS_CLEAR_TO_SEND_WAITS, "clear_to_send_waits", counters->clear_to_send_waits);
+  write_count(writer, counters, TT_COUNTS_QUEUE_DEPTH, "queue_depth", counters->queue_depth);
+  write_count(writer, counters, TT_COUNTS_QUEUE_DEPTH, "queue_depth_most", counters->queue_depth_most);
+  tt_writer_close(writer, '{');
+}
+
+void tt_report_counters(struct tt_writer *writer, struct tt_net *net)
+{
+  tt_writer_open(writer, NULL, '{');
+  tt_writer_text(writer, "name", tt_net_name(net));
+  tt_writer_text(writer, "path", tt_net_path(net));
+  tt_writer_flag(writer, "counts", (tt_net_can(net) & TT_NET_CAN_COUNT) != 0);
+  for (int connections = 0; connections < 2; connections++) {
+    struct counted counted = {.writer = writer, .devices = !connections};
+    if (tt_net_read_counters(net, write_counters, &counted) != ncclSuccess) break; /* which was logged */
+    if (counted.listed > 0) tt_writer_close(writer, '[');
+    if (counted.more > 0) tt_writer_signed(writer, "connections_more", counted.more);
+  }
+  tt_writer_close(writer, '{');
+}
