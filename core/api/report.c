@@ -28,3 +28,12 @@ __attribute__((visibility("default"))) ncclResult_t tuttiCommReport(ncclComm_t c
   free(text);
   return ncclSuccess;
 }
+
+__attribute__((visibility("default"))) ncclResult_t tuttiCommNetStats(ncclComm_t comm, tuttiNetStats_t *stats)
+{
+  TT_TRY(tt_api_check_pointer("tuttiCommNetStats", "stats", stats));
+  if (stats->size < sizeof *stats)
+    return TT_FAIL(ncclInvalidArgument, "tuttiCommNetStats: stats->size is %zu; set it to sizeof(tuttiNetStats_t), %zu",
+                   stats->size, sizeof *stats);
+  return tt_report_net_stats(comm, stats);
+}

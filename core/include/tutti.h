@@ -7,6 +7,7 @@
 #define TUTTI_H_
 
 #include <stddef.h>
+#include <stdint.h>
 #include "nccl.h"
 
 #define TUTTI_MAJOR 0
@@ -39,6 +40,33 @@ typedef enum { tuttiReportText = 0, tuttiReportJson = 1 } tuttiReportFormat_t;
  * communicator of this process. ncclSystemError: no memory. */
 ncclResult_t tuttiCommReport(ncclComm_t comm, tuttiReportFormat_t format, char *buffer, size_t *bytes);
 
+/* What this rank has moved over its network in one direction since its communicator was made. Connections in which
+ * another rank's proxy stands for this one are that rank's. */
+typedef struct {
+  uint64_t messages;  /* slots that are through */
+  uint64_t bytes;     /* in them, with a header of 64 bytes each */
+  uint64_t slotBytes; /* that they had room for: bytes / slotBytes says how full slots are */
+  uint64_t open;      /* requests that were under way when each was given to the plugin, itself included: a sum */
+  uint64_t timed;     /* messages that were timed, one in eight */
+  uint64_t ns;        /* that these took from when they were given to the plugin, together; receives wait for senders */
+  uint64_t mostNs;    /* the longest */
+  /* What the net plugin has counted of the connections that carry them, which communicators may share: bits and figures
+   * are those of tutti/counters.h. */
+  uint64_t counts;
+  uint64_t retries, refused, clearToSends, clearToSendWaits;
+  uint64_t queueDepthMost; /* of one connection */
+} tuttiNetTraffic_t;
+
+typedef struct {
+  size_t size; /* of this struct; the caller's, which gets no more than that. First, always */
+  tuttiNetTraffic_t send, recv;
+} tuttiNetStats_t;
+
+/* Any thread, at any moment. Waits for no operation, and costs those that move data nothing. ncclInvalidArgument: as
+ * tuttiCommReport, or `stats` is NULL or of a size that no release has. ncclInProgress: the communicator is being made
+ * or destroyed, or its thread is in a call of the network that does not return; nothing was written. */
+ncclResult_t tuttiCommNetStats(ncclComm_t comm, tuttiNetStats_t *stats);
+
 /*
  * Host streams, for communicators of the host device. Every NCCL call that takes a stream takes one of these: the call
  * then returns when the operation is enqueued, and a thread of the library runs it. Until it is complete
@@ -67,7 +95,8 @@ ncclResult_t tuttiStreamDestroy(cudaStream_t stream);
 /* Waits for what is on the stream at the time of the call. Returns the first failure since the last one that was
  * returned here; ncclGetLastError(NULL) on the same thread says which. NULL: nothing is ever left to wait for. */
 ncclResult_t tuttiStreamSynchronize(cudaStream_t stream);
-/* ncclInProgress while anything is on the stream; else what tuttiStreamSynchronize would return, which it still will. */
+/* ncclInProgress while anything is on the stream; else what tuttiStreamSynchronize would return, which it still will.
+ */
 ncclResult_t tuttiStreamQuery(cudaStream_t stream);
 
 #ifdef __cplusplus

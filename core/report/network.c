@@ -1,6 +1,8 @@
 /* See network.h. */
 #include "report/network.h"
 
+#include <stdlib.h>
+#include "base/check.h"
 #include "report/communicator.h"
 
 /* Connections that are listed; the sums are of all. */
@@ -133,4 +135,72 @@ void tt_report_counters(struct tt_writer *writer, struct tt_net *net)
     if (counted.more > 0) tt_writer_signed(writer, "connections_more", counted.more);
   }
   tt_writer_close(writer, '{');
+}
+
+/* ---- Sums ---- */
+
+struct sums {
+  tuttiNetStats_t *stats;
+  const void **comms; /* of the plugin, those that carry this communicator's connections; several may share one */
+  size_t count, room;
+  bool failed;
+};
+
+static void add_connection(void *context, const struct tt_proxy_figures *figures)
+{
+  struct sums *sums = context;
+  tuttiNetTraffic_t *traffic = figures->send ? &sums->stats->send : &sums->stats->recv;
+  traffic->messages += figures->steps;
+  traffic->bytes += figures->bytes;
+  traffic->slotBytes += figures->room;
+  traffic->open += figures->open;
+  traffic->timed += figures->timed;
+  traffic->ns += figures->ns;
+  traffic->mostNs = TT_MAX(traffic->mostNs, figures->most_ns);
+  if (sums->count == sums->room) {
+    size_t room = 2 * sums->room + 16;
+    const void **comms = realloc(sums->comms, room * sizeof(*comms));
+    sums->failed |= comms == NULL;
+    if (comms == NULL) return;
+    sums->comms = comms;
+    sums->room = room;
+  }
+  sums->comms[sums->count++] = figures->comm;
+}
+
+static int compare(const void *a, const void *b)
+{
+  uintptr_t left = (uintptr_t) * (const void *const *)a, right = (uintptr_t) * (const void *const *)b;
+  return left < right ? -1 : left > right;
+}
+
+static void add_counters(void *context, const struct tt_counters *counters)
+{
+  struct sums *sums = context;
+  if (sums->count == 0 || counters->comm == NULL ||
+      bsearch(&counters->comm, sums->comms, sums->count, sizeof(*sums->comms), compare) == NULL)
+    return;
+  tuttiNetTraffic_t *traffic = counters->what == TT_COUNTERS_SEND ? &sums->stats->send : &sums->stats->recv;
+  traffic->counts |= counters->counts;
+  traffic->retries += counters->retries;
+  traffic->refused += counters->refused;
+  traffic->clearToSends += counters->clear_to_sends;
+  traffic->clearToSendWaits += counters->clear_to_send_waits;
+  traffic->queueDepthMost = TT_MAX(traffic->queueDepthMost, counters->queue_depth_most);
+}
+
+ncclResult_t tt_report_sum_network(struct ncclComm *comm, tuttiNetStats_t *stats)
+{
+  tuttiNetStats_t found = {.size = stats->size};
+  struct sums sums = {.stats = &found};
+  ncclResult_t result = ncclSuccess;
+  if (comm->env != NULL && comm->env->proxy != NULL && comm->net != NULL) {
+    if (!tt_proxy_each_figures(comm->env->proxy, add_connection, &sums)) result = ncclInProgress;
+    if (sums.failed) result = TT_FAIL(ncclSystemError, "no memory for the list of a communicator's connections");
+    if (sums.count > 0) qsort(sums.comms, sums.count, sizeof(*sums.comms), compare);
+    if (result == ncclSuccess) result = tt_net_read_counters(comm->net, add_counters, &sums);
+  }
+  free(sums.comms);
+  if (result == ncclSuccess) *stats = found;
+  return result;
 }

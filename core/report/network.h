@@ -3,11 +3,15 @@
 #define TT_REPORT_NETWORK_H
 
 #include "plan/comm.h"
+#include "tutti.h"
 #include "report/writer.h"
 
 /* One communicator's use of its network, as its proxy sees it. Of one that is made. */
 void tt_report_network(struct tt_writer *writer, struct ncclComm *comm);
 /* What the plugin of its network has counted, for all communicators of the process. */
 void tt_report_counters(struct tt_writer *writer, struct tt_net *net);
+
+/* Sums for tuttiCommNetStats. ncclInProgress: the proxy cannot be asked now. */
+ncclResult_t tt_report_sum_network(struct ncclComm *comm, tuttiNetStats_t *stats);
 
 #endif

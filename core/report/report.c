@@ -126,3 +126,16 @@ ncclResult_t tt_report_write(const struct ncclComm *comm, bool json, char **text
   *bytes = writer.used;
   return ncclSuccess;
 }
+
+ncclResult_t tt_report_net_stats(const struct ncclComm *wanted, tuttiNetStats_t *stats)
+{
+  ncclResult_t result = ncclInProgress;
+  pthread_mutex_lock(&lock);
+  struct ncclComm *comm = first;
+  while (comm != NULL && comm != wanted) comm = comm->report_next;
+  if (comm != NULL && atomic_load(&comm->stage) == TT_STAGE_READY) result = tt_report_sum_network(comm, stats);
+  pthread_mutex_unlock(&lock);
+  if (comm != NULL) return result;
+  return TT_FAIL(ncclInvalidArgument, "comm (%p) is not a communicator of this process, or was destroyed before",
+                 (const void *)wanted);
+}

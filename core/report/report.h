@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include "nccl.h"
 #include "plan/comm.h"
+#include "tutti.h"
 
 /* Puts a communicator on the list as soon as its rank, number of ranks and identity are set; others may ask from then
  * on, if it has several ranks. It never fails: without a socket or thread there are no answers to others, which is
@@ -28,5 +29,8 @@ void tt_report_remove(struct ncclComm *comm);
  * behind them. ncclInvalidArgument if the communicator is not on the list. May take a tenth of a second, to see whether
  * something moves. */
 ncclResult_t tt_report_write(const struct ncclComm *comm, bool json, char **text, size_t *bytes);
+
+/* Fills all but stats->size; see tuttiCommNetStats. */
+ncclResult_t tt_report_net_stats(const struct ncclComm *comm, tuttiNetStats_t *stats);
 
 #endif

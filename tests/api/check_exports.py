@@ -10,7 +10,7 @@ import sys
 
 ALLOWED = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "libexpat.so", "ld-linux")
 SANITIZERS = ("libasan.so", "libubsan.so", "libtsan.so")
-EXTRA = {"ncclResetDebugInitInternal", "tuttiCommReport", "tuttiGetVersion"} | {
+EXTRA = {"ncclResetDebugInitInternal", "tuttiCommNetStats", "tuttiCommReport", "tuttiGetVersion"} | {
     f"tuttiStream{n}" for n in ("Create", "Destroy", "Synchronize", "Query")}
 
 

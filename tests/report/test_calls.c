@@ -63,6 +63,27 @@ START_TEST(arguments)
 }
 END_TEST
 
+/* A communicator of one process has no network, and says so by zeros. */
+START_TEST(net_stats)
+{
+  tuttiNetStats_t stats = {.size = sizeof stats, .send.messages = 1, .recv.counts = 1}, none = {.size = sizeof none};
+  ncclComm_t comm;
+  ck_assert_int_eq(ncclCommInitAll(&comm, 1, NULL), ncclSuccess);
+  ck_assert_int_eq(tuttiCommNetStats(comm, NULL), ncclInvalidArgument);
+  ck_assert_int_eq(tuttiCommNetStats(NULL, &stats), ncclInvalidArgument);
+  ck_assert_int_eq(tuttiCommNetStats((ncclComm_t)&stats, &stats), ncclInvalidArgument);
+  stats.size--;
+  ck_assert_int_eq(tuttiCommNetStats(comm, &stats), ncclInvalidArgument);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "stats->size"));
+  ck_assert_uint_eq(stats.send.messages, 1);
+  stats.size++;
+  ck_assert_int_eq(tuttiCommNetStats(comm, &stats), ncclSuccess);
+  ck_assert_mem_eq(&stats, &none, sizeof stats);
+  ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
+  ck_assert_int_eq(tuttiCommNetStats(comm, &stats), ncclInvalidArgument);
+}
+END_TEST
+
 /* Each collective has a number, also in a group and without elements; a group's messages share one. */
 START_TEST(numbers)
 {
@@ -230,6 +251,7 @@ Suite *calls_suite(void)
   TCase *tcase = tcase_create("report");
   tcase_set_timeout(tcase, 120);
   tcase_add_test(tcase, arguments);
+  tcase_add_test(tcase, net_stats);
   tcase_add_test(tcase, numbers);
   tcase_add_test(tcase, waiting);
   tcase_add_test(tcase, groups);

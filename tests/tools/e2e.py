@@ -288,6 +288,30 @@ class Perf(Case):
                 self.assertEqual(done.returncode, 3, done.stderr)
                 self.assertEqual(len(re.findall(re.escape(said), done.stderr)), 1, done.stderr)
 
+    def test_network_statistics(self):
+        """What is sent is received; the plugin's counters are there, in the text and, a rank each, in the JSON."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "stats.json")
+            done = run(PERF, "alltoall", "-n", 2, "-t", 2, "--sizes", "8,100000", "--iters", 3, "--stats", "-J", file,
+                       env=environment(NCCL_SHM_DISABLE=1, NCCL_NET="Socket"))
+            self.good(done, 2)
+            with open(file) as f:
+                ranks = json.load(f)["network"]
+        said = re.findall(r"^# Network, (sent|received) +: (\d+) messages, (\d+) bytes, slots ([\d.]+) % full, "
+                          r"([\d.]+) requests under way, ([\d.]+) us each, ([\d.]+) at most, (\d+) retries, \d+ refused, "
+                          r".*, (\d+) deep at most$", done.stdout, re.M)
+        self.assertEqual([line[0] for line in said], ["sent", "received"], done.stdout)
+        self.assertEqual(said[0][1:3], said[1][1:3])
+        for name, messages, moved, fill, requests, mean, most, _, deep in said:
+            self.assertGreater(int(moved), 2 * 2 * 2 * 3 * 25000)
+            self.assertTrue(0 < float(fill) <= 100 and float(requests) >= 1 and float(mean) <= float(most), said)
+            self.assertGreaterEqual(int(deep), 1)
+            for key, sum_ in (("messages", messages), ("bytes", moved)):
+                self.assertEqual(sum(rank[name][key] for rank in ranks), int(sum_))
+        self.assertEqual([rank["rank"] for rank in ranks], [0, 1, 2, 3])
+        done = run(PERF, "all_reduce", "-n", 2, "--sizes", 8, "--stats", env=environment(NCCL_SHM_DISABLE=0))
+        self.assertIn("# Network              : nothing went over a network", done.stdout)
+
     def test_runs_on_nccl_too(self):
         """With NCCL's library in Tutti's place: nothing of Tutti's own is called."""
         tool = shutil.which("nm")

@@ -166,7 +166,9 @@ START_TEST(how_iterations_follow)
   ck_assert(options.rotate == 64 && !options.dependent && options.load);
   ck_assert_uint_eq(perf_options_room(&options), 64 * 1024);
   ck_assert_int_eq(parse("tutti-perf all_reduce --dependent 1"), PERF_PARSE_RUN);
-  ck_assert(options.dependent);
+  ck_assert(options.dependent && !options.stats);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --stats"), PERF_PARSE_RUN);
+  ck_assert(options.stats);
   ck_assert(perf_options_stride(0) == 0 && perf_options_stride(512) == 512 && perf_options_stride(513) == 1024);
 }
 END_TEST

@@ -24,6 +24,7 @@ enum {
   OPT_ROTATE,
   OPT_DEPENDENT,
   OPT_LOAD,
+  OPT_STATS,
   OPT_SETTINGS,
   OPT_END
 };
@@ -75,6 +76,7 @@ static const struct option long_options[] = {
     {"rotate", 1, NULL, OPT_ROTATE},
     {"dependent", 1, NULL, OPT_DEPENDENT},
     {"load", 1, NULL, OPT_LOAD},
+    {"stats", 0, NULL, OPT_STATS},
     {"settings", 1, NULL, OPT_SETTINGS},
     {"help", 0, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -209,6 +211,9 @@ static bool run_flag(struct perf_parser *parser, int c, const char *arg)
     return perf_value_integer(parser, "-z", arg, 0, 3, &o->blocking);
   case 'T':
     return perf_value_integer(parser, "-T", arg, 0, 1 << 24, &o->timeout);
+  case OPT_STATS:
+    o->stats = true;
+    return true;
   case OPT_SETTINGS:
     return perf_value_settings(parser, arg);
   case 'J':

@@ -51,6 +51,7 @@ struct perf_options {
   int rotate;     /* iterations take turns with so many places of the buffers; 0: as nccl-tests */
   bool dependent; /* an iteration sends what the one before received */
   bool load;      /* a matrix product runs beside */
+  bool stats;     /* what the network did is summed up at the end */
   bool parallel_init, cpu_time, timestamps;
   enum perf_average average;
   int timeout; /* seconds; 0: none */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "report_json.h"
+#include "stats.h"
 #include "tutti.h"
 
 static uint64_t now_ns(void)
@@ -168,6 +169,13 @@ void perf_report_load(struct perf_report *report, const struct perf_load_result 
   pthread_mutex_unlock(&report->lock);
 }
 
+void perf_report_stats(struct perf_report *report, tuttiNetStats_t *stats)
+{
+  pthread_mutex_lock(&report->lock);
+  report->stats = stats;
+  pthread_mutex_unlock(&report->lock);
+}
+
 int perf_report_verdict(struct perf_report *report)
 {
   double mean = perf_report_mean(report);
@@ -178,6 +186,7 @@ int perf_report_verdict(struct perf_report *report)
   if (report->load.products)
     printf("# %-20s : %s of %d x %d, %g a second on rank 0's device\n", "Load", report->load.kind, report->load.size,
            report->load.size, (double)report->load.products / report->load.seconds);
+  if (report->stats) perf_stats_print(report->stats, report->ranks);
   printf("#\n# Collective test concluded: %s_perf\n", report->options->collective->name);
   fflush(stdout);
   return report->wrong || slow ? 1 : 0;
@@ -189,6 +198,8 @@ bool perf_report_end(struct perf_report *report, const char *status, const char 
   bool saved = !report->options->json || perf_report_save(report, status, sentence, error, size);
   free(report->rows);
   free(report->devices);
+  free(report->stats);
+  report->stats = NULL;
   report->rows = NULL;
   report->devices = NULL;
   report->row_count = report->row_room = 0;

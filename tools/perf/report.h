@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <time.h>
 #include "options.h"
+#include "tutti.h"
 
 struct perf_device {
   int rank, pid, device;
@@ -43,6 +44,7 @@ struct perf_report {
   size_t bandwidth_count;
   double least_bandwidth;       /* NCCL_TESTS_MIN_BW; -1: none */
   struct perf_load_result load; /* products 0: none */
+  tuttiNetStats_t *stats;       /* of --stats, one a rank; NULL: none */
   time_t started;
   uint64_t started_ns, saved_ns;
 };
@@ -56,6 +58,8 @@ void perf_report_progress(struct perf_report *report, size_t done, size_t total,
 void perf_report_row(struct perf_report *report, const struct perf_row *row);
 /* Of rank 0's device, once. */
 void perf_report_load(struct perf_report *report, const struct perf_load_result *load);
+/* Takes over what each rank's network did. */
+void perf_report_stats(struct perf_report *report, tuttiNetStats_t *stats);
 /* Prints the footer; returns the exit status. */
 int perf_report_verdict(struct perf_report *report);
 /* Writes the final JSON and frees. `status`: "ok", "failed", "error" or "interrupted"; `sentence` may be NULL. */

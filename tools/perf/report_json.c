@@ -5,6 +5,7 @@
 #include "report_json.h"
 
 #include "json.h"
+#include "stats.h"
 #include "tutti.h"
 
 double perf_report_mean(const struct perf_report *report)
@@ -146,6 +147,7 @@ bool perf_report_save(struct perf_report *report, const char *status, const char
   save_devices(&json, report);
   save_results(&json, report);
   if (report->load.products) save_load(&json, &report->load);
+  if (report->stats) perf_stats_save(&json, report->stats, report->ranks);
   tool_json_open(&json, "out_of_bounds", '{');
   tool_json_integer(&json, "count", report->wrong);
   tool_json_bool(&json, "okay", report->wrong == 0);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "launch.h"
 #include "pairs.h"
+#include "stats.h"
 #include "sweep.h"
 
 enum {
@@ -297,6 +298,7 @@ static void measure_collectives(struct perf_worker *worker)
   start_load(worker);
   sweep_all(worker);
   stop_load(worker);
+  if (team->options->stats) perf_stats_gather(worker);
   if (team->control->process == 0 && worker->thread == 0) worker->status = perf_report_verdict(team->report);
 }
 
