@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs inside of the virtual machine (machine.py): net-ib on real verbs. Prints a line for each case, PASS or FAIL with the
+# Runs inside of the virtual machine (machine.py): net-ib on real verbs, and what sockets count. Prints a line for each case, PASS or FAIL with the
 # end of what it printed, and what the tools said.
 #   cases.sh FOLDER_OF_PROGRAMS FOLDER_OF_PLUGINS
 bin=$1
@@ -85,6 +85,19 @@ impaired loss rcvd_seq_err loss 3%
 impaired delay sent_pkts delay 2ms
 impaired reordering out_of_seq_request delay 10ms reorder 30%
 
+# What the kernel sends again on sockets is counted; they talk over lo, since both addresses are this machine's.
+echo "== sockets"
+tc qdisc replace dev lo root netem loss 3%
+(
+  export NCCL_NET=Socket NCCL_NET_PLUGIN=none
+  perf 2 sendrecv --sizes 256K -w 1 --iters 5 --stats
+)
+status=$?
+tc qdisc delete dev lo root
+grep '^# Network' $log
+right && [ $status = 0 ] && grep -q '^# Network, sent .*, [1-9][0-9]* retries' $log
+verdict $? socket-retries '2 ranks over sockets, netem loss 3%'
+
 # Waits until ranks that run in the background have exchanged so many packets more, so that they are connected.
 moving() {
   enough=$(($(counter sent_pkts) + $1))
@@ -111,7 +124,10 @@ verdict $? outage '4 ranks, all packets lost for 2 s'
 
 # A link that goes down: an error on the ranks, which names where, and an end. When it is up again all is well.
 echo "== link down and up"
-NCCL_IB_TIMEOUT=14 NCCL_IB_RETRY_CNT=2 perf 4 all_reduce -b 64K -e 64K -w 1 --iters 5000 &
+(
+  export NCCL_IB_TIMEOUT=14 NCCL_IB_RETRY_CNT=2
+  perf 4 all_reduce -b 64K -e 64K -w 1 --iters 5000
+) &
 run=$!
 moving 1000
 /run/link down 1
