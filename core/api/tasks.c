@@ -88,16 +88,13 @@ out:
 
 /* ---- Running ---- */
 
-/* Runs the parts together. */
-static ncclResult_t run_parts(const struct tt_host_part *parts, int nparts)
+/* Runs the parts together, with room for their plans. */
+static ncclResult_t run_planned(const struct tt_host_part *parts, int nparts, struct tt_plan *plans)
 {
   int nplans = 0;
   bool ran = false;
-  struct tt_plan *plans = NULL;
   struct tt_plain *plain = NULL;
   ncclResult_t result = ncclSuccess;
-  if (nparts == 0) return ncclSuccess;
-  TT_TRY(TT_POOL_NEW(parts[0].comm->pool, &plans, (size_t)nparts));
   TT_TRY_GOTO(tt_plain_open(parts, nparts, &plain), result, out);
   TT_TRY_GOTO(agree_all(parts, nparts, plain), result, out);
   for (int p = 0; p < nparts; p++)
@@ -114,7 +111,17 @@ out:
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
   for (int p = 0; p < nparts; p++) tt_captured_forget(parts[p].comm);
   tt_plain_close(plain);
-  tt_pool_give(plans);
+  return result;
+}
+
+/* Most groups have one communicator. */
+static ncclResult_t run_parts(const struct tt_host_part *parts, int nparts)
+{
+  struct tt_plan one, *plans = &one;
+  if (nparts == 0) return ncclSuccess;
+  if (nparts > 1) TT_TRY(TT_POOL_NEW(parts[0].comm->pool, &plans, (size_t)nparts));
+  ncclResult_t result = run_planned(parts, nparts, plans);
+  if (nparts > 1) tt_pool_give(plans);
   return result;
 }
 
@@ -157,11 +164,11 @@ static ncclResult_t run_here(struct tt_host_part *parts, int nparts)
 ncclResult_t tt_tasks_run(struct ncclComm *comms)
 {
   int ncomms = 0, nparts = 0;
-  struct tt_host_part *parts;
+  struct tt_host_part one, *parts = &one;
   struct tt_host_items items = {0};
   for (struct ncclComm *comm = comms; comm != NULL; comm = comm->group_next) ncomms++;
   if (ncomms == 0) return ncclSuccess;
-  TT_TRY(TT_POOL_NEW(comms->pool, &parts, (size_t)ncomms));
+  if (ncomms > 1) TT_TRY(TT_POOL_NEW(comms->pool, &parts, (size_t)ncomms));
   ncclResult_t result = tt_host_items_make(comms, ncomms, run_item, tt_comm_destroy, &items);
   if (result == ncclSuccess) result = tt_host_enqueue(items.items, items.count);
   bool enqueued = result == ncclSuccess;
@@ -170,6 +177,6 @@ ncclResult_t tt_tasks_run(struct ncclComm *comms)
       parts[nparts++] = (struct tt_host_part){.comm = comm, .tasks = comm->tasks, .ntasks = comm->ntasks};
   if (enqueued) result = run_here(parts, nparts);
   ncclResult_t waited = tt_host_items_end(&items, enqueued);
-  tt_pool_give(parts);
+  if (ncomms > 1) tt_pool_give(parts);
   return result != ncclSuccess ? result : waited;
 }

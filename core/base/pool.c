@@ -15,7 +15,8 @@
 #endif
 
 /* The smallest block, head included. */
-#define SMALLEST 64
+#define SMALLEST_BITS 6
+#define SMALLEST ((size_t)1 << SMALLEST_BITS)
 #define CLASSES 25 /* 64, 96, 128, 192, ... 256 Ki */
 
 struct head {
@@ -37,18 +38,20 @@ struct tt_pool {
   struct idle *lists[CLASSES];
 };
 
-/* The list for blocks of `bytes`, which becomes the size of all on it; CLASSES: none. */
+/* The list for blocks of `bytes`, which becomes the size of all on it; CLASSES or more: none. Even lists are of powers
+ * of two, odd ones of those half way to the next. */
 static int find_class(size_t *bytes)
 {
-  size_t size = SMALLEST;
-  for (int i = 0; i < CLASSES; i++) {
-    if (*bytes <= size) {
-      *bytes = size;
-      return i;
-    }
-    size = i % 2 == 0 ? size + size / 2 : size / 3 * 4;
+  if (*bytes <= SMALLEST) {
+    *bytes = SMALLEST;
+    return 0;
   }
-  return CLASSES;
+  int above = 64 - __builtin_clzll(*bytes - 1); /* the next power of two, or the bytes themselves */
+  size_t power = (size_t)1 << above, half_way = power / 4 * 3;
+  bool fits = *bytes <= half_way;
+  int class = 2 * (above - SMALLEST_BITS) - fits;
+  if (class < CLASSES) *bytes = fits ? half_way : power;
+  return class;
 }
 
 ncclResult_t tt_pool_create(size_t keep, struct tt_pool **out)

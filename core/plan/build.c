@@ -83,10 +83,20 @@ void tt_plan_end(struct ncclComm *comm)
   tt_scratch_free(comm);
 }
 
+/* In the order in which they were called, after all collectives. */
+static ncclResult_t plan_messages(struct tt_plan *plan, struct tt_task *tasks, int nmessages)
+{
+  struct tt_task **messages;
+  int n = 0;
+  TT_TRY(TT_ZONE_NEW(&plan->zone, &messages, (size_t)nmessages));
+  for (struct tt_task *task = tasks; task != NULL; task = task->next)
+    if (is_point_to_point(task)) messages[n++] = task;
+  return tt_plan_point_to_point(plan, messages, nmessages);
+}
+
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plain *plain,
                            struct tt_plan *plan)
 {
-  struct tt_task **messages = NULL;
   int nmessages = 0;
   ncclResult_t result = ncclSuccess;
   memset(plan, 0, sizeof *plan);
@@ -96,14 +106,13 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int nta
   if (ntasks == 0) return ncclSuccess;
   tt_log_set_device(comm->device_index);
   if (tt_stream_device(comm)) TT_TRY_GOTO(tt_stream_find(plan, tasks), result, out);
-  TT_TRY_GOTO(TT_ZONE_NEW(&plan->zone, &messages, (size_t)ntasks), result, out);
   for (struct tt_task *task = tasks; task != NULL; task = task->next) {
     if (is_point_to_point(task))
-      messages[nmessages++] = task;
+      nmessages++;
     else
       TT_TRY_GOTO(tt_plan_collective(plan, task), result, out);
   }
-  if (nmessages > 0) TT_TRY_GOTO(tt_plan_point_to_point(plan, messages, nmessages), result, out);
+  if (nmessages > 0) TT_TRY_GOTO(plan_messages(plan, tasks, nmessages), result, out);
   tt_pending_begin(comm, plan->works, plan->nworks);
 out:
   tt_zone_clear(&plan->zone);

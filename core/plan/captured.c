@@ -349,7 +349,7 @@ ncclResult_t tt_captured_agree(struct ncclComm *comm)
   return ncclSuccess;
 }
 
-bool tt_captured_next(struct ncclComm *comm, void **inputs, void **outputs)
+bool tt_captured_next(struct ncclComm *comm, void ***inputs, void ***outputs)
 {
   struct tt_captured *captured = comm->captured;
   if (captured == NULL) return false;
@@ -358,7 +358,7 @@ bool tt_captured_next(struct ncclComm *comm, void **inputs, void **outputs)
   if (captured->next >= captured->nsteps) return false;
   const struct tt_captured_step *step = &captured->steps[captured->next++];
   if (!step->mapped) return false;
-  memcpy(inputs, step->inputs, (size_t)comm->nranks * sizeof *inputs);
-  memcpy(outputs, step->outputs, (size_t)comm->nranks * sizeof *outputs);
+  *inputs = step->inputs;
+  *outputs = step->outputs;
   return true;
 }

@@ -30,8 +30,8 @@ ncclResult_t tt_captured_agree(struct ncclComm *comm);
 void tt_captured_forget(struct ncclComm *comm);
 
 /* The plan's next collective: whether all ranks have mapped what it uses of their buffers, and then by rank where this
- * rank's device finds them. Once for each collective of the group, in their order, before it is numbered; also for
- * those that have no program for it, of which nothing was agreed (NULL). */
-bool tt_captured_next(struct ncclComm *comm, void **inputs, void **outputs);
+ * rank's device finds them, until the group is over. Once for each collective of the group, in their order, before it
+ * is numbered; also for those that have no program for it, of which nothing was agreed. */
+bool tt_captured_next(struct ncclComm *comm, void ***inputs, void ***outputs);
 
 #endif

@@ -150,12 +150,12 @@ static ncclResult_t use_again(struct tt_plan *plan, const struct tt_task *task, 
 {
   struct ncclComm *comm = plan->comm;
   tt_mapped_place(mapped, kept);
+  if (!tt_plan_append(plan, kept)) {
+    tt_pool_give(kept);
+    return no_memory(bytes_of(comm, task));
+  }
   kept->signature.sequence = comm->collectives++;
-  kept->op_count = task->op_count;
-  if (tt_plan_append(plan, kept)) return ncclSuccess;
-  tt_pool_give(kept);
-  comm->collectives--;
-  return no_memory(bytes_of(comm, task));
+  return ncclSuccess;
 }
 
 /* Where some ranks are connected by a network, by smaller slots for all-to-all and the like, chunks fit these. */

@@ -71,10 +71,11 @@ ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, st
   bool possible = tt_mapped_possible(comm, task), overlaps = tt_mapped_overlaps(comm, task), all = true;
   const struct tt_task *const *plain = tt_plain_next(plan, possible && !overlaps);
   memset(buffers, 0, sizeof *buffers);
-  if (possible && !overlaps) TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
-  if (buffers->inputs != NULL) buffers->outputs = buffers->inputs + comm->nranks;
-  buffers->all = tt_captured_next(comm, buffers->inputs, buffers->outputs);
-  if (buffers->all || buffers->inputs == NULL) return ncclSuccess;
+  buffers->all = tt_captured_next(comm, &buffers->inputs, &buffers->outputs);
+  if (buffers->all || !possible || overlaps) return ncclSuccess;
+  if (plain == NULL && !tt_user_buffers_any(comm->env->users)) return ncclSuccess;
+  TT_TRY(TT_ZONE_NEW(&plan->zone, &buffers->inputs, 2 * (size_t)comm->nranks));
+  buffers->outputs = buffers->inputs + comm->nranks;
   if (plain != NULL) {
     take_plain(plan, plain, buffers);
     return ncclSuccess;

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-/* By rank, as this rank's device reaches them. In the plan's zone. */
+/* By rank, as this rank's device reaches them. They live as long as the group is planned. */
 struct tt_mapped_buffers {
   bool all; /* what a program uses of them is mapped by all; else the arrays mean nothing */
   void **inputs, **outputs;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "plan/geometry.h"
+#include "plan/kept.h"
 #include "plan/stream.h"
 
 struct message {
@@ -20,6 +21,11 @@ static int by_pass_and_round(const void *a, const void *b)
   return x->task->collective - y->task->collective;
 }
 
+static ncclResult_t no_memory(void)
+{
+  return TT_FAIL(ncclSystemError, "no memory for a send or receive");
+}
+
 /* All channels run the same program. */
 static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *task, int nchannels, struct tt_work **out)
 {
@@ -29,7 +35,7 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
   TT_TRY(tt_programs_get(comm->programs, &key, 0, &programs[0]));
   for (int c = 1; c < nchannels; c++) programs[c] = programs[0];
   struct tt_work *work = tt_plan_new_work(plan, programs, nchannels, 0);
-  if (work == NULL) return TT_FAIL(ncclSystemError, "no memory for a send or receive");
+  if (work == NULL) return no_memory();
   work->input = task->input;
   work->output = task->output;
   work->op_count = task->op_count;
@@ -38,11 +44,26 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
   return ncclSuccess;
 }
 
+/* A work that was kept, for a message of as many bytes in other memory. */
+static ncclResult_t use_again(struct tt_plan *plan, struct tt_work *kept, uint64_t *sequence)
+{
+  if (!tt_plan_append(plan, kept)) {
+    tt_pool_give(kept);
+    return no_memory();
+  }
+  kept->signature.sequence = (*sequence)++;
+  return ncclSuccess;
+}
+
 static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *task)
 {
   struct ncclComm *comm = plan->comm;
   bool send = task->collective == TT_FUNC_SEND;
   size_t bytes = task->count * tt_datatype_bytes(task->datatype);
+  uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
+  struct tt_work *kept = tt_kept_take(comm, task, false);
+  if (kept != NULL) return use_again(plan, kept, sequence);
+
   struct tt_choice choice;
   TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
 
@@ -57,7 +78,6 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   TT_TRY(new_p2p_work(plan, task, nchannels, &work));
   work->protocol = choice.protocol;
   work->order = 1 + 2 * (uint64_t)task->root + send;
-  uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
   work->signature = (struct tt_signature){
       .sequence = (*sequence)++,
       .count = bytes, /* both sides may see the bytes as different types */

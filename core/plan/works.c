@@ -214,17 +214,22 @@ static ncclResult_t bind_scratch(struct tt_plan *plan)
   return ncclSuccess;
 }
 
-/* A kept work has its connections. */
+/* A kept work has its connections, and needs no scratch memory. */
 static bool is_bound(const struct tt_work *work)
 {
-  const struct tt_work_channel *channel = &work->channels[0];
-  for (uint32_t p = 0; p < channel->program->npeers; p++)
-    if (channel->send[p] != NULL || channel->recv[p] != NULL) return true;
-  return false;
+  return work->repeat != 0;
+}
+
+static bool are_bound(const struct tt_plan *plan)
+{
+  int bound = 0;
+  while (bound < plan->nworks && is_bound(plan->works[bound])) bound++;
+  return bound == plan->nworks;
 }
 
 ncclResult_t tt_plan_bind(struct tt_plan *plan)
 {
+  if (are_bound(plan)) return ncclSuccess;
   TT_TRY(bind_scratch(plan));
   for (int w = 0; w < plan->nworks; w++) {
     if (is_bound(plan->works[w])) continue;

@@ -173,6 +173,11 @@ ncclResult_t tt_user_buffers_find(struct tt_user_buffers *buffers, const void *p
   return result;
 }
 
+bool tt_user_buffers_any(const struct tt_user_buffers *buffers)
+{
+  return atomic_load_explicit(&buffers->nwindows, memory_order_relaxed) > 0;
+}
+
 void tt_user_window_hold(struct tt_user_window *window)
 {
   pthread_mutex_lock(&holds_lock);

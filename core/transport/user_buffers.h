@@ -39,6 +39,9 @@ struct tt_user_place {
 ncclResult_t tt_user_buffers_find(struct tt_user_buffers *buffers, const void *ptr, size_t bytes,
                                   struct tt_user_place *place, void **at);
 
+/* Whether a window is open. Cheaper. */
+bool tt_user_buffers_any(const struct tt_user_buffers *buffers);
+
 /* Keeps what is mapped of a window though it is closed: a captured graph does so as long as it can be replayed. To let
  * go waits for nothing and calls nothing of the device, so that it may be called when a graph ends (at_graph_end); what
  * nobody holds any more is unmapped by the next call that may do so. The communicator's end does not wait for it. */

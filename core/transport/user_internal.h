@@ -61,7 +61,8 @@ struct tt_user_buffers {
   struct tt_context *context;
   pthread_mutex_t lock;            /* of all that follows; not held while the device is called */
   struct tt_user_window **windows; /* open ones, by address */
-  int nwindows, room;
+  _Atomic int nwindows;
+  int room;
   struct tt_user_window *closed; /* that somebody holds */
   struct tt_user_import *imports;
   struct tt_user_graph *graphs; /* user_graph.c's */

@@ -194,6 +194,7 @@ void tt_cuda_executor_destroy(struct tt_device_context *context)
       if (e->owner) free(e->packed);
       free(e);
     }
+  tt_cuda_repeats_free(context);
   tt_cuda_blobs_free(context);
   tt_cuda_graphs_forget(context);
   free(executor->free_conns);

@@ -9,6 +9,7 @@
 struct tt_cuda_program_entry;
 struct tt_cuda_blob;
 struct tt_cuda_graph;
+struct tt_cuda_repeats;
 
 struct tt_cuda_executor {
   struct tt_cuda_conn *conns; /* device memory, TT_CUDA_CONTEXT_CONNS of them */
@@ -19,9 +20,10 @@ struct tt_cuda_executor {
   /* blob.c: pieces that launches use, the first of these first; that graphs use; that nobody does. */
   struct tt_cuda_blob *launched, **launched_end, *captured, *idle;
   /* graph.c */
-  cudaStream_t last_stream;     /* of the last launch outside of captures */
-  struct tt_cuda_graph *graphs; /* that have launches, as far as they are not known to be gone */
-  bool replayed;                /* one that is gone may have been launched since the last launch */
+  cudaStream_t last_stream;        /* of the last launch outside of captures */
+  struct tt_cuda_graph *graphs;    /* that have launches, as far as they are not known to be gone */
+  bool replayed;                   /* one that is gone may have been launched since the last launch */
+  struct tt_cuda_repeats *repeats; /* repeat.c; NULL: nothing is kept yet */
 };
 
 /* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols; over networks two
@@ -48,6 +50,14 @@ enum tt_cuda_phase { TT_CUDA_WHOLE, TT_CUDA_BEFORE, TT_CUDA_AFTER };
 /* short.c: writes a short work (descriptor.h). */
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape);
+/* Gives what was written of a work the buffers of another one that differs from it in nothing else. */
+void tt_cuda_point_short(const struct tt_work *work, uint32_t *words);
+/* Whether chunks of the input may lie where chunks of the output do: what is written of a work depends on it. */
+bool tt_cuda_is_in_place(const struct tt_work *work);
+/* repeat.c: the same as tt_cuda_put_short, of which it keeps what is said to come again (tt_work.repeat). */
+ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
+                               uint32_t *words, struct tt_cuda_short_shape *shape);
+void tt_cuda_repeats_free(struct tt_device_context *context);
 /* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */
 bool tt_cuda_has_engines(const struct tt_work *work);
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,

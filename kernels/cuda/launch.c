@@ -207,19 +207,24 @@ unsigned tt_cuda_threads(int protocol, uint64_t bytes, int strands)
   return (unsigned)(TT_MIN(each, most) * (unsigned)strands);
 }
 
-static struct tt_cuda_launch begin_launch(const struct tt_device_context *context)
+/* All but the words, of which most launches have few: to clear the rest takes as long as all other planning. */
+static void begin_launch(const struct tt_device_context *context, struct tt_cuda_launch *launch)
 {
-  struct tt_cuda_executor *executor = context->executor;
-  return (struct tt_cuda_launch){.mapped = context->mapped_at, .claim = executor->claim, .conns = executor->conns};
+  launch->mapped = context->mapped_at;
+  launch->claim = context->executor->claim;
+  launch->conns = context->executor->conns;
+  launch->blob = NULL;
+  launch->nitems = launch->nwords = 0;
 }
 
 /* A single small work in its short form; *launched false: it has none. */
 static ncclResult_t launch_short(struct tt_device_context *context, const struct tt_work *work,
                                  enum tt_cuda_phase phase, cudaStream_t stream, bool *launched)
 {
-  struct tt_cuda_launch launch = begin_launch(context);
+  struct tt_cuda_launch launch;
   struct tt_cuda_short_shape shape;
-  TT_TRY(tt_cuda_put_short(context, work, phase, launch.words, &shape));
+  begin_launch(context, &launch);
+  TT_TRY(tt_cuda_get_short(context, work, phase, launch.words, &shape));
   launch.nwords = shape.nwords;
   *launched = launch.nwords > 0;
   if (!*launched) return ncclSuccess;
@@ -255,8 +260,9 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, struct 
   struct tt_device_context *context = b->context;
   const void *kernel;
   TT_TRY(find_kernel(b, &kernel));
-  struct tt_cuda_launch launch = begin_launch(context);
+  struct tt_cuda_launch launch;
   struct tt_cuda_blob *blob = NULL;
+  begin_launch(context, &launch);
   launch.nitems = b->nitems;
   launch.nwords = b->nwords;
   if (b->nwords <= TT_CUDA_PARAM_WORDS)
@@ -336,21 +342,26 @@ static void sort_works(struct tt_work *const *works, int nworks, struct tt_work 
       if (works[w]->signature.collective == TT_FUNC_SEND_RECV && works[w]->protocol == protocol) sorted[n++] = works[w];
 }
 
+static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                  cudaStream_t stream)
+{
+  struct tt_cuda_graph *graph;
+  TT_TRY(tt_cuda_order_begin(context, stream, &graph));
+  for (int w = 0, n; w < nworks; w += n) {
+    n = segment(works + w, nworks - w);
+    TT_TRY(launch_segment(context, works + w, n, stream, graph));
+  }
+  return tt_cuda_order_end(context, stream, graph);
+}
+
 static ncclResult_t launch_entered(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                    cudaStream_t stream)
 {
-  struct tt_cuda_graph *graph;
   struct tt_work **sorted;
-  ncclResult_t result = ncclSuccess;
+  if (nworks == 1) return launch_sorted(context, works, 1, stream);
   TT_TRY(TT_CALLOC(&sorted, (size_t)nworks));
   sort_works(works, nworks, sorted);
-  TT_TRY_GOTO(tt_cuda_order_begin(context, stream, &graph), result, out);
-  for (int w = 0, n; w < nworks; w += n) {
-    n = segment(sorted + w, nworks - w);
-    TT_TRY_GOTO(launch_segment(context, sorted + w, n, stream, graph), result, out);
-  }
-  result = tt_cuda_order_end(context, stream, graph);
-out:
+  ncclResult_t result = launch_sorted(context, sorted, nworks, stream);
   free(sorted);
   return result;
 }

@@ -14,6 +14,7 @@ _Static_assert(sizeof(struct tt_cuda_short) <= 4 * TT_CUDA_SHORT_WORK, "the work
 struct writer {
   const struct tt_work *work;
   enum tt_cuda_phase phase;
+  bool in_place;
   uint32_t *words;
   uint32_t at;   /* words written */
   bool too_long; /* what follows does not fit */
@@ -34,8 +35,9 @@ static void *put(struct writer *w, size_t bytes)
 
 static void align(struct writer *w)
 {
-  w->at = (w->at + 3) / 4 * 4;
+  while (w->at % 4 != 0) w->words[w->at++] = 0;
 }
+_Static_assert(TT_CUDA_PARAM_WORDS % 4 == 0, "there is room to align");
 
 static uint32_t operand_count(const struct tt_cuda_instruction *i)
 {
@@ -99,8 +101,7 @@ static void put_entry(const struct writer *w, const struct tt_cuda_program *pack
   if (to->uses_before + 1u == operand->uses_a_loop) to->flags |= TT_CUDA_SHORT_LAST;
 }
 
-/* Whether chunks of the input may lie where chunks of the output do. */
-static bool in_place(const struct tt_work *work)
+bool tt_cuda_is_in_place(const struct tt_work *work)
 {
   const struct tt_geometry *geometry = &work->channels[0].geometry;
   const struct tt_program *program = work->channels[0].program;
@@ -126,13 +127,12 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
                        const struct tt_cuda_strand *strand, struct tt_cuda_short_step **step,
                        struct tt_cuda_short_entry *entries, uint32_t *nentries)
 {
-  bool aliased = in_place(w->work);
   for (int i = 0; i < strand->ninstructions; i++) {
     if (!is_in_phase(w, packed, strand, i)) continue;
     const struct tt_cuda_instruction *from = tt_cuda_instruction_of(packed, strand->first_instruction + i);
     bool data = from->opcode == TT_OP_DATA;
-    bool after = touches(packed, from, false, TT_OUTPUT) || (aliased && touches(packed, from, true, TT_OUTPUT)) ||
-                 (aliased && touches(packed, from, false, TT_INPUT));
+    bool after = touches(packed, from, false, TT_OUTPUT) || (w->in_place && touches(packed, from, true, TT_OUTPUT)) ||
+                 (w->in_place && touches(packed, from, false, TT_INPUT));
     for (uint32_t r = 0; r < from->repeat; r++) {
       *(*step)++ =
           (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
@@ -169,6 +169,7 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
   return true;
 }
 
+/* All but where its buffers lie. */
 static bool put_channel(struct writer *w, uint32_t c)
 {
   const struct tt_work_channel *channel = &w->work->channels[c];
@@ -177,8 +178,6 @@ static bool put_channel(struct writer *w, uint32_t c)
   uint32_t *ends = put(w, 2 * npeers * sizeof(*ends));
   if (w->too_long) return false;
   size_t element = tt_datatype_bytes(w->work->reduction.datatype);
-  to->input = (unsigned char *)w->work->input + channel->geometry.lo * element;
-  to->output = (unsigned char *)w->work->output + channel->geometry.lo * element;
   to->share = (channel->geometry.hi - channel->geometry.lo) * element;
   to->part = (uint32_t)(channel->geometry.last_chunk * element);
   for (uint32_t p = 0; p < npeers; p++) {
@@ -191,13 +190,29 @@ static bool put_channel(struct writer *w, uint32_t c)
 
 static bool put_members(struct writer *w, struct tt_cuda_short *list)
 {
-  uint32_t nmembers = w->work->channels[0].program->nmembers;
-  struct tt_cuda_short_member *to = put(w, nmembers * sizeof(*to));
+  uint32_t *to = put(w, w->work->channels[0].program->nmembers * sizeof(struct tt_cuda_short_member));
   if (w->too_long) return false;
-  list->members = (uint16_t)((uint32_t *)to - w->words) / 4;
-  for (uint32_t m = 0; m < nmembers; m++)
-    to[m] = (struct tt_cuda_short_member){(unsigned char *)w->work->member_inputs[m], w->work->member_outputs[m]};
+  list->members = (uint16_t)((to - w->words) / 4);
   return true;
+}
+
+void tt_cuda_point_short(const struct tt_work *work, uint32_t *words)
+{
+  const struct tt_cuda_short *list = (const struct tt_cuda_short *)words;
+  struct tt_cuda_work *header = (struct tt_cuda_work *)(words + TT_CUDA_SHORT_WORK);
+  size_t element = tt_datatype_bytes(work->reduction.datatype);
+  unsigned char *input = (unsigned char *)work->input, *output = work->output;
+  header->buffers[TT_INPUT] = input;
+  header->buffers[TT_OUTPUT] = output;
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    uint32_t *at = words + 4 * (list->channels + c * list->channel_quads);
+    size_t offset = work->channels[c].geometry.lo * element;
+    ((struct tt_cuda_short_channel *)at)->input = input + offset;
+    ((struct tt_cuda_short_channel *)at)->output = output + offset;
+  }
+  struct tt_cuda_short_member *members = (struct tt_cuda_short_member *)(words + 4 * list->members);
+  for (uint32_t m = 0; list->members != 0 && m < work->channels[0].program->nmembers; m++)
+    members[m] = (struct tt_cuda_short_member){(unsigned char *)work->member_inputs[m], work->member_outputs[m]};
 }
 
 /* The program of all channels, if they have one in common and a single loop; else NULL. */
@@ -231,7 +246,8 @@ static bool is_deep(int protocol, uint64_t bytes, unsigned threads)
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape)
 {
-  struct writer w = {.work = work, .phase = phase, .words = words, .at = STEPS_WORD};
+  struct writer w = {
+      .work = work, .phase = phase, .in_place = tt_cuda_is_in_place(work), .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
   const struct tt_cuda_program *packed;
   uint64_t length = 0;
@@ -249,6 +265,7 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
   }
   bool mapped = tt_cuda_is_mapped(work->channels[0].program);
   if (mapped && phase == TT_CUDA_WHOLE && !put_members(&w, list)) return ncclSuccess;
+  tt_cuda_point_short(work, words);
   uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
   unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
   unsigned data = phase == TT_CUDA_WHOLE ? tt_cuda_threads(work->protocol, bytes, list->nstrands) : MESSAGE_THREADS;

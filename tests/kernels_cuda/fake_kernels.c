@@ -38,6 +38,11 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   return cudaSuccess;
 }
 
+void tt_cuda_repeats_free(struct tt_device_context *context)
+{
+  (void)context;
+}
+
 void tt_cuda_blobs_free(struct tt_device_context *context)
 {
   (void)context;

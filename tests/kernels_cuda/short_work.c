@@ -272,6 +272,38 @@ static bool should_be_short(const struct tt_program *program, int nchannels)
          size.entries <= TT_CUDA_ENTRIES && words <= TT_CUDA_PARAM_WORDS;
 }
 
+static void move_buffers(size_t by, bool in_place)
+{
+  made.work.output = (char *)made.work.output + by;
+  made.work.input = in_place ? made.work.output : (const char *)made.work.input + by;
+  for (int m = 0; m < MOST_RANKS; m++) {
+    made.inputs[m] = (const char *)made.inputs[m] + by;
+    made.outputs[m] = (char *)made.outputs[m] + by;
+  }
+}
+
+/* A work that comes again is what it would be anew: also with other buffers, and in place where it was not. */
+static void read_again(bool in_place)
+{
+  static uint32_t anew[TT_CUDA_PARAM_WORDS], again[TT_CUDA_PARAM_WORDS];
+  static uint64_t number;
+  struct tt_cuda_short_shape shape, kept;
+  for (int time = 0; time < 3; time++) {
+    made.work.repeat = 0;
+    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, anew, &shape), ncclSuccess);
+    made.work.repeat = number + 1;
+    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, again, &kept), ncclSuccess);
+    ck_assert(kept.nwords == shape.nwords && kept.threads == shape.threads && kept.form == shape.form);
+    ck_assert_mem_eq(again, anew, 4 * shape.nwords);
+    move_buffers(64, in_place || time == 1);
+  }
+  made.work.signature.count++; /* which is not looked at again */
+  ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, again, &kept), ncclSuccess);
+  const struct tt_cuda_work *header = (const struct tt_cuda_work *)(again + TT_CUDA_SHORT_WORK);
+  ck_assert_uint_eq(header->signature.count, made.work.signature.count - 1);
+  number++;
+}
+
 bool read_work(const struct tt_program *program, int nchannels, int protocol, bool in_place, int *barriers)
 {
   static uint32_t words[TT_CUDA_PARAM_WORDS];
@@ -306,5 +338,6 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
   ck_assert_int_eq(program->nmembers > 0, shape.form == TT_CUDA_FORM_MAPPED);
   if (barriers) *barriers += reading->barriers;
   free(reading);
+  read_again(in_place);
   return true;
 }

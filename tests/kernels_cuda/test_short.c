@@ -393,11 +393,17 @@ START_TEST(shared_memory)
 }
 END_TEST
 
+static void forget_repeats(void)
+{
+  tt_cuda_repeats_free(&fake_context);
+}
+
 int main(void)
 {
   Suite *suite = suite_create("kernels_cuda_short");
   TCase *tc = tcase_create("short");
   tcase_set_timeout(tc, 120);
+  tcase_add_checked_fixture(tc, NULL, forget_repeats);
   tcase_add_loop_test(tc, every_algorithm, 1, MOST_RANKS + 1);
   tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
   tcase_add_loop_test(tc, engines, 2, 9);

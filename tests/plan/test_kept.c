@@ -27,7 +27,7 @@ static const struct tt_task sum = {
 
 START_TEST(found)
 {
-  struct tt_program program = {0};
+  struct tt_program program = {.npeers = 1};
   char in, out;
   struct tt_work *work = new_work(&program, &sum);
   ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
@@ -53,7 +53,7 @@ END_TEST
 /* A call whose buffers all ranks have mapped is another one than a call whose buffers they have not. */
 START_TEST(mapped)
 {
-  struct tt_program program = {0};
+  struct tt_program program = {.npeers = 1};
   const void *inputs[1];
   struct tt_work *plain = new_work(&program, &sum), *mapped = new_work(&program, &sum);
   mapped->member_inputs = inputs;
@@ -71,7 +71,7 @@ END_TEST
 /* A sum whose inputs are scaled by another number is another call. */
 START_TEST(scaled)
 {
-  struct tt_program program = {0};
+  struct tt_program program = {.npeers = 1};
   struct tt_task twice = sum, thrice = sum;
   twice.scaled = thrice.scaled = true;
   twice.scale = 2;
@@ -117,7 +117,7 @@ END_TEST
 /* The operation of what does not reduce is not part of it. */
 START_TEST(moves_have_no_operation)
 {
-  struct tt_program program = {0};
+  struct tt_program program = {.npeers = 1};
   struct tt_task gather = {.collective = TT_FUNC_ALL_GATHER, .count = 7, .datatype = ncclInt8, .op = ncclSum};
   tt_kept_give(&comm, new_work(&program, &gather));
   gather.op = ncclMax;
@@ -128,38 +128,110 @@ START_TEST(moves_have_no_operation)
 }
 END_TEST
 
+/* Sends and receives are known by the peer and their bytes, whatever their type. */
+START_TEST(messages)
+{
+  int32_t peers[] = {3};
+  struct tt_program send = {.collective = TT_FUNC_SEND, .npeers = 1, .peers = peers},
+                    receive = {.collective = TT_FUNC_RECV, .npeers = 1, .peers = peers};
+  const struct tt_task task = {.collective = TT_FUNC_SEND, .count = 8, .datatype = ncclFloat32, .root = 3};
+  struct tt_task other[4] = {task, task, task, task};
+  other[0].collective = TT_FUNC_RECV;
+  other[1].root = 2;
+  other[2].count = 9;
+  other[3].datatype = ncclFloat64;
+  struct tt_work *work = new_work(&send, &task);
+  work->signature = (struct tt_signature){.collective = TT_FUNC_SEND_RECV, .count = 32, .root = 7};
+  tt_kept_give(&comm, work);
+  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false));
+  struct tt_task same = {.collective = TT_FUNC_SEND, .count = 4, .datatype = ncclFloat64, .root = 3, .op_count = 9};
+  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false), work);
+  ck_assert_uint_eq(work->op_count, 9);
+  work->channels[0].program = &receive;
+  tt_kept_give(&comm, work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &task, false));
+  ck_assert_ptr_eq(tt_kept_take(&comm, &other[0], false), work);
+  tt_kept_give(&comm, work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* A work has its number from the first time that it is kept, and no other has it. */
+START_TEST(numbers)
+{
+  struct tt_program program = {.npeers = 1};
+  struct tt_work *first = new_work(&program, &sum), *second = new_work(&program, &sum);
+  tt_kept_give(&comm, first);
+  tt_kept_give(&comm, second);
+  uint64_t number = first->repeat;
+  ck_assert(number != 0 && second->repeat != 0 && number != second->repeat);
+  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false));
+  tt_kept_give(&comm, first);
+  ck_assert_uint_eq(first->repeat, number);
+  tt_pool_give(second);
+  tt_kept_free(&comm);
+}
+END_TEST
+
 START_TEST(not_kept)
 {
-  struct tt_program program = {0}, scratch = {.nscratch = 1}, shared = {.shared_blocks = 1};
-  struct tt_task message = {.collective = TT_FUNC_SEND_RECV, .count = 1};
+  struct tt_program program = {.npeers = 1}, scratch = {.npeers = 1, .nscratch = 1},
+                    shared = {.npeers = 1, .shared_blocks = 1}, copy = {0};
   tt_kept_give(&comm, new_work(&scratch, &sum));
   tt_kept_give(&comm, new_work(&shared, &sum));
-  tt_kept_give(&comm, new_work(&program, &message));
+  tt_kept_give(&comm, new_work(&copy, &sum));
   comm.device = &host;
   tt_kept_give(&comm, new_work(&program, &sum));
   comm.device = &streams;
   ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
-  ck_assert_ptr_null(tt_kept_take(&comm, &message, false));
 }
 END_TEST
 
 /* Many different calls: the last ones are kept, and nothing leaks (as the sanitizers see). */
 START_TEST(replaced)
 {
-  struct tt_program program = {0};
+  struct tt_program program = {.npeers = 1};
   struct tt_task task = sum;
-  for (task.count = 1; task.count <= 100; task.count++) tt_kept_give(&comm, new_work(&program, &task));
-  int found = 0;
-  for (task.count = 1; task.count <= 100; task.count++) {
+  for (task.count = 1; task.count <= 1000; task.count++) tt_kept_give(&comm, new_work(&program, &task));
+  for (task.count = 1; task.count <= 1000; task.count++) {
     struct tt_work *work = tt_kept_take(&comm, &task, false);
-    if (work == NULL) {
-      ck_assert_int_eq(found, 0); /* the oldest are gone, not any */
-      continue;
-    }
-    found++;
+    ck_assert_int_eq(work != NULL, task.count > 1000 - 256);
     tt_pool_give(work);
   }
-  ck_assert_int_eq(found, 64);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* What is used stays, however much else comes. */
+START_TEST(used)
+{
+  struct tt_program program = {.npeers = 1};
+  struct tt_task task = sum;
+  tt_kept_give(&comm, new_work(&program, &sum));
+  for (task.count = 1001; task.count <= 2000; task.count++) {
+    tt_kept_give(&comm, new_work(&program, &task));
+    struct tt_work *work = tt_kept_take(&comm, &sum, false);
+    ck_assert_ptr_nonnull(work);
+    tt_kept_give(&comm, work);
+  }
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* A group may have the same call many times. */
+START_TEST(equal)
+{
+  struct tt_program program = {.npeers = 1};
+  struct tt_work *works[100];
+  for (int w = 0; w < 100; w++) tt_kept_give(&comm, new_work(&program, &sum));
+  for (int w = 0; w < 100; w++) {
+    works[w] = tt_kept_take(&comm, &sum, false);
+    ck_assert_ptr_nonnull(works[w]);
+    for (int other = 0; other < w; other++) ck_assert_ptr_ne(works[other], works[w]);
+  }
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  for (int w = 0; w < 100; w++) tt_pool_give(works[w]);
   tt_kept_free(&comm);
 }
 END_TEST
@@ -180,8 +252,12 @@ int main(void)
   tcase_add_test(tests, scaled);
   tcase_add_test(tests, apart);
   tcase_add_test(tests, moves_have_no_operation);
+  tcase_add_test(tests, messages);
+  tcase_add_test(tests, numbers);
   tcase_add_test(tests, not_kept);
   tcase_add_test(tests, replaced);
+  tcase_add_test(tests, used);
+  tcase_add_test(tests, equal);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -210,6 +210,9 @@ struct tt_work {
   /* With TT_DEVICE_ENGINES, of a work with one channel whose program uses members' buffers, and copies without
    * reducing: not 0 if copy engines are to copy, in stream order between the messages that come before and after. */
   uint32_t engines;
+  /* Not 0: the work comes again. Works of a context with the same number differ only in input, output, member_inputs,
+   * member_outputs, op_count and complete, so that a backend may keep what it made of the others. */
+  uint64_t repeat;
 };
 
 /* Bytes of one element; 0 for a value that is no type. */

@@ -120,6 +120,7 @@ static ncclResult_t copy_work(const struct tt_work *from, struct tt_work **out)
     mapped_works += work->channels[0].program->shared_blocks == 0;
   }
   TT_TRY(check_engines(work));
+  TT_TRY(fake_check_repeat(from));
   work->scratch = NULL;
   if (room.nscratch > 0) {
     work->scratch = (void **)ends;

@@ -7,6 +7,12 @@
 #include "base/timer.h"
 #include "fake.h"
 
+/* What a work was like that was said to come again. */
+#define FAKE_REPEATS 64
+struct fake_repeat {
+  uint64_t number, digest;
+};
+
 struct tt_device_context {
   int device, rank, nranks;
   int refs; /* the user's, and one a launch; under `lock`, as all that follows */
@@ -18,6 +24,7 @@ struct tt_device_context {
   _Atomic uint32_t abort;
   struct fake_pending *pending, *pending_end; /* copies.c's, oldest first */
   uint64_t copies_begun, copies_done;
+  struct fake_repeat repeats[FAKE_REPEATS]; /* by number */
 };
 
 /* An end of a connection as works see it. */
@@ -43,6 +50,9 @@ extern struct fake_totals {
 /* context.c */
 void fake_context_hold(struct tt_device_context *context);
 void fake_context_drop(struct tt_device_context *context);
+
+/* repeat.c: an error if the work is said to be like an earlier one, and is not. */
+ncclResult_t fake_check_repeat(const struct tt_work *work);
 
 /* copy.c: nothing of `works` is needed afterwards. */
 ncclResult_t fake_launch_copy(struct tt_work *const *works, int nworks, struct fake_launch **out);
