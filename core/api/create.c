@@ -196,6 +196,7 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
   input->members_mapped = devices && used == 1u << TT_TRANSPORT_DEVICE &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_USE_CUDA_MEMCPY) &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_DIRECT_DISABLE);
+  input->engines = (comm->device->features & TT_DEVICE_ENGINES) && tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES) != 0;
   input->through_host = used & 1u << TT_TRANSPORT_HOST;
   input->torn_lines = devices && (used & ~direct);
   /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing

@@ -69,12 +69,12 @@ static ncclResult_t prepare_step(struct ncclComm *comm, const struct tt_task *ta
 {
   bool in_windows = true;
   if (!tt_mapped_possible(comm, task) || !tt_plan_prefers_mapped(comm, task)) return ncclSuccess;
-  struct tt_mapped_touched touched = tt_mapped_touched(comm, task);
+  struct tt_mapped_touched touched = tt_mapped_touched(comm, task, comm->rank);
   TT_TRY(TT_CALLOC(&step->inputs, 2 * (size_t)comm->nranks));
   step->outputs = step->inputs + comm->nranks;
   TT_TRY(find_window(comm, task->input, touched.input, step->inputs, &in_windows));
   TT_TRY(find_window(comm, task->output, touched.output, step->outputs, &in_windows));
-  if (in_windows) return ncclSuccess;
+  if (in_windows && tt_mapped_by_windows(task)) return ncclSuccess;
   step->task = task;
   TT_TRY(describe(comm, task->input, touched.input, &step->input));
   TT_TRY(describe(comm, task->output, touched.output, &step->output));
@@ -139,6 +139,7 @@ static void put_signature(struct tt_wire_writer *w, const struct tt_task *task)
   tt_wire_put_int(w, (uint64_t)task->collective, 2);
   tt_wire_put_int(w, (uint64_t)task->datatype, 2);
   tt_wire_put_int(w, (uint64_t)task->op, 4);
+  tt_wire_put_int(w, (uint64_t)task->root, 4);
 }
 
 static ncclResult_t send_offer(struct tt_captured *captured, const struct tt_captured_step *step)
@@ -174,11 +175,12 @@ static ncclResult_t malformed(int rank)
   return TT_FAIL(ncclRemoteError, "rank %d sent a malformed message about a captured operation", rank);
 }
 
-static ncclResult_t read_offer(const struct tt_captured_step *step, const struct tt_captured_note *note,
-                               struct theirs *theirs)
+static ncclResult_t read_offer(const struct ncclComm *comm, const struct tt_captured_step *step,
+                               const struct tt_captured_note *note, struct theirs *theirs)
 {
   struct tt_wire_reader r = {.data = note->data, .size = note->bytes};
-  unsigned char own[16];
+  struct tt_mapped_touched touched = tt_mapped_touched(comm, step->task, note->rank);
+  unsigned char own[20];
   struct tt_wire_writer w = {.data = own, .size = sizeof own};
   put_signature(&w, step->task);
   const unsigned char *signature = tt_wire_get(&r, sizeof own);
@@ -186,10 +188,9 @@ static ncclResult_t read_offer(const struct tt_captured_step *step, const struct
     snprintf(theirs->why, sizeof theirs->why, "it is another operation there");
     return ncclSuccess;
   }
-  if (step->input.bytes > 0) tt_user_range_get(&r, &theirs->input);
-  if (step->output.bytes > 0) tt_user_range_get(&r, &theirs->output);
-  if (r.bad || r.at != note->bytes || theirs->input.bytes != step->input.bytes ||
-      theirs->output.bytes != step->output.bytes)
+  if (touched.input > 0) tt_user_range_get(&r, &theirs->input);
+  if (touched.output > 0) tt_user_range_get(&r, &theirs->output);
+  if (r.bad || r.at != note->bytes || theirs->input.bytes != touched.input || theirs->output.bytes != touched.output)
     return malformed(note->rank);
   memcpy(theirs->why, theirs->input.why[0] != '\0' ? theirs->input.why : theirs->output.why, sizeof theirs->why);
   return ncclSuccess;
@@ -257,7 +258,7 @@ static ncclResult_t hear_offers(struct tt_captured *captured, const struct tt_ca
   memcpy(theirs[comm->rank].why, own, TT_USER_WHY);
   for (int r = 0; r < comm->nranks; r++) {
     if (r != comm->rank && result == ncclSuccess)
-      result = notes[r]->kind == TT_CAPTURED_OFFER ? read_offer(step, notes[r], &theirs[r])
+      result = notes[r]->kind == TT_CAPTURED_OFFER ? read_offer(comm, step, notes[r], &theirs[r])
                                                    : read_text(notes[r], theirs[r].why);
     free(notes[r]);
   }

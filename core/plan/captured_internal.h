@@ -13,7 +13,7 @@ enum tt_captured_kind {
   TT_CAPTURED_VERDICT, /* all others' buffers are mapped here: "", or why not */
 };
 #define TT_CAPTURED_HEAD 9
-#define TT_CAPTURED_OFFER_BYTES (TT_CAPTURED_HEAD + 16 + 2 * TT_USER_RANGE_BYTES)
+#define TT_CAPTURED_OFFER_BYTES (TT_CAPTURED_HEAD + 20 + 2 * TT_USER_RANGE_BYTES)
 
 /* A message that was not asked for yet. */
 struct tt_captured_note {

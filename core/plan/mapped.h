@@ -15,12 +15,15 @@ struct tt_mapped_buffers {
 
 /* There is a program for members' buffers for it, wherever they are. */
 bool tt_mapped_possible(const struct ncclComm *comm, const struct tt_task *task);
-/* Bytes of a task's buffers that other ranks read or write; 0: none. */
+/* Whether windows alone can tell all ranks that its buffers are mapped: what others touch must be what all ranks have,
+ * and so at one offset. */
+bool tt_mapped_by_windows(const struct tt_task *task);
+/* Bytes of a rank's buffers that other ranks read or write; 0: none. */
 struct tt_mapped_touched {
   size_t input, output;
 };
-/* Of a collective that has a program for members' buffers, and no root. */
-struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const struct tt_task *task);
+/* Of a collective that has a program for members' buffers. */
+struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const struct tt_task *task, int rank);
 /* It is in place, and there is no such program for that. */
 bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task);
 

@@ -118,7 +118,7 @@ void tt_plain_close(struct tt_plain *plain)
 static bool is_alike(const struct tt_task *a, const struct tt_task *b)
 {
   return a != NULL && b != NULL && a->collective == b->collective && a->count == b->count &&
-         a->datatype == b->datatype && a->op == b->op && !a->scaled && !b->scaled;
+         a->datatype == b->datatype && a->op == b->op && a->root == b->root && !a->scaled && !b->scaled;
 }
 
 static bool can_use(const struct tt_plan *plan, const struct tt_plain *plain, const struct tt_task *const *tasks)
@@ -129,7 +129,7 @@ static bool can_use(const struct tt_plan *plan, const struct tt_plain *plain, co
     if (!is_alike(tasks[0], tasks[r]) || tt_mapped_overlaps(comm, tasks[r])) return false;
   if (!tt_plan_prefers_mapped(comm, tasks[0])) return false;
   for (int r = 0; r < plain->nranks; r++) {
-    struct tt_mapped_touched touched = tt_mapped_touched(comm, tasks[r]);
+    struct tt_mapped_touched touched = tt_mapped_touched(comm, tasks[r], r);
     if (touched.input > 0 && !tt_user_plain_usable(plain->users, plain->nranks, r, tasks[r]->input, touched.input))
       return false;
     if (touched.output > 0 && !tt_user_plain_usable(plain->users, plain->nranks, r, tasks[r]->output, touched.output))

@@ -4,8 +4,11 @@
  *
  * Where a block is for all ranks it is cut in a part for each rank that works on it, which reads the part from where it
  * is and writes the result to where it is wanted. Writing to many is faster than letting many read. Sums run in rank
- * order. Of broadcast and reduce the root does nothing itself: the wires of its own are the ones that limit, and the
+ * order. Of broadcast and reduce the root moves nothing itself: the wires of its own are the ones that limit, and the
  * other ranks move all over theirs.
+ *
+ * Of broadcast the others touch outputs only, since these are what all ranks have: a root copies its input there first,
+ * which is nothing where it is in place.
  *
  * All-to-all in place has no such program: a rank's block would be overwritten before its receiver has read it. */
 #include <stdlib.h>
@@ -75,11 +78,26 @@ static void read_all(struct tt_builder *builder, const struct tt_emit_request *r
     tt_builder_member_source(builder, (uint16_t)member, TT_MEMBER_INPUT, chunk);
 }
 
-/* Writes to all members, beginning behind this rank, so that not all write to the same one. */
-static void write_all(struct tt_builder *builder, const struct tt_emit_request *request, struct tt_chunks chunk)
+/* Writes to all members but `without` (-1: to all), beginning behind this rank, so that not all write to the same
+ * one. */
+static void write_all(struct tt_builder *builder, const struct tt_emit_request *request, struct tt_chunks chunk,
+                      int32_t without)
 {
-  for (int32_t distance = 1; distance <= request->nranks; distance++)
-    tt_builder_member_destination(builder, (uint16_t)((request->rank + distance) % request->nranks), chunk);
+  for (int32_t distance = 1; distance <= request->nranks; distance++) {
+    int32_t member = (request->rank + distance) % request->nranks;
+    if (member != without) tt_builder_member_destination(builder, (uint16_t)member, chunk);
+  }
+}
+
+/* A broadcast's root, before anybody reads its output. */
+static void fill_output(struct tt_builder *builder, const struct tt_emit_request *request)
+{
+  int32_t parts = (int32_t)builder->head.parts;
+  struct tt_chunks all = {.start = 0, .stride = 1, .modulo = parts};
+  if (request->collective != TT_FUNC_BROADCAST || !is_root(request)) return;
+  tt_builder_data(builder, (uint32_t)parts, 0);
+  tt_builder_source(builder, TT_INPUT, all);
+  tt_builder_destination(builder, TT_OUTPUT, all);
 }
 
 /* All-to-all: a copy for each member. */
@@ -108,7 +126,7 @@ static void work(struct tt_builder *builder, const struct tt_emit_request *reque
   switch (request->collective) {
   case TT_FUNC_ALL_REDUCE:
     read_all(builder, request, part);
-    write_all(builder, request, part);
+    write_all(builder, request, part, -1);
     break;
   case TT_FUNC_REDUCE:
     read_all(builder, request, part);
@@ -119,12 +137,12 @@ static void work(struct tt_builder *builder, const struct tt_emit_request *reque
     tt_builder_destination(builder, TT_OUTPUT, one);
     break;
   case TT_FUNC_BROADCAST:
-    tt_builder_member_source(builder, root, TT_MEMBER_INPUT, part);
-    write_all(builder, request, part);
+    tt_builder_member_source(builder, root, TT_MEMBER_OUTPUT, part);
+    write_all(builder, request, part, request->root);
     break;
   case TT_FUNC_ALL_GATHER:
     tt_builder_source(builder, TT_INPUT, one);
-    write_all(builder, request, own);
+    write_all(builder, request, own, -1);
     break;
   case TT_FUNC_GATHER:
     tt_builder_source(builder, TT_INPUT, one);
@@ -186,6 +204,7 @@ ncclResult_t tt_emit_mapped(struct tt_builder *builder, const struct tt_emit_req
   set_blocks(builder, request, nworkers);
   add_peers(builder, request);
   tt_builder_strand(builder);
+  fill_output(builder, request);
   exchange(builder, request, true);
   if (place >= 0) work(builder, request, place);
   exchange(builder, request, false);

@@ -387,6 +387,11 @@ void tt_tuning_set_channels(const struct tt_tuning *t, int collective, size_t by
   finish(t, cost_of(t, collective, a, p, bytes, choice->nchannels), choice);
 }
 
+bool tt_tuning_engines_win(const struct tt_tuning *t, int collective, size_t bytes)
+{
+  return t->input.kind == TT_TUNING_GPU && tt_cost_gpu_engines_win(&t->input, collective, bytes);
+}
+
 size_t tt_tuning_chunk(const struct tt_tuning *t, int protocol)
 {
   return tt_conn_capacity(t->input.buffer_bytes[protocol] / TT_SLOTS, protocol);

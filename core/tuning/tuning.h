@@ -19,6 +19,7 @@ struct tt_tuning_input {
   int max_ranks_per_node;
   bool all_mapped;        /* every pair of ranks shares memory */
   bool members_mapped;    /* every two ranks' devices use each other's memory, and connections lie there: Mapped */
+  bool engines;           /* GPUs: copy engines may do what Mapped only moves */
   bool nodes_mapped;      /* every pair of ranks of one node shares host memory */
   bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
   bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
@@ -79,6 +80,8 @@ void tt_tuning_pair(const struct tt_tuning *tuning, int collective, size_t bytes
 /* Sets the channels of a choice: the nearest number to `wanted` that it can have; 0: the core's. */
 void tt_tuning_set_channels(const struct tt_tuning *tuning, int collective, size_t bytes, int wanted,
                             struct tt_choice *choice);
+/* Whether copy engines are expected to do a collective that Mapped moves, and does not reduce, faster than kernels. */
+bool tt_tuning_engines_win(const struct tt_tuning *tuning, int collective, size_t bytes);
 /* Bytes that fit a slot. */
 size_t tt_tuning_chunk(const struct tt_tuning *tuning, int protocol);
 

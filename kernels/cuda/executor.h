@@ -42,6 +42,7 @@ void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *header)
 /* What a short work takes; no words: it is none, and goes the usual way. */
 struct tt_cuda_short_shape {
   uint32_t nwords;
+  uint32_t nsteps;  /* 0: there is nothing to launch */
   unsigned threads; /* of each block */
   enum tt_cuda_form form;
 };

@@ -227,7 +227,7 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   TT_TRY(tt_cuda_get_short(context, work, phase, launch.words, &shape));
   launch.nwords = shape.nwords;
   *launched = launch.nwords > 0;
-  if (!*launched) return ncclSuccess;
+  if (!*launched || shape.nsteps == 0) return ncclSuccess;
   void *arguments[] = {&launch};
   dim3 grid = {work->nchannels, 1, 1}, block = {shape.threads, 1, 1};
   const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape.form);

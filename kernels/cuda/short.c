@@ -271,7 +271,7 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
   unsigned data = phase == TT_CUDA_WHOLE ? tt_cuda_threads(work->protocol, bytes, list->nstrands) : MESSAGE_THREADS;
   unsigned threads = TT_MAX(data, (list->nentries + step - 1) / step * step);
   list->strand_threads = (uint16_t)(threads / list->nstrands);
-  *shape = (struct tt_cuda_short_shape){w.at, threads,
+  *shape = (struct tt_cuda_short_shape){w.at, list->nsteps, threads,
                                         mapped                                    ? TT_CUDA_FORM_MAPPED
                                         : is_deep(work->protocol, bytes, threads) ? TT_CUDA_FORM_DEEP
                                                                                   : TT_CUDA_FORM_SHORT};

@@ -35,6 +35,13 @@ struct tt_cuda_copies {
   uint64_t begun, done;
 };
 
+/* engines.c's, of whoever launches: for copies that come from one GPU and go on to others; NULL until there are some.
+ */
+struct tt_cuda_engines {
+  cudaStream_t stream;
+  cudaEvent_t event;
+};
+
 /* gdrcopy.c's: memory of the GPU that the host can read. */
 struct tt_cuda_window {
   const volatile uint64_t *_Atomic word; /* NULL: there is none yet */
@@ -56,6 +63,7 @@ struct tt_cuda_context_state {
   bool side_stuck;         /* a copy on `side` did not end in time: none is waited for again. Under the lock */
   struct tt_cuda_chunk *chunks;
   struct tt_cuda_copies copies;
+  struct tt_cuda_engines engines;
   struct tt_cuda_window window;
 
   _Atomic uint32_t stalls;     /* as last seen */

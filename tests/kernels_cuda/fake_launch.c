@@ -21,6 +21,25 @@ static struct {
 
 struct fake_launched launched;
 
+/* The backend's second stream: copies of each, and how many of the other one's each has waited for. */
+struct CUstream_st {
+  char some;
+};
+struct CUevent_st {
+  bool second;
+  int copies;
+};
+static struct CUstream_st second;
+static struct CUevent_st recorded;
+static int done[2], seen[2][2];
+
+void forget_launches(void)
+{
+  memset(&launched, 0, sizeof(launched));
+  memset(done, 0, sizeof(done));
+  memset(seen, 0, sizeof(seen));
+}
+
 /* The address of a byte tells which kernel it is. */
 static char kernels[12][TT_NUM_PROTOCOLS][TT_CUDA_FORMS];
 #define KERNEL(type)                                                                                                   \
@@ -72,9 +91,52 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-  ck_assert(kind == cudaMemcpyDefault && stream == NULL && launched.ncopies < FAKE_COPIES);
-  launched.copies[launched.ncopies++] =
-      (struct fake_copy){.after = launched.count, .from = from, .to = to, .bytes = bytes};
+  ck_assert(kind == cudaMemcpyDefault && (stream == NULL || stream == &second) && launched.ncopies < FAKE_COPIES);
+  bool on_second = stream != NULL;
+  launched.copies[launched.ncopies++] = (struct fake_copy){.after = launched.count,
+                                                           .from = from,
+                                                           .to = to,
+                                                           .bytes = bytes,
+                                                           .second = on_second,
+                                                           .awaited = seen[on_second][!on_second]};
+  done[on_second]++;
+  return cudaSuccess;
+}
+
+/* ---- Two streams, and one event ---- */
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+  (void)flags, (void)priority;
+  *stream = &second;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+  (void)flags;
+  *event = &recorded;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+  event->second = stream != NULL;
+  event->copies = done[event->second];
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+  ck_assert(flags == 0 && event->second != (stream != NULL));
+  seen[stream != NULL][event->second] = event->copies;
+  launched.awaited = seen[0][1];
   return cudaSuccess;
 }
 

@@ -18,9 +18,13 @@ extern struct fake_launched {
     int after;
     const void *from, *to;
     size_t bytes;
+    bool second; /* it is on the backend's own stream */
+    int awaited; /* copies of the other stream that come first */
   } copies[FAKE_COPIES];
   int ncopies;
+  int awaited; /* of the second stream's copies, by what comes next on the user's */
 } launched;
+void forget_launches(void);
 
 /* Programs that were packed are found by their address until then. */
 void forget_programs(void);

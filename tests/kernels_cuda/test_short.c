@@ -134,6 +134,99 @@ START_TEST(engines)
 }
 END_TEST
 
+/* Copies of the user's stream (0) and of the second (1). */
+static int copies_on(bool second)
+{
+  int count = 0;
+  for (int k = 0; k < launched.ncopies; k++) count += launched.copies[k].second == second;
+  return count;
+}
+
+static void launch_broadcast(const struct tt_program *program, int rank, bool in_place, size_t share)
+{
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  make_work(program, 1, TT_PROTO_SIMPLE, in_place);
+  struct tt_geometry *g = &made.channels[0].geometry;
+  g->lo = 0;
+  g->hi = share;
+  g->chunk = g->last_chunk = (share + program->parts - 1) / program->parts;
+  made.outputs[rank] = made.work.output;
+  made.work.engines = 1;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+}
+
+/* A broadcast's root copies to its own output, and hears and tells in a single kernel. */
+static void check_root(const struct tt_program *program, int root, size_t share)
+{
+  launch_broadcast(program, root, false, share);
+  ck_assert_int_eq(launched.count, 1);
+  ck_assert_int_eq(launched.ncopies, (int)program->parts);
+  size_t copied = 0;
+  for (int k = 0; k < launched.ncopies; k++) {
+    ck_assert(launched.copies[k].after == 0 && !launched.copies[k].second);
+    ck_assert_ptr_eq(launched.copies[k].from, (const char *)made.work.input + copied);
+    ck_assert_ptr_eq(launched.copies[k].to, (char *)made.work.output + copied);
+    copied += launched.copies[k].bytes;
+  }
+  ck_assert_uint_eq(copied, 4 * share);
+  launch_broadcast(program, root, true, share);
+  ck_assert(launched.count == 1 && launched.ncopies == 0);
+}
+
+/* Another rank gets its part of the root's output piece by piece, and each piece goes on to the others, but not back to
+ * the root, after it has come and before the next kernel. */
+static void check_worker(const struct tt_program *program, int rank, int root, size_t share)
+{
+  enum { PIECE = 4 << 20 };
+  int n = program->nranks, place = rank - (rank > root), came = 0, went = 0;
+  size_t part = (share + program->parts - 1) / program->parts * 4, at = part * (size_t)place;
+  size_t bytes = TT_MIN(part, 4 * share - TT_MIN(at, 4 * share));
+  launch_broadcast(program, rank, false, share);
+  int pieces = n > 2 ? (int)((bytes + PIECE - 1) / PIECE) : 1; /* nobody is there to get more */
+  ck_assert_int_eq(launched.count, 2);
+  ck_assert_int_eq(copies_on(false), pieces);
+  ck_assert_int_eq(copies_on(true), pieces * (n - 2));
+  ck_assert_int_eq(launched.awaited, pieces * (n - 2));
+  for (int k = 0; k < launched.ncopies; k++) {
+    const struct fake_copy *copy = &launched.copies[k];
+    ck_assert_int_eq(copy->after, 1);
+    if (!copy->second) {
+      ck_assert_ptr_eq(copy->from, (char *)made.outputs[root] + at + (size_t)came * PIECE);
+      ck_assert_ptr_eq(copy->to, (char *)made.work.output + at + (size_t)came * PIECE);
+      if (pieces > 1) ck_assert_uint_eq(copy->bytes, TT_MIN(bytes - (size_t)came * PIECE, (size_t)PIECE));
+      came++;
+      continue;
+    }
+    int piece = went / (n - 2), to = rank;
+    for (int passed = 0; passed <= went % (n - 2); passed += to != root) to = (to + 1) % n; /* all but the root */
+    ck_assert_int_eq(copy->awaited, piece + 1);
+    ck_assert_ptr_eq(copy->from, (char *)made.work.output + at + (size_t)piece * PIECE);
+    ck_assert_ptr_eq(copy->to, (char *)made.outputs[to] + at + (size_t)piece * PIECE);
+    went++;
+  }
+}
+
+/* _i: ranks. Parts of one piece, and of several, which are no whole number of them. */
+START_TEST(engines_broadcast)
+{
+  static const struct operation broadcast = {TT_FUNC_BROADCAST, TT_ALGO_MAPPED, 0};
+  const size_t shares[] = {4000, (size_t)(_i - 1) * 2500000 + 3};
+  for (int root = 0; root < _i; root += _i - 1)
+    for (int s = 0; s < 2; s++) {
+      struct program_set set = emit_set(&broadcast, _i, root, NULL);
+      for (int rank = 0; rank < _i; rank++)
+        if (rank == root)
+          check_root(set.programs[rank], root, shares[s]);
+        else
+          check_worker(set.programs[rank], rank, root, shares[s]);
+      forget_programs();
+      free_set(&set);
+    }
+}
+END_TEST
+
 /* A block that lies where it is wanted is not copied; of what is cut in parts only those that there are. */
 START_TEST(engines_leave_out)
 {
@@ -408,6 +501,7 @@ int main(void)
   tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
   tcase_add_loop_test(tc, engines, 2, 9);
   tcase_add_test(tc, engines_leave_out);
+  tcase_add_loop_test(tc, engines_broadcast, 2, 7);
   tcase_add_test(tc, barriers);
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);

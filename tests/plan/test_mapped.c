@@ -53,7 +53,8 @@ static bool run(struct world *world, enum kind kind, size_t count, bool in_windo
   struct operation operations[MOST];
   int before = fake_mapped_works();
   for (int r = 0; r < world->n; r++) {
-    operations[r] = (struct operation){.kind = kind, .n = world->n, .rank = r, .count = count, .seed = 7};
+    operations[r] =
+        (struct operation){.kind = kind, .n = world->n, .rank = r, .root = world->n - 1, .count = count, .seed = 7};
     if (in_windows) {
       ck_assert_uint_le(operation_room(&operations[r]) * 4, BUFFER / 2);
       operations[r].in = (uint32_t *)(void *)world->buffers[r];
@@ -80,22 +81,24 @@ static bool run(struct world *world, enum kind kind, size_t count, bool in_windo
   return used > 0;
 }
 
-static const enum kind mapped_kinds[] = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL};
+static const enum kind mapped_kinds[] = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST};
 
-/* _i: ranks - 2. By name, at all sizes. */
+/* _i: ranks - 2. By name, at all sizes. That one group has all ranks tells them nothing. */
 START_TEST(by_name)
 {
+  static const enum kind rooted_kinds[] = {REDUCE, SCATTER, GATHER};
   static const size_t counts[] = {1, 33, 1000, 20000};
   struct world world;
+  setenv("NCCL_SINGLE_PROC_MEM_REG_ENABLE", "0", 1);
   open_world(&world, _i + 2, "Mapped");
-  for (int k = 0; k < 4; k++)
+  unsetenv("NCCL_SINGLE_PROC_MEM_REG_ENABLE");
+  for (int k = 0; k < 5; k++)
     for (int c = 0; c < 4; c++) {
       ck_assert(run(&world, mapped_kinds[k], counts[c], true));
       ck_assert(!run(&world, mapped_kinds[k], counts[c], false));
     }
-  /* The root alone would know whether its buffers are mapped. */
-  ck_assert(!run(&world, BROADCAST, 1000, true));
-  ck_assert(!run(&world, REDUCE, 1000, true));
+  /* By windows alone the root would know alone where a buffer of its lies. */
+  for (int k = 0; k < 3; k++) ck_assert(!run(&world, rooted_kinds[k], 1000, true));
   close_world(&world);
 }
 END_TEST
@@ -141,8 +144,12 @@ START_TEST(engines)
   open_world(&world, 3, "Mapped");
   ck_assert_int_eq(by_engines(&world, ALL_GATHER), wanted ? all : 0);
   ck_assert_int_eq(by_engines(&world, ALL_TO_ALL), wanted ? all : 0);
+  ck_assert_int_eq(by_engines(&world, BROADCAST), wanted ? all : 0);
+  ck_assert_int_eq(by_engines(&world, SCATTER), wanted ? all : 0);
+  ck_assert_int_eq(by_engines(&world, GATHER), wanted ? all : 0);
   ck_assert_int_eq(by_engines(&world, ALL_REDUCE), 0);
   ck_assert_int_eq(by_engines(&world, REDUCE_SCATTER), 0);
+  ck_assert_int_eq(by_engines(&world, REDUCE), 0);
   close_world(&world);
   unsetenv("TUTTI_COPY_ENGINES");
   unsetenv("NCCL_CTA_POLICY");

@@ -322,8 +322,9 @@ START_TEST(members_buffers)
                   "Broadcast MAPPED: rank 1 of 3, root 1, parts 2, input 1, output 1\n"
                   "members 0 1 2\n"
                   "strand 0\n"
-                  "  0       send 2 <- nothing, send 0 <- nothing\n"
-                  "  1       nothing <- recv 2, nothing <- recv 0\n");
+                  "  0  x2   input[0+i mod 2] -> output[0+i mod 2]\n"
+                  "  1       send 2 <- nothing, send 0 <- nothing\n"
+                  "  2       nothing <- recv 2, nothing <- recv 0\n");
   must_print_rank((struct operation){TT_FUNC_SCATTER, TT_ALGO_MAPPED, 0}, 3, 1, NULL, 2,
                   "Scatter MAPPED: rank 2 of 3, root 1, parts 1, input 0, output 1\n"
                   "members 0 1 2\n"

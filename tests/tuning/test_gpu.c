@@ -248,6 +248,41 @@ START_TEST(point_to_point)
 }
 END_TEST
 
+/* Of what is mapped and only moved: the bytes from which on copy engines win, of those that are looked at; 0: none. */
+static size_t engines_from(const struct tt_tuning_input *input, int collective)
+{
+  for (size_t bytes = MIB; bytes <= 1024 * MIB; bytes += MIB)
+    if (tt_cost_gpu_engines_win(input, collective, bytes)) return bytes / MIB;
+  return 0;
+}
+
+/* They win where much leaves each GPU; what goes on to others has to be larger. What they do is cheaper than what
+ * kernels would, so that Mapped stays the choice however large it is. */
+START_TEST(engines)
+{
+  struct tt_tuning_input input = gpus();
+  input.members_mapped = true;
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 0);
+  ck_assert(!tt_cost_gpu_engines_win(&input, TT_FUNC_ALL_GATHER, 1024 * MIB));
+  struct tt_tuning *tuning;
+  struct tt_choice c;
+  input.engines = true;
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 33);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_TO_ALL), 33);
+  size_t broadcast = engines_from(&input, TT_FUNC_BROADCAST);
+  ck_assert(broadcast > 33 && broadcast < 200);
+  ck_assert_uint_lt(engines_from(&input, TT_FUNC_SCATTER), 33);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_REDUCE), 0);
+  ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+  for (size_t bytes = 64 * MIB; bytes <= 1024 * MIB; bytes *= 2) {
+    ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_GATHER, bytes, TT_WITH_MAPPED, &c), ncclSuccess);
+    ck_assert_int_eq(c.algorithm, TT_ALGO_MAPPED);
+    ck_assert(tt_tuning_engines_win(tuning, TT_FUNC_ALL_GATHER, bytes));
+  }
+  tt_tuning_destroy(tuning);
+}
+END_TEST
+
 START_TEST(channels_have_limits)
 {
   struct tt_tuning_input input = gpus();
@@ -334,6 +369,7 @@ int main(void)
   tcase_add_test(tests, point_to_point);
   tcase_add_test(tests, torn_lines);
   tcase_add_test(tests, through_the_host);
+  tcase_add_test(tests, engines);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);
