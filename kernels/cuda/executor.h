@@ -53,8 +53,10 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
                                uint32_t *words, struct tt_cuda_short_shape *shape);
 /* Gives what was written of a work the buffers of another one that differs from it in nothing else. */
 void tt_cuda_point_short(const struct tt_work *work, uint32_t *words);
-/* Whether chunks of the input may lie where chunks of the output do: what is written of a work depends on it. */
-bool tt_cuda_is_in_place(const struct tt_work *work);
+/* Whether chunks of the input may lie where chunks of the output do, and whether all do: what is written of a work
+ * depends on it. */
+enum tt_cuda_overlap { TT_CUDA_APART, TT_CUDA_OVERLAPPING, TT_CUDA_SAME, TT_CUDA_OVERLAPS };
+enum tt_cuda_overlap tt_cuda_overlap_of(const struct tt_work *work);
 /* repeat.c: the same as tt_cuda_put_short, of which it keeps what is said to come again (tt_work.repeat). */
 ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape);

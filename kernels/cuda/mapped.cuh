@@ -104,7 +104,6 @@ static __device__ __forceinline__ bool run_mapped(const tt_cuda_short_step *from
     const tt_step step(block.entries + from->first, from->nsends, from->ninputs, from->noutputs, from->nreceives,
                        (from->flags & TT_FLAG_FINAL) != 0);
     if (step.ninputs > 0) {
-      if (step.ninputs == 1 && step.noutputs == 1 && step.inputs->local == step.outputs->local) continue;
       tt_simple::work<T>(tt_step(step.inputs, 0, step.ninputs, step.noutputs, 0, step.final), rule, threadIdx.x,
                          blockDim.x);
       after_data = true;

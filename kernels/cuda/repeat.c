@@ -17,7 +17,7 @@ struct way {
 };
 
 struct tt_cuda_repeats {
-  struct way ways[KEPT][PHASES][2]; /* by number, phase, and whether the work is in place */
+  struct way ways[KEPT][PHASES][TT_CUDA_OVERLAPS]; /* by number, phase, and whether the work is in place */
 };
 
 static uint64_t repeat_of(const struct tt_work *work)
@@ -43,7 +43,7 @@ ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct t
   uint64_t repeat = repeat_of(work);
   if (repeat == 0) return tt_cuda_put_short(context, work, phase, words, shape);
   if (executor->repeats == NULL) TT_TRY(TT_CALLOC(&executor->repeats, 1));
-  struct way *way = &executor->repeats->ways[repeat % KEPT][phase][tt_cuda_is_in_place(work)];
+  struct way *way = &executor->repeats->ways[repeat % KEPT][phase][tt_cuda_overlap_of(work)];
   if (way->repeat == repeat) {
     *shape = way->shape;
     memcpy(words, way->words, way->shape.nwords * sizeof(*words));
@@ -59,7 +59,7 @@ void tt_cuda_repeats_free(struct tt_device_context *context)
 {
   struct tt_cuda_repeats *repeats = context->executor->repeats;
   struct way *ways = repeats != NULL ? &repeats->ways[0][0][0] : NULL;
-  for (int w = 0; ways != NULL && w < KEPT * PHASES * 2; w++) free(ways[w].words);
+  for (int w = 0; ways != NULL && w < KEPT * PHASES * TT_CUDA_OVERLAPS; w++) free(ways[w].words);
   free(repeats);
   context->executor->repeats = NULL;
 }

@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct tt_cuda_short) <= 4 * TT_CUDA_SHORT_WORK, "the work
 struct writer {
   const struct tt_work *work;
   enum tt_cuda_phase phase;
-  bool in_place;
+  enum tt_cuda_overlap overlap;
   uint32_t *words;
   uint32_t at;   /* words written */
   bool too_long; /* what follows does not fit */
@@ -56,6 +56,26 @@ static bool is_in_phase(const struct writer *w, const struct tt_cuda_program *pa
   return true;
 }
 
+/* What a broadcast's root copies from its input to its output, where both are the same. */
+static bool is_onto_itself(const struct writer *w, const struct tt_cuda_program *packed,
+                           const struct tt_cuda_instruction *i)
+{
+  if (w->overlap != TT_CUDA_SAME || i->opcode != TT_OP_DATA || i->flags != 0 || w->work->reduction.scale_inputs ||
+      i->nsends != 0 || i->ninputs != 1 || i->noutputs != 1 || i->nreceives != 0)
+    return false;
+  const struct tt_cuda_operand *from = tt_cuda_operand_of(packed, i->first_operand), *to = from + 1;
+  return from->role == TT_CUDA_IN_LOCAL && to->role == TT_CUDA_OUT_LOCAL && from->buffer == TT_INPUT &&
+         to->buffer == TT_OUTPUT && from->start == to->start && from->stride == to->stride &&
+         from->modulo == to->modulo;
+}
+
+static bool is_written(const struct writer *w, const struct tt_cuda_program *packed,
+                       const struct tt_cuda_strand *strand, int i)
+{
+  return is_in_phase(w, packed, strand, i) &&
+         !is_onto_itself(w, packed, tt_cuda_instruction_of(packed, strand->first_instruction + i));
+}
+
 /* Steps and entries of a program; false if it is no short one. */
 static bool count(const struct writer *w, const struct tt_cuda_program *packed, uint32_t *nsteps, uint32_t *nentries)
 {
@@ -63,7 +83,7 @@ static bool count(const struct writer *w, const struct tt_cuda_program *packed, 
   for (int s = 0; s < packed->nstrands; s++) {
     const struct tt_cuda_strand *strand = tt_cuda_strand_of(packed, s);
     for (int i = 0; i < strand->ninstructions; i++) {
-      if (!is_in_phase(w, packed, strand, i)) continue;
+      if (!is_written(w, packed, strand, i)) continue;
       const struct tt_cuda_instruction *instruction = tt_cuda_instruction_of(packed, strand->first_instruction + i);
       uint32_t operands = operand_count(instruction);
       for (uint32_t k = 0; k < operands; k++)
@@ -101,7 +121,7 @@ static void put_entry(const struct writer *w, const struct tt_cuda_program *pack
   if (to->uses_before + 1u == operand->uses_a_loop) to->flags |= TT_CUDA_SHORT_LAST;
 }
 
-bool tt_cuda_is_in_place(const struct tt_work *work)
+enum tt_cuda_overlap tt_cuda_overlap_of(const struct tt_work *work)
 {
   const struct tt_geometry *geometry = &work->channels[0].geometry;
   const struct tt_program *program = work->channels[0].program;
@@ -109,7 +129,8 @@ bool tt_cuda_is_in_place(const struct tt_work *work)
   const char *input = work->input, *output = work->output;
   size_t reads = TT_MAX(program->input_blocks, 1) * geometry->input_stride * element;
   size_t writes = TT_MAX(program->output_blocks, 1) * geometry->output_stride * element;
-  return input < output + writes && output < input + reads;
+  if (input == output) return TT_CUDA_SAME;
+  return input < output + writes && output < input + reads ? TT_CUDA_OVERLAPPING : TT_CUDA_APART;
 }
 
 static bool touches(const struct tt_cuda_program *packed, const struct tt_cuda_instruction *i, bool writing, int buffer)
@@ -127,12 +148,13 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
                        const struct tt_cuda_strand *strand, struct tt_cuda_short_step **step,
                        struct tt_cuda_short_entry *entries, uint32_t *nentries)
 {
+  bool aliased = w->overlap != TT_CUDA_APART;
   for (int i = 0; i < strand->ninstructions; i++) {
-    if (!is_in_phase(w, packed, strand, i)) continue;
+    if (!is_written(w, packed, strand, i)) continue;
     const struct tt_cuda_instruction *from = tt_cuda_instruction_of(packed, strand->first_instruction + i);
     bool data = from->opcode == TT_OP_DATA;
-    bool after = touches(packed, from, false, TT_OUTPUT) || (w->in_place && touches(packed, from, true, TT_OUTPUT)) ||
-                 (w->in_place && touches(packed, from, false, TT_INPUT));
+    bool after = touches(packed, from, false, TT_OUTPUT) ||
+                 (aliased && (touches(packed, from, true, TT_OUTPUT) || touches(packed, from, false, TT_INPUT)));
     for (uint32_t r = 0; r < from->repeat; r++) {
       *(*step)++ =
           (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
@@ -247,7 +269,7 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
                                uint32_t *words, struct tt_cuda_short_shape *shape)
 {
   struct writer w = {
-      .work = work, .phase = phase, .in_place = tt_cuda_is_in_place(work), .words = words, .at = STEPS_WORD};
+      .work = work, .phase = phase, .overlap = tt_cuda_overlap_of(work), .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
   const struct tt_cuda_program *packed;
   uint64_t length = 0;

@@ -157,7 +157,19 @@ static void launch_broadcast(const struct tt_program *program, int rank, bool in
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
 }
 
-/* A broadcast's root copies to its own output, and hears and tells in a single kernel. */
+/* Steps of `made.work` as a kernel does it, without a factor. */
+static int count_steps(void)
+{
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  const struct tt_cuda_short *list = (const struct tt_cuda_short *)words;
+  struct tt_cuda_short_shape shape;
+  made.work.reduction.scale_inputs = 0;
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_WHOLE, words, &shape), ncclSuccess);
+  ck_assert_uint_eq(list->nsteps, shape.nsteps);
+  return (int)shape.nsteps;
+}
+
+/* A broadcast's root copies to its own output, and tells and hears in a single kernel; in place it does no more. */
 static void check_root(const struct tt_program *program, int root, size_t share)
 {
   launch_broadcast(program, root, false, share);
@@ -171,8 +183,10 @@ static void check_root(const struct tt_program *program, int root, size_t share)
     copied += launched.copies[k].bytes;
   }
   ck_assert_uint_eq(copied, 4 * share);
+  ck_assert_int_eq(count_steps(), (int)program->parts + 2);
   launch_broadcast(program, root, true, share);
   ck_assert(launched.count == 1 && launched.ncopies == 0);
+  ck_assert_int_eq(count_steps(), 2);
 }
 
 /* Another rank gets its part of the root's output piece by piece, and each piece goes on to the others, but not back to

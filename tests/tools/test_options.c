@@ -117,8 +117,10 @@ START_TEST(flags_of_devices)
   ck_assert_int_eq(options.graph, 0);
   ck_assert_int_eq(options.repeats, 1);
   ck_assert_int_eq(options.stream_null, -1);
-  ck_assert_int_eq(parse("tutti-perf all_reduce --device CUDA --alloc nccl -G 7 --repeats 5 --form out -y 0"),
+  ck_assert_int_eq(options.cta_policy, -1);
+  ck_assert_int_eq(parse("tutti-perf all_reduce --device CUDA --alloc nccl -G 7 --repeats 5 --form out -y 0 -x 2"),
                    PERF_PARSE_RUN);
+  ck_assert_int_eq(options.cta_policy, NCCL_CTA_POLICY_ZERO);
   ck_assert_int_eq(options.device, PERF_DEVICE_CUDA);
   ck_assert(options.out_of_place && !options.in_place && options.memory == PERF_MEMORY_NCCL);
   ck_assert_int_eq(options.graph, 7);
@@ -287,7 +289,8 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce --dependent 2", "--dependent 2"},
       {"tutti-perf all_reduce --load x", "--load x"},
       {"tutti-perf all_reduce -D 1", "-D"},
-      {"tutti-perf all_reduce -x 1", "-x"},
+      {"tutti-perf all_reduce -x 3", "-x 3"},
+      {"tutti-perf all_reduce --cta_policy -2", "-x -2"},
       {"tutti-perf all_reduce -M 1", "-M"},
       {"tutti-perf all_reduce -I 1", "-I"},
       {"tutti-perf all_reduce -y 2", "-y 2"},

@@ -66,6 +66,8 @@ void perf_options_help(const struct perf_options *o, FILE *out)
       "  -N, --run_cycles N    rows for each size; 0: without end (1)\n"
       "  -u, --unalign N       start buffers N elements after an aligned address (0)\n"
       "  -z, --blocking M      1: barrier after each iteration; 3: barrier that is not timed; 0, 2: none (0)\n"
+      "  -x, --cta_policy N    the communicators' policy: 0: default, 1: efficiency, 2: zero (copy engines copy what "
+      "they can)\n"
       "  -c, --check N         check N repetitions of each size, with new data each (1); 0: do not check\n\n"
       "Pairs\n"
       "  tutti-perf pairs -n N or -t N  bandwidth of each two ranks with -e bytes, one after the other, one way and "

@@ -89,7 +89,6 @@ static const struct {
 } refused[] = {
     {'D', "-D (--device_implementation)", "the library has no calls for kernels of its users"},
     {'V', "-V (--device_cta_count)", "it belongs to -D"},
-    {'x', "-x (--cta_policy)", "communicators are made with the default policy"},
     {'M', "-M (--memory)", "memory is not reported"},
     {'I', "-I (--per_iter_timing)", "iterations are timed together; use --iters 1 with -N for a row an iteration"},
     {'K', "-K (--per_iter_skip)", "it belongs to -I"},
@@ -209,6 +208,8 @@ static bool run_flag(struct perf_parser *parser, int c, const char *arg)
     return perf_value_register(parser, arg);
   case 'z':
     return perf_value_integer(parser, "-z", arg, 0, 3, &o->blocking);
+  case 'x':
+    return perf_value_integer(parser, "-x", arg, NCCL_CTA_POLICY_DEFAULT, NCCL_CTA_POLICY_ZERO, &o->cta_policy);
   case 'T':
     return perf_value_integer(parser, "-T", arg, 0, 1 << 24, &o->timeout);
   case OPT_STATS:
@@ -329,6 +330,7 @@ static void defaults(struct perf_options *o, const char *argv0)
                              .out_of_place = true,
                              .in_place = true,
                              .stream_null = -1,
+                             .cta_policy = -1,
                              .check = 1,
                              .average = PERF_MAX,
                              .rank = -1,

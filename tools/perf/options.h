@@ -47,6 +47,7 @@ struct perf_options {
   int blocking;
   enum perf_device_choice device;
   int stream_null; /* -1: not given */
+  int cta_policy;  /* NCCL_CTA_POLICY_*; -1: not given */
   enum perf_memory memory;
   int rotate;     /* iterations take turns with so many places of the buffers; 0: as nccl-tests */
   bool dependent; /* an iteration sends what the one before received */

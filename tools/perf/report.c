@@ -41,6 +41,7 @@ static void print_preamble(const struct perf_report *report)
          o->iterations, o->aggregated, o->check, o->graph, o->unalign);
   if (o->blocking == 1) printf("# Blocking Enabled: barrier after each iteration\n");
   if (o->blocking == 3) printf("# Blocking Enabled: barrier after each iteration, not timed\n");
+  if (o->cta_policy >= 0) printf("# CTA policy: %d\n", o->cta_policy);
   if (o->parallel_init) printf("# Parallel Init Enabled: each thread creates its communicators\n");
   printf("#\n# Using devices\n");
   for (int r = 0; r < report->ranks; r++) {

@@ -53,6 +53,7 @@ static void save_config(struct tool_json *json, const struct perf_report *report
   tool_json_bool(json, "dependent", o->dependent);
   tool_json_bool(json, "load", o->load);
   tool_json_integer(json, "blocking_collectives", o->blocking);
+  tool_json_integer(json, "cta_policy", o->cta_policy);
   tool_json_bool(json, "parallel_init", o->parallel_init);
   tool_json_integer(json, "unalign", (int64_t)o->unalign);
   tool_json_string(json, "time", o->cpu_time ? "thread_cpu" : "elapsed");

@@ -67,10 +67,20 @@ static void init_all(struct perf_worker *worker, ncclComm_t *comms, int count)
   free(devices);
 }
 
+/* A library that knows no such member of the configuration takes it for one of a newer version, and ignores it. */
+static ncclResult_t init_rank(struct perf_worker *worker, ncclComm_t *comm, int rank)
+{
+  int policy = worker->team->options->cta_policy;
+  if (policy < 0) return ncclCommInitRank(comm, worker->team->ranks, worker->id, rank);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.CTAPolicy = policy;
+  return ncclCommInitRankConfig(comm, worker->team->ranks, worker->id, rank, &config);
+}
+
 void perf_worker_init_comms(struct perf_worker *worker, ncclComm_t *comms, int first, int count)
 {
   int ranks = worker->team->ranks;
-  if (count == ranks && ranks > 1) {
+  if (count == ranks && ranks > 1 && worker->team->options->cta_policy < 0) {
     init_all(worker, comms, count);
     return;
   }
@@ -78,7 +88,7 @@ void perf_worker_init_comms(struct perf_worker *worker, ncclComm_t *comms, int f
   for (int i = 0; i < count; i++) {
     if (!worker->team->backend->choose(device_of(worker->team, first + i)))
       perf_watch_fail(worker->team->watch, "rank %d: %s", first + i, worker->team->backend->error());
-    perf_worker_try(worker, first + i, "ncclCommInitRank", ncclCommInitRank(&comms[i], ranks, worker->id, first + i));
+    perf_worker_try(worker, first + i, "ncclCommInitRank", init_rank(worker, &comms[i], first + i));
   }
   if (count > 1) perf_worker_try(worker, first, "ncclGroupEnd (creating communicators)", ncclGroupEnd());
 }
