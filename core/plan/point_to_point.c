@@ -100,6 +100,17 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   return tt_plan_need(comm, work);
 }
 
+/* A kernel runs works of one protocol: a copy has that of messages of its size, so that it needs none of its own beside
+ * them. */
+static ncclResult_t copy_protocol(const struct ncclComm *comm, size_t bytes, int *protocol)
+{
+  struct tt_choice choice = {.protocol = TT_PROTO_SIMPLE};
+  if (comm->nranks > 1 && tt_stream_device(comm))
+    TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
+  *protocol = choice.protocol;
+  return ncclSuccess;
+}
+
 /* A send to self and the receive that it meets are one local copy. */
 static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *send, const struct tt_task *recv)
 {
@@ -113,7 +124,7 @@ static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *
   int nchannels = tt_plan_copy_channels(plan->comm, bytes);
   struct tt_work *work;
   TT_TRY(new_p2p_work(plan, &task, nchannels, &work));
-  work->protocol = TT_PROTO_SIMPLE;
+  TT_TRY(copy_protocol(plan->comm, bytes, &work->protocol));
   work->order = 1 + 2 * (uint64_t)send->root;
   work->signature.collective = TT_FUNC_SEND_RECV;
   work->signature.count = bytes;

@@ -50,13 +50,7 @@ __device__ __forceinline__ void tt_store_global(void *to, uint64_t v)
   asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
 
-/* Ordinary data that no thread of this kernel writes meanwhile. */
-__device__ __forceinline__ tt_vector tt_load_plain(const void *from)
-{
-  tt_vector v;
-  asm("ld.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.low), "=l"(v.high) : "l"(from) : "memory");
-  return v;
-}
+/* Data that no thread of this kernel reads meanwhile. */
 __device__ __forceinline__ void tt_store_plain(void *to, tt_vector v)
 {
   asm volatile("st.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(v.low), "l"(v.high) : "memory");

@@ -122,7 +122,7 @@ struct tt_nvls : tt_simple {
     const tt_byte *from = source(entry);
     tt_vector v;
     if (at + 16 <= entry->bytes && aligned(from)) {
-      v = load(from + at, tt_is_receive(entry->role));
+      v = tt_load_volatile(from + at);
     } else {
       v.low = tt_load_word(from, at, entry->bytes);
       v.high = tt_load_word(from, at + 8, entry->bytes);

@@ -144,8 +144,9 @@ static bool touches(const struct tt_cuda_program *packed, const struct tt_cuda_i
   return false;
 }
 
+/* `follows`: steps of a strand before it go first. */
 static void put_strand(const struct writer *w, const struct tt_cuda_program *packed,
-                       const struct tt_cuda_strand *strand, struct tt_cuda_short_step **step,
+                       const struct tt_cuda_strand *strand, bool follows, struct tt_cuda_short_step **step,
                        struct tt_cuda_short_entry *entries, uint32_t *nentries)
 {
   bool aliased = w->overlap != TT_CUDA_APART;
@@ -156,18 +157,40 @@ static void put_strand(const struct writer *w, const struct tt_cuda_program *pac
     bool after = touches(packed, from, false, TT_OUTPUT) ||
                  (aliased && (touches(packed, from, true, TT_OUTPUT) || touches(packed, from, false, TT_INPUT)));
     for (uint32_t r = 0; r < from->repeat; r++) {
-      *(*step)++ =
-          (struct tt_cuda_short_step){.first = data ? (uint16_t)*nentries : from->semaphore,
-                                      .opcode = from->opcode,
-                                      .flags = from->flags | (after && (i > 0 || r > 0) ? TT_CUDA_SHORT_BARRIER : 0),
-                                      .nsends = from->nsends,
-                                      .ninputs = from->ninputs,
-                                      .noutputs = from->noutputs,
-                                      .nreceives = from->nreceives};
+      *(*step)++ = (struct tt_cuda_short_step){
+          .first = data ? (uint16_t)*nentries : from->semaphore,
+          .opcode = from->opcode,
+          .flags = from->flags | (after && (follows || i > 0 || r > 0) ? TT_CUDA_SHORT_BARRIER : 0),
+          .nsends = from->nsends,
+          .ninputs = from->ninputs,
+          .noutputs = from->noutputs,
+          .nreceives = from->nreceives};
       for (uint32_t k = 0; k < operand_count(from); k++)
         put_entry(w, packed, tt_cuda_operand_of(packed, from->first_operand + (int)k), r, &entries[(*nentries)++]);
     }
   }
+}
+
+static bool has(const struct tt_cuda_program *packed, const struct tt_cuda_strand *strand, bool receives)
+{
+  for (int i = 0; i < strand->ninstructions; i++) {
+    const struct tt_cuda_instruction *instruction = tt_cuda_instruction_of(packed, strand->first_instruction + i);
+    if (instruction->opcode != TT_OP_DATA) return true;
+    for (uint32_t k = 0; receives && k < operand_count(instruction); k++) {
+      int role = tt_cuda_operand_of(packed, instruction->first_operand + (int)k)->role;
+      if (role == TT_CUDA_IN_RECV || role == TT_CUDA_MOVE_RECV) return true;
+    }
+  }
+  return false;
+}
+
+/* Whether the second of two strands may follow the first: there is no order between them but what follows from that,
+ * and the first waits for no data. It waits for no slot either, since a short work sends less than there are. A single
+ * strand has all threads, and the way in a hurry (lean.cuh). */
+static bool is_one_strand(const struct tt_cuda_program *packed)
+{
+  return packed->nstrands == 1 || (packed->nstrands == 2 && !has(packed, tt_cuda_strand_of(packed, 0), true) &&
+                                   !has(packed, tt_cuda_strand_of(packed, 1), false));
 }
 
 /* False: it is no short program. */
@@ -182,10 +205,10 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
   if (w->too_long) return false;
   list->nsteps = (uint16_t)nsteps;
   list->nentries = (uint16_t)nentries;
-  list->nstrands = packed->nstrands;
+  list->nstrands = is_one_strand(packed) ? 1 : packed->nstrands;
   for (int s = 0; s < packed->nstrands; s++) {
-    put_strand(w, packed, tt_cuda_strand_of(packed, s), &step, entries, &written);
-    list->first_step[s + 1] = (uint16_t)(step - steps);
+    put_strand(w, packed, tt_cuda_strand_of(packed, s), s >= list->nstrands, &step, entries, &written);
+    list->first_step[TT_MIN(s + 1, list->nstrands)] = (uint16_t)(step - steps);
   }
   align(w);
   return true;

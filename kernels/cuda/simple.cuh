@@ -17,6 +17,7 @@ struct tt_simple {
   static constexpr int SERVICE_WARPS = 2;
   static constexpr int VECTORS = 4; /* of 16 bytes, of a thread in flight, for each input of a reduction */
   static constexpr int COPY_VECTORS = 8;
+  static constexpr uint32_t ROW = 32 * 16; /* bytes: a vector for each lane of a warp */
 
   static __device__ __forceinline__ bool has_roles(const tt_group &group)
   {
@@ -105,42 +106,75 @@ struct tt_simple {
     return all;
   }
 
-  /* Volatile loads of slots, which another GPU has just written, go past the first-level cache. */
-  static __device__ __forceinline__ tt_vector load(const tt_byte *at, bool fresh)
+  /* One input to any number of outputs. Aligned data moves in tiles: a warp's lanes take neighbouring vectors, N rows
+   * of them at a time, so that a thread has N loads on their way with one address.
+   *
+   * All loads of vectors are volatile, which goes past the first-level cache: slots were just written by another GPU,
+   * and what is read once gains nothing there. A choice between two kinds of load would be worse than either, since a
+   * load into a register waits for the one before into the same register, even where that was not executed. */
+  template <int N>
+  static __device__ __forceinline__ void copy_tile(const tt_byte *from, const tt_entry *outputs, int noutputs,
+                                                   size_t at)
   {
-    return fresh ? tt_load_volatile(at) : tt_load_plain(at);
+    tt_vector x[N];
+#pragma unroll
+    for (int u = 0; u < N; u++) x[u] = tt_load_volatile(from + at + ROW * u);
+#pragma unroll 1
+    for (int k = 0; k < noutputs; k++) {
+      tt_byte *to = target(outputs + k) + at;
+#pragma unroll
+      for (int u = 0; u < N; u++) tt_store_plain(to + ROW * u, x[u]);
+    }
   }
 
-  /* One input to any number of outputs. */
   static __device__ __noinline__ void copy(const tt_entry *input, const tt_entry *outputs, int noutputs, int thread,
                                            int threads)
   {
     const tt_byte *from = source(input);
     uint32_t bytes = input->bytes, done = 0;
-    bool fresh = tt_is_receive(input->role);
     if (all_aligned(input, 1, outputs, noutputs)) {
-      uint32_t vectors = bytes / 16;
+      uint32_t tiles = bytes / (COPY_VECTORS * ROW);
 #pragma unroll 1
-      for (uint32_t v = thread; v < vectors; v += COPY_VECTORS * threads) {
-        tt_vector x[COPY_VECTORS];
-#pragma unroll
-        for (int u = 0; u < COPY_VECTORS; u++)
-          if (v + u * threads < vectors) x[u] = load(from + 16 * (size_t)(v + u * threads), fresh);
+      for (uint32_t t = thread / 32; t < tiles; t += threads / 32)
+        copy_tile<COPY_VECTORS>(from, outputs, noutputs, (size_t)t * (COPY_VECTORS * ROW) + thread % 32 * 16);
+      done = bytes / 16 * 16;
 #pragma unroll 1
-        for (int k = 0; k < noutputs; k++) {
-          tt_byte *to = target(outputs + k);
-#pragma unroll
-          for (int u = 0; u < COPY_VECTORS; u++)
-            if (v + u * threads < vectors) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
-        }
-      }
-      done = vectors * 16;
+      for (uint32_t at = tiles * (COPY_VECTORS * ROW) + thread * 16; at < done; at += threads * 16)
+        copy_tile<1>(from, outputs, noutputs, at);
     }
 #pragma unroll 1
     for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads) {
       uint64_t word = tt_load_word(from, at, bytes);
 #pragma unroll 1
       for (int k = 0; k < noutputs; k++) tt_store_word(target(outputs + k), at, bytes, word);
+    }
+  }
+
+  template <typename T, int N>
+  static __device__ __forceinline__ void reduce_tile(const tt_entry *inputs, int ninputs, const tt_entry *outputs,
+                                                     int noutputs, const tt_reduce_rule &rule, bool final, size_t at)
+  {
+    tt_word<T> sum[2 * N];
+#pragma unroll 1
+    for (int k = 0; k < ninputs; k++) {
+      const tt_byte *from = source(inputs + k) + at;
+      uint64_t words[2 * N];
+#pragma unroll
+      for (int u = 0; u < N; u++) {
+        tt_vector x = tt_load_volatile(from + ROW * u);
+        words[2 * u] = x.low;
+        words[2 * u + 1] = x.high;
+      }
+      tt_take_all<T, 2 * N>(sum, words, k == 0, inputs[k].flags & TT_ENTRY_SCALED, rule);
+    }
+    tt_vector x[N];
+#pragma unroll
+    for (int u = 0; u < N; u++) x[u] = tt_vector{sum[2 * u].store(rule, final), sum[2 * u + 1].store(rule, final)};
+#pragma unroll 1
+    for (int k = 0; k < noutputs; k++) {
+      tt_byte *to = target(outputs + k) + at;
+#pragma unroll
+      for (int u = 0; u < N; u++) tt_store_plain(to + ROW * u, x[u]);
     }
   }
 
@@ -151,38 +185,15 @@ struct tt_simple {
     const tt_reduce_rule rule = rule_here;
     uint32_t bytes = inputs[0].bytes, done = 0;
     if (all_aligned(inputs, ninputs, outputs, noutputs)) {
-      uint32_t vectors = bytes / 16;
+      uint32_t tiles = bytes / (VECTORS * ROW);
 #pragma unroll 1
-      for (uint32_t v = thread; v < vectors; v += VECTORS * threads) {
-        tt_word<T> sum[2 * VECTORS];
+      for (uint32_t t = thread / 32; t < tiles; t += threads / 32)
+        reduce_tile<T, VECTORS>(inputs, ninputs, outputs, noutputs, rule, final,
+                                (size_t)t * (VECTORS * ROW) + thread % 32 * 16);
+      done = bytes / 16 * 16;
 #pragma unroll 1
-        for (int k = 0; k < ninputs; k++) {
-          const tt_entry *input = inputs + k;
-          const tt_byte *from = source(input);
-          bool fresh = tt_is_receive(input->role);
-          uint64_t words[2 * VECTORS];
-#pragma unroll
-          for (int u = 0; u < VECTORS; u++) {
-            tt_vector x = {0, 0};
-            if (v + u * threads < vectors) x = load(from + 16 * (size_t)(v + u * threads), fresh);
-            words[2 * u] = x.low;
-            words[2 * u + 1] = x.high;
-          }
-          tt_take_all<T, 2 * VECTORS>(sum, words, k == 0, input->flags & TT_ENTRY_SCALED, rule);
-        }
-        tt_vector x[VECTORS];
-#pragma unroll
-        for (int u = 0; u < VECTORS; u++)
-          x[u] = tt_vector{sum[2 * u].store(rule, final), sum[2 * u + 1].store(rule, final)};
-#pragma unroll 1
-        for (int k = 0; k < noutputs; k++) {
-          tt_byte *to = target(outputs + k);
-#pragma unroll
-          for (int u = 0; u < VECTORS; u++)
-            if (v + u * threads < vectors) tt_store_plain(to + 16 * (size_t)(v + u * threads), x[u]);
-        }
-      }
-      done = vectors * 16;
+      for (uint32_t at = tiles * (VECTORS * ROW) + thread * 16; at < done; at += threads * 16)
+        reduce_tile<T, 1>(inputs, ninputs, outputs, noutputs, rule, final, at);
     }
 #pragma unroll 1
     for (uint32_t at = done + 8 * thread; at < bytes; at += 8 * threads) {

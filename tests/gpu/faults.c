@@ -141,13 +141,15 @@ static bool run_abort(struct rank *rank, bool graph)
   const struct perf_backend *backend = rank->backend;
   if (!backend->streams) return verdict(rank, false, "this case needs a device with streams");
   if (!set_up(rank)) return false;
-  if (rank->number == 0) {
-    void *captured = NULL;
-    bool started = !graph || backend->capture_begin(rank->stream);
-    started = started && all_reduce(rank, COUNT) == ncclSuccess;
-    if (graph && started) captured = backend->capture_end(rank->stream);
-    if (!started || (graph && (!captured || !backend->graph_launch(captured, rank->stream))))
-      return verdict(rank, false, "starting: %s; %s", ncclGetLastError(NULL), backend->error());
+  /* All capture, since ranks may ask each other then where their buffers are; only rank 0 launches. */
+  void *captured = NULL;
+  bool first = rank->number == 0, started = !graph || backend->capture_begin(rank->stream);
+  if (first || graph) started = started && all_reduce(rank, COUNT) == ncclSuccess;
+  if (graph && started) captured = backend->capture_end(rank->stream);
+  if (first && graph) started = started && captured && backend->graph_launch(captured, rank->stream);
+  if (!started || (graph && !captured))
+    return verdict(rank, false, "starting: %s; %s", ncclGetLastError(NULL), backend->error());
+  if (first) {
     if (wait_stream(rank, 0.3) != PERF_STREAM_BUSY)
       return verdict(rank, false, "an operation that its peers never joined has ended");
     return abort_in_time(rank, "waiting for its peers");
