@@ -3,10 +3,10 @@
  * Time = launch + what is done once + steps * (step + peer * peers written to in a step)
  *        + bytes / (bandwidth of the channels in use).
  *
- * The figures are of four H100 that NVLink joins through a switch, in graphs; `prototype` means hand-written kernels
- * there (docs/performance.md), `guess` that nothing was measured and that the figure is bad enough not to win over a
- * measured one; `published` what NCCL's authors and users say of its kernels on eight H100. To tune for a machine
- * change these tables, and nothing else. */
+ * The figures are of four H100 and of two H200 that NVLink joins through a switch, in graphs; `prototype` means
+ * hand-written kernels there (docs/performance.md), `guess` that nothing was measured and that the figure is bad enough
+ * not to win over a measured one; `published` what NCCL's authors and users say of its kernels on eight H100. To tune
+ * for a machine change these tables, and nothing else. */
 #include "tuning/cost_gpu.h"
 
 #include "base/check.h"
@@ -23,6 +23,9 @@ struct wire {
   uint32_t channel_bytes;  /* a further channel pays for itself if each then sends so much to a peer */
   uint32_t channels;       /* at most */
 };
+
+/* What a work in Simple takes beside its steps: two H200 took 14 us for one step, and 16 for two. */
+#define SIMPLE_NS 7000
 
 /* Simple: in a ring, which receives, reduces and sends, 16, 32 and 64 blocks reach 247, 308 and 347 bytes a nanosecond
  * (measured); LL and LL128: guesses from the blocks that were needed. */
@@ -45,39 +48,43 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
      * says. Simple: as two-shot. */
     [TT_ALGO_ONE_SHOT] = {[TT_PROTO_LL] = {2800, 100, 85000, LL_CHANNEL, 512, 32},
                           [TT_PROTO_LL128] = {3000, 50, 100000, LL128_CHANNEL, 1024, 32},
-                          [TT_PROTO_SIMPLE] = {10500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
+                          [TT_PROTO_SIMPLE] = {4000, 700, 290000, SIMPLE_CHANNEL, 32768, 32}},
     /* Two-shot. LL128: measured, 7.4 us for 128 KiB, 8.3 for 512 KiB, 16.6 for 2 MiB, 60 for 8 MiB. LL: measured to be
-     * 0.5 us faster up to 128 KiB. Simple: measured, 22.5 us for 128 B, 64 for 8 MiB, 671 for 128 MiB. */
+     * 0.5 us faster up to 128 KiB. Simple: measured, 22.5 us for 128 B, 64 for 8 MiB, 671 for 128 MiB; on two GPUs 16,
+     * 45 and 423. */
     [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {2300, 50, 190000, LL_CHANNEL, 512, 64},
                           [TT_PROTO_LL128] = {2500, 50, 280000, LL128_CHANNEL, 1024, 64},
-                          [TT_PROTO_SIMPLE] = {10500, 100, 300000, SIMPLE_CHANNEL, 32768, 64}},
-    /* Ring. Simple: measured, 38 us for 128 B, 173 for 32 MiB, 602 for 128 MiB, 2321 for 512 MiB. LL: 17.7 us for 32 B,
-     * LL128: 19 for 32 B, 20 for 512 KiB, 75 for 8 MiB. */
+                          [TT_PROTO_SIMPLE] = {5000, 700, 300000, SIMPLE_CHANNEL, 32768, 64}},
+    /* Ring. Simple: measured, 38 us for 128 B, 173 for 32 MiB, 602 for 128 MiB, 2321 for 512 MiB; on two GPUs 16, 124,
+     * 422 and 1576. LL: 17.7 us for 32 B, LL128: 19 for 32 B, 20 for 512 KiB, 75 for 8 MiB. */
     [TT_ALGO_RING] = {[TT_PROTO_LL] = {2750, 0, 100000, LL_CHANNEL, 2048, 32},
                       [TT_PROTO_LL128] = {3000, 0, 230000, LL128_CHANNEL, 2048, 64},
-                      [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 32768, 64}},
+                      [TT_PROTO_SIMPLE] = {5000, 0, 350000, SIMPLE_CHANNEL, 32768, 64}},
     /* Tree: LL and LL128 measured, 13 and 15 us for 32 B, 27 and 17 for 128 KiB; Simple as ring. */
     [TT_ALGO_TREE] = {[TT_PROTO_LL] = {3000, 0, 60000, LL_CHANNEL, 2048, 16},
                       [TT_PROTO_LL128] = {3500, 0, 160000, LL128_CHANNEL, 4096, 32},
-                      [TT_PROTO_SIMPLE] = {6000, 0, 250000, SIMPLE_CHANNEL, 32768, 64}},
-    /* Direct: LL and LL128 as a step of two-shot's; Simple: guess, since one step is not the several of two-shot. */
+                      [TT_PROTO_SIMPLE] = {5000, 0, 250000, SIMPLE_CHANNEL, 32768, 64}},
+    /* Direct, measured on two GPUs. All-gather in LL: 4.0 us for 32 KiB; in LL128 4.2 for 128 KiB, 5.0 for 512 KiB; in
+     * Simple 13.9 for 32 KiB, 19.6 for 2 MiB, 31 for 8 MiB, 74 for 32 MiB, 224 for 128 MiB. */
     [TT_ALGO_DIRECT] = {[TT_PROTO_LL] = {2800, 100, 115000, LL_CHANNEL, 512, 32},
                         [TT_PROTO_LL128] = {3000, 50, 300000, LL128_CHANNEL, 1024, 64},
-                        [TT_PROTO_SIMPLE] = {8000, 100, 305000, SIMPLE_CHANNEL, 32768, 64}},
+                        [TT_PROTO_SIMPLE] = {5000, 700, 315000, SIMPLE_CHANNEL, 32768, 64}},
     /* Mapped, two steps for the messages around the data: prototypes of all-reduce, 8.2 us for 128 KiB, 16.8 for 2 MiB,
-     * 44 for 8 MiB, 163 for 32 MiB, 2497 for 512 MiB; a block reads 25 bytes a nanosecond. */
+     * 44 for 8 MiB, 163 for 32 MiB, 2497 for 512 MiB; a block reads 25 bytes a nanosecond. On two GPUs all-gather
+     * took 7.4 us for 128 KiB, 10.4 for 2 MiB, 21 for 8 MiB, 226 for 128 MiB. */
     [TT_ALGO_MAPPED] = {[TT_PROTO_SIMPLE] = {3000, 50, 320000, 20000, 4096, 64}},
     /* PAT, which only NCCL_ALGO chooses here: as direct. */
     [TT_ALGO_PAT] = {[TT_PROTO_LL] = {1900, 100, 100000, LL_CHANNEL, 2048, 16},
                      [TT_PROTO_LL128] = {2200, 100, 230000, LL128_CHANNEL, 4096, 32},
-                     [TT_PROTO_SIMPLE] = {4500, 100, 290000, SIMPLE_CHANNEL, 32768, 32}},
+                     [TT_PROTO_SIMPLE] = {4000, 700, 290000, SIMPLE_CHANNEL, 32768, 32}},
     /* NVLS: published, all of it; see above. NVLSTree has the same inside a machine, and a tree's steps between them:
      * NCCL counts 4 us for one over NVLink in Simple (src/graph/tuning.cc, hwLatencies). */
     [TT_ALGO_NVLS] = {[TT_PROTO_SIMPLE] = {NVLS_NS, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
     [TT_ALGO_NVLS_TREE] = {[TT_PROTO_SIMPLE] = {4000, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
-    /* Point to point: as ring. */
-    [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {1700, 0, 100000, LL_CHANNEL, 2048, 16},
-                                [TT_PROTO_LL128] = {1950, 0, 230000, LL128_CHANNEL, 8192, 32},
+    /* Point to point, one send and one receive on two GPUs: in LL 7.2 us for 8 B, 11.4 for 128 KiB; in LL128 9.3, 11.3
+     * and 15.6 for 512 KiB; in Simple 13.6, 17.8, 18.7, 24 for 2 MiB, 50 for 8 MiB, 403 for 128 MiB. */
+    [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {6200, 0, 35000, LL_CHANNEL, 2048, 16},
+                                [TT_PROTO_LL128] = {8300, 0, 85000, LL128_CHANNEL, 8192, 32},
                                 [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 65536, 32}},
 };
 /* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end, on top of
@@ -91,13 +98,24 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
 #define HOST_CHANNELS 8
 static const uint32_t host_step_ns[TT_NUM_PROTOCOLS] = {
     [TT_PROTO_LL] = 3500, [TT_PROTO_LL128] = 3500, [TT_PROTO_SIMPLE] = 8000};
-/* A step costs as much as these bytes take on one channel: below, it is better not to cut. Guesses. */
+/* A step costs as much as these bytes take on one channel: below, it is better not to cut. Lines of LL and LL128 go on
+ * one by one, so their chunks fill slots: all-gather of 2 MiB in LL128 took 20 us in chunks of 8 KiB. Simple: a guess.
+ */
 static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
-    [TT_PROTO_LL] = 4096, [TT_PROTO_LL128] = 8192, [TT_PROTO_SIMPLE] = 32768};
+    [TT_PROTO_LL] = 1 << 20, [TT_PROTO_LL128] = 1 << 20, [TT_PROTO_SIMPLE] = 32768};
 /* LL and LL128: what a work costs that is no single batch of steps, and each further loop of a step. Estimates from
- * two-shot in LL128 on 64 channels: 16.6 us for 2 MiB, in one loop, and 60 for 8 MiB, in three. */
+ * two-shot in LL128 on 64 channels: 16.6 us for 2 MiB, in one loop, and 60 for 8 MiB, in three. Where sends and
+ * receives have half of the threads each: estimates from direct all-gather, 5 us in one loop of 512 KiB and 64 in four
+ * of 2 MiB. */
 #define LOOPS_NS 4000
 #define LOOP_NS 1250
+#define LOOPS_APART_NS 9000
+#define LOOP_APART_NS 9000
+#define LOOP_PAIR_NS 2500 /* from 42 us for 2 MiB */
+/* Simple, in a ring without a reduction to all: sends and receives of a chunk take turns. From all-gather of 32 MiB on
+ * two GPUs, in eight chunks: 109 us, where direct took 74. */
+#define TURN_NS 2500
+#define TURNS 8
 /* Mapped where data is only moved: GPUs that all write to all move 346 bytes in a nanosecond (measured), and copy
  * engines 6 % more, as was seen of large sizes. They need a second launch, and each copy has to begin: estimate. What
  * goes on to others comes in pieces (kernels/cuda/engines.c). */
@@ -163,9 +181,10 @@ static struct shape shape_of(const struct tt_tuning_input *input, int collective
 }
 
 /* What an operation takes beside its steps. */
-static uint64_t once_ns(int algorithm)
+static uint64_t once_ns(int algorithm, int protocol)
 {
-  return algorithm == TT_ALGO_NVLS_TREE ? NVLS_NS : 0;
+  if (algorithm == TT_ALGO_NVLS_TREE) return NVLS_NS;
+  return protocol == TT_PROTO_SIMPLE && algorithm != TT_ALGO_MAPPED && algorithm != TT_ALGO_NVLS ? SIMPLE_NS : 0;
 }
 
 /* The receives and sends with every peer may be in one group, and all their channels must run at once; so the pairs
@@ -217,6 +236,22 @@ static uint64_t rate_of(int collective, int algorithm, const struct wire *wire)
   return algorithm == TT_ALGO_MAPPED && writes ? WRITE_PER_US : wire->per_us;
 }
 
+/* What a step takes longer since its data is cut. */
+static uint64_t cuts_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
+                        const struct shape *shape, int nchannels)
+{
+  if (protocol == TT_PROTO_SIMPLE) {
+    if (algorithm != TT_ALGO_RING || collective == TT_FUNC_ALL_REDUCE || is_whole(collective)) return 0;
+    uint64_t chunks = shape->message / ((uint64_t)nchannels * smallest_chunk[protocol]);
+    return chunks > 1 ? (TT_MIN(chunks, TURNS) - 1) * TURN_NS * (shape->steps + 1) / shape->steps : 0;
+  }
+  uint64_t loops = loops_of(input, protocol, shape->message, nchannels);
+  if (loops <= 1) return 0;
+  if (algorithm == TT_ALGO_POINT_TO_POINT) return (loops - 1) * LOOP_PAIR_NS; /* it is no single batch anyway */
+  if (algorithm == TT_ALGO_DIRECT) return LOOPS_APART_NS + (loops - 1) * LOOP_APART_NS;
+  return LOOPS_NS / shape->steps + (loops - 1) * LOOP_NS;
+}
+
 static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
                           size_t bytes, int nchannels)
 {
@@ -228,9 +263,8 @@ static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, i
     slow_down(protocol, TT_MIN(HOST_PER_US, (uint64_t)nchannels * HOST_CHANNEL), &step, &per_us);
   if (!input->all_mapped) slow_down(protocol, NETWORK_PER_US, &step, &per_us);
   if (!input->all_mapped) step += NETWORK_STEP_NS;
-  uint64_t loops = loops_of(input, protocol, shape.message, nchannels);
-  if (loops > 1) step += LOOPS_NS / shape.steps + (loops - 1) * LOOP_NS;
-  return LAUNCH_NS + once_ns(algorithm) + shape.steps * step + divide(shape.sent, per_us);
+  step += cuts_ns(input, collective, algorithm, protocol, &shape, nchannels);
+  return LAUNCH_NS + once_ns(algorithm, protocol) + shape.steps * step + divide(shape.sent, per_us);
 }
 
 /* Mapped, by copy engines: two kernels for the messages, and the copies. */

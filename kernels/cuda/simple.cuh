@@ -106,19 +106,24 @@ struct tt_simple {
     return all;
   }
 
-  /* One input to any number of outputs. Aligned data moves in tiles: a warp's lanes take neighbouring vectors, N rows
-   * of them at a time, so that a thread has N loads on their way with one address.
+  /* Aligned data moves in tiles: a warp's lanes take neighbouring vectors, N rows of them at a time, so that a thread
+   * has N loads on their way with one address.
    *
    * All loads of vectors are volatile, which goes past the first-level cache: slots were just written by another GPU,
    * and what is read once gains nothing there. A choice between two kinds of load would be worse than either, since a
    * load into a register waits for the one before into the same register, even where that was not executed. */
+  template <int N> static __device__ __forceinline__ void load_tile(tt_vector (&x)[N], const tt_byte *from)
+  {
+#pragma unroll
+    for (int u = 0; u < N; u++) x[u] = tt_load_volatile(from + ROW * u);
+  }
+
   template <int N>
   static __device__ __forceinline__ void copy_tile(const tt_byte *from, const tt_entry *outputs, int noutputs,
                                                    size_t at)
   {
     tt_vector x[N];
-#pragma unroll
-    for (int u = 0; u < N; u++) x[u] = tt_load_volatile(from + at + ROW * u);
+    load_tile<N>(x, from + at);
 #pragma unroll 1
     for (int k = 0; k < noutputs; k++) {
       tt_byte *to = target(outputs + k) + at;
@@ -127,6 +132,7 @@ struct tt_simple {
     }
   }
 
+  /* One input to any number of outputs. */
   static __device__ __noinline__ void copy(const tt_entry *input, const tt_entry *outputs, int noutputs, int thread,
                                            int threads)
   {
@@ -155,16 +161,17 @@ struct tt_simple {
                                                      int noutputs, const tt_reduce_rule &rule, bool final, size_t at)
   {
     tt_word<T> sum[2 * N];
+    tt_vector ahead[N]; /* of the next input */
+    load_tile<N>(ahead, source(inputs) + at);
 #pragma unroll 1
     for (int k = 0; k < ninputs; k++) {
-      const tt_byte *from = source(inputs + k) + at;
       uint64_t words[2 * N];
 #pragma unroll
       for (int u = 0; u < N; u++) {
-        tt_vector x = tt_load_volatile(from + ROW * u);
-        words[2 * u] = x.low;
-        words[2 * u + 1] = x.high;
+        words[2 * u] = ahead[u].low;
+        words[2 * u + 1] = ahead[u].high;
       }
+      if (k + 1 < ninputs) load_tile<N>(ahead, source(inputs + k + 1) + at);
       tt_take_all<T, 2 * N>(sum, words, k == 0, inputs[k].flags & TT_ENTRY_SCALED, rule);
     }
     tt_vector x[N];
