@@ -82,16 +82,33 @@ static ncclResult_t prepare_step(struct ncclComm *comm, const struct tt_task *ta
   return ncclSuccess;
 }
 
+/* Streams of different graphs are a mistake that planning names; other ranks need not be asked before. */
+static ncclResult_t is_one_graph(const struct ncclComm *comm, const struct tt_task *tasks, uint64_t graph, bool *one)
+{
+  const void *last = tasks->stream;
+  *one = true;
+  for (const struct tt_task *task = tasks; task != NULL && *one; task = task->next) {
+    uint64_t other = graph;
+    if (task->stream != last) TT_TRY(comm->device->capturing(comm->context->handle, task->stream, &other));
+    last = task->stream;
+    *one = other == graph;
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t tt_captured_prepare(struct ncclComm *comm, const struct tt_task *tasks, bool *wanted)
 {
   struct tt_captured *captured = comm->captured;
   int count = 0;
+  bool one;
   *wanted = false;
   if (captured == NULL || tasks == NULL) return ncclSuccess;
   TT_TRY(comm->device->capturing(comm->context->handle, tasks->stream, &captured->graph));
   captured->asked = true;
   captured->stream = tasks->stream;
   if (captured->graph == 0) return ncclSuccess;
+  TT_TRY(is_one_graph(comm, tasks, captured->graph, &one));
+  if (!one) return ncclSuccess;
   for (const struct tt_task *task = tasks; task != NULL; task = task->next) count += is_collective(task);
   if (count == 0) return ncclSuccess;
   TT_TRY(TT_CALLOC(&captured->steps, (size_t)count));

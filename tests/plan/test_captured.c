@@ -325,6 +325,31 @@ START_TEST(another_operation)
 }
 END_TEST
 
+/* A group that is captured on one of its streams only is refused without asking ranks that have not called. */
+START_TEST(captured_in_part)
+{
+  open_ranks();
+  each(eagerly);
+  void *other = fake_stream_create(0), *own = ranks[0].stream;
+  fake_set_device(0);
+  fake_capture_begin(own);
+  ok(ncclGroupStart());
+  call(&ranks[0], ALL_REDUCE);
+  ranks[0].stream = other;
+  call(&ranks[0], ALL_REDUCE);
+  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "not captured"));
+  ranks[0].stream = own;
+  ranks[0].noperations = 0;
+  fake_graph_destroy(fake_capture_end(own));
+  fake_stream_destroy(other);
+  each(capture_one);
+  expect_good();
+  each(destroy_graph);
+  close_ranks();
+}
+END_TEST
+
 /* ---- Ranks that do not come ---- */
 
 static char logged[4000];
@@ -485,6 +510,7 @@ void add_captured(Suite *suite)
   tcase_add_loop_test(tests, copied_by_all, 0, 3);
   tcase_add_loop_test(tests, not_captured_elsewhere, 0, 2);
   tcase_add_test(tests, another_operation);
+  tcase_add_test(tests, captured_in_part);
   tcase_add_test(tests, never_there);
   tcase_add_loop_test(tests, processes, 0, 2);
   suite_add_tcase(suite, tests);
