@@ -110,10 +110,12 @@ struct tt_cuda_channel {
 };
 
 /* A short work: every channel runs the same program in a single loop, with so few repetitions that each connection is
- * used for no more than half of its slots, and without scratch memory; alone in its launch, in LL or LL128, and all of
- * it fits the kernel's parameters. Then the host resolves all but the connections' steps. The words are
+ * used for no more than half of its slots, and without scratch memory; in LL or LL128, alone in its launch or beside others
+ * (together.c), and all of it fits the kernel's parameters. Then the host resolves all but the connections' steps. The words are
  *
  *     tt_cuda_short, tt_cuda_work, steps, entries, channels with their connections' indices, members' buffers
+ *
+ * in which positions count from the first. Several have before them an item for each block: quad | channel << 16.
  *
  * A mapped work, of a program that uses members' buffers, has the same form, in Simple, and no other: its messages are
  * all without data, and come first or last in a step of their own.

@@ -61,6 +61,9 @@ enum tt_cuda_overlap tt_cuda_overlap_of(const struct tt_work *work);
 ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape);
 void tt_cuda_repeats_free(struct tt_device_context *context);
+/* together.c: several short works for one kernel: its blocks (`nitems`) and words. No words: they cannot be together. */
+ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                  struct tt_cuda_launch *launch, struct tt_cuda_short_shape *shape);
 /* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */
 bool tt_cuda_has_engines(const struct tt_work *work);
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,

@@ -15,21 +15,28 @@ template <int PROTOCOL, typename P, typename U>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_short(const __grid_constant__ tt_cuda_launch launch)
 {
-  const tt_cuda_short *list = (const tt_cuda_short *)launch.words;
-  const tt_cuda_work *work = (const tt_cuda_work *)(launch.words + TT_CUDA_SHORT_WORK);
+  const uint32_t *words = launch.words;
+  uint32_t number = blockIdx.x;
+  if (launch.nitems > 0) { /* several works: together.c */
+    uint32_t item = launch.words[blockIdx.x];
+    words += 4 * (item & 0xffff);
+    number = item >> 16;
+  }
+  const tt_cuda_short *list = (const tt_cuda_short *)words;
+  const tt_cuda_work *work = (const tt_cuda_work *)(words + TT_CUDA_SHORT_WORK);
   const tt_cuda_short_channel *channel =
-      (const tt_cuda_short_channel *)(launch.words + 4 * (list->channels + blockIdx.x * list->channel_quads));
+      (const tt_cuda_short_channel *)(words + 4 * (list->channels + number * list->channel_quads));
   short_end end = {NULL, NULL, 0};
   bool slow = false;
   if (threadIdx.x < list->nentries)
-    slow = resolve_short<PROTOCOL>(launch, work, channel, list->entries, block.entries + threadIdx.x, &end);
+    slow = resolve_short<PROTOCOL>(launch, work, channel, words + 4 * list->entries, block.entries + threadIdx.x, &end);
   uint32_t from_end = blockDim.x - 1 - threadIdx.x; /* the last warp has the least to do */
   if (from_end == 0) {
     block.abort = 0;
     block.polled = 0;
     block.mapped = launch.mapped;
     block.claim = launch.claim;
-    block.channel_index = blockIdx.x;
+    block.channel_index = number;
   }
   if (from_end < TT_CUDA_MAX_SEMAPHORES) block.semaphores[from_end] = 0;
   if (from_end < sizeof(struct tt_signature) / 4 + 2)

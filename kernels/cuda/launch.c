@@ -217,6 +217,16 @@ static void begin_launch(const struct tt_device_context *context, struct tt_cuda
   launch->nitems = launch->nwords = 0;
 }
 
+static ncclResult_t start_short(const struct tt_work *work, struct tt_cuda_launch *launch,
+                                const struct tt_cuda_short_shape *shape, uint32_t nblocks, cudaStream_t stream)
+{
+  void *arguments[] = {launch};
+  dim3 grid = {nblocks, 1, 1}, block = {shape->threads, 1, 1};
+  const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape->form);
+  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
+  return ncclSuccess;
+}
+
 /* A single small work in its short form; *launched false: it has none. */
 static ncclResult_t launch_short(struct tt_device_context *context, const struct tt_work *work,
                                  enum tt_cuda_phase phase, cudaStream_t stream, bool *launched)
@@ -228,11 +238,19 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   launch.nwords = shape.nwords;
   *launched = launch.nwords > 0;
   if (!*launched || shape.nsteps == 0) return ncclSuccess;
-  void *arguments[] = {&launch};
-  dim3 grid = {work->nchannels, 1, 1}, block = {shape.threads, 1, 1};
-  const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape.form);
-  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
-  return ncclSuccess;
+  return start_short(work, &launch, &shape, work->nchannels, stream);
+}
+
+/* Several, likewise. */
+static ncclResult_t launch_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                    cudaStream_t stream, bool *launched)
+{
+  struct tt_cuda_launch launch;
+  struct tt_cuda_short_shape shape;
+  begin_launch(context, &launch);
+  TT_TRY(tt_cuda_put_together(context, works, nworks, &launch, &shape));
+  *launched = launch.nwords > 0;
+  return *launched ? start_short(works[0], &launch, &shape, launch.nitems, stream) : ncclSuccess;
 }
 
 /* A single work as it is launched if it is not among others; *launched false: not so. */
@@ -308,6 +326,7 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   bool launched = false;
   if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
     TT_TRY(launch_alone(context, works[0], stream, &launched));
+  if (nworks > 1 && b.protocol != TT_PROTO_SIMPLE) TT_TRY(launch_together(context, works, nworks, stream, &launched));
   if (launched) return ncclSuccess;
   if (is_mapped(works[0]))
     return TT_FAIL(ncclInternalError,

@@ -267,11 +267,12 @@ static ncclResult_t common_program(struct tt_device_context *context, const stru
   const struct tt_cuda_program *common = NULL, *packed, *on_device;
   *out = NULL;
   bool mapped = tt_cuda_is_mapped(work->channels[0].program);
+  bool beside = work->signature.collective == TT_FUNC_SEND_RECV; /* a copy among messages */
   if (mapped != (work->protocol == TT_PROTO_SIMPLE) || work->nchannels > (unsigned)context->processors)
     return ncclSuccess;
   for (uint32_t c = 0; c < work->nchannels; c++) {
     const struct tt_work_channel *channel = &work->channels[c];
-    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || channel->program->npeers == 0 ||
+    if (channel->geometry.loops != 1 || channel->program->nscratch > 0 || (channel->program->npeers == 0 && !beside) ||
         channel->geometry.last_chunk > UINT32_MAX / tt_datatype_bytes(work->reduction.datatype))
       return ncclSuccess;
     TT_TRY(tt_cuda_program_get(context, channel->program, &packed, &on_device));

@@ -17,10 +17,10 @@ struct short_end {
 /* Resolves an entry; returns whether something is due that fast ways leave out. */
 template <int PROTOCOL>
 static __device__ __forceinline__ bool resolve_short(const tt_cuda_launch &launch, const tt_cuda_work *work,
-                                                     const tt_cuda_short_channel *channel, uint32_t entries,
+                                                     const tt_cuda_short_channel *channel, const uint32_t *entries,
                                                      tt_entry *to, short_end *end_of)
 {
-  const tt_cuda_short_entry from = ((const tt_cuda_short_entry *)(launch.words + 4 * entries))[threadIdx.x];
+  const tt_cuda_short_entry from = ((const tt_cuda_short_entry *)entries)[threadIdx.x];
   tt_cuda_conn *conn = NULL;
   tt_vector places = {}, counters = {}, rest = {}; /* of the connection's end, loaded at once */
   tt_entry e;

@@ -458,6 +458,86 @@ START_TEST(launches)
 }
 END_TEST
 
+/* A send, a receive and a copy of a group, on 2, 1 and 1 channels. */
+static struct made_work group[3];
+static struct tt_work *group_works[] = {&group[0].work, &group[1].work, &group[2].work};
+
+static void make_group(struct program_set *pair, struct program_set *own)
+{
+  const struct tt_program *programs[] = {pair->programs[0], pair->programs[1], own->programs[0]};
+  for (int w = 0; w < 3; w++) {
+    make_work(programs[w], w == 0 ? 2 : 1, TT_PROTO_LL128, false);
+    group[w] = made;
+    group[w].work.channels = group[w].channels;
+    group[w].work.signature.collective = TT_FUNC_SEND_RECV;
+    group[w].work.order = (uint64_t)w + 1;
+  }
+}
+
+static void launch_group(int nworks)
+{
+  struct tt_launch *launch;
+  ck_assert_int_eq(tt_cuda_launch(group_works, nworks, NULL, &launch), ncclSuccess);
+}
+
+/* Sends, receives and copies of a group are one kernel, in which each block finds its work as if that were alone. */
+START_TEST(together)
+{
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  struct program_set pair = emit_pair(2, 0, 1), own = emit_pair(1, 0, 0);
+  struct tt_cuda_short_shape shape;
+  uint32_t item = 0;
+  make_group(&pair, &own);
+  launch_group(3);
+  ck_assert_int_eq(launched.count, 1);
+  ck_assert(launched.form == TT_CUDA_FORM_SHORT && launched.protocol == TT_PROTO_LL128);
+  ck_assert_uint_eq(launched.grid.x, 4);
+  ck_assert_uint_eq(launched.launch.nitems, 4);
+  ck_assert_ptr_null(launched.launch.blob);
+  for (int w = 0; w < 3; w++) {
+    ck_assert_int_eq(tt_cuda_put_short(&fake_context, group_works[w], TT_CUDA_WHOLE, words, &shape), ncclSuccess);
+    ck_assert_uint_le(shape.threads, launched.block.x);
+    for (uint32_t c = 0; c < group_works[w]->nchannels; c++, item++) {
+      const uint32_t *at = launched.launch.words + 4 * (launched.launch.words[item] & 0xffff);
+      ck_assert_uint_eq(launched.launch.words[item] >> 16, c);
+      ck_assert_uint_ge((uintptr_t)at, (uintptr_t)(launched.launch.words + 4));
+      ck_assert_uint_le((uintptr_t)(at + shape.nwords), (uintptr_t)(launched.launch.words + launched.launch.nwords));
+      ck_assert_mem_eq(at, words, shape.nwords * sizeof(*words));
+    }
+  }
+  group[1].channels[0].geometry.last_chunk = 20000; /* more lines than a block has octets */
+  launch_group(3);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_DEEP);
+  forget_programs();
+  free_set(&pair);
+  free_set(&own);
+}
+END_TEST
+
+/* What cannot be side by side goes the usual way: works of a chain, more than run at once, several loops, collectives.
+ */
+START_TEST(not_together)
+{
+  struct program_set pair = emit_pair(2, 0, 1), own = emit_pair(1, 0, 0);
+  for (int why = 0; why < 5; why++) {
+    make_group(&pair, &own);
+    if (why == 0) group[2].work.order = group[0].work.order;
+    if (why == 1) group[1].work.nchannels = 2; /* one block more than there are processors */
+    if (why == 1) group[1].channels[1] = group[1].channels[0];
+    if (why == 2) group[2].channels[0].geometry.loops = 2;
+    if (why == 3) group[0].work.signature.collective = TT_FUNC_ALL_GATHER;
+    if (why == 4) group[0].work.protocol = group[1].work.protocol = group[2].work.protocol = TT_PROTO_SIMPLE;
+    forget_launches();
+    launch_group(3);
+    ck_assert_int_eq(launched.count, 1);
+    ck_assert_int_eq(launched.form, TT_CUDA_FORM_ANY);
+  }
+  forget_programs();
+  free_set(&pair);
+  free_set(&own);
+}
+END_TEST
+
 /* Works with shared memory have a kernel of their own, to which it lies where scratch memory would. */
 START_TEST(shared_memory)
 {
@@ -522,6 +602,8 @@ int main(void)
   tcase_add_test(tc, long_works);
   tcase_add_test(tc, deep_chunks);
   tcase_add_test(tc, launches);
+  tcase_add_test(tc, together);
+  tcase_add_test(tc, not_together);
   tcase_add_test(tc, shared_memory);
   suite_add_tcase(suite, tc);
   SRunner *runner = srunner_create(suite);
