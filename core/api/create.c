@@ -332,7 +332,6 @@ static void log_init(const char *function, const struct ncclComm *comm, const st
 
 static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
 {
-  tt_comm_free_parked();
   struct tt_device_properties properties = {0};
   int max_local = 1;
   struct tt_timings timings;

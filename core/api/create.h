@@ -24,13 +24,11 @@ ncclResult_t tt_comm_alloc(const struct tt_create *create, struct ncclComm **com
 /* The rest: takes part of all ranks, and returns when all are connected to the bootstrap and agree. A failure is also
  * the communicator's, which stays to be destroyed. */
 ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create);
-/* destroy.c. Frees everything, unless graphs hold works of it: then what these need is freed by a later call. Local:
- * waits for nobody. The handle was taken, and nobody holds it. */
+/* destroy.c. Frees everything, unless graphs hold works of it: then it is freed when these are gone (parked.h).
+ * Local: waits for nobody. The handle was taken, and nobody holds it. */
 void tt_comm_destroy(struct ncclComm *comm);
 /* Gives up all that it shares with others, once; it stays, with its failure. */
 void tt_comm_dismantle(struct ncclComm *comm);
-/* Frees those that were destroyed while graphs held works of them, and whose graphs are gone. */
-void tt_comm_free_parked(void);
 /* Takes the handle, waits for those that hold it, and frees everything; unless another thread took it and does so. */
 void tt_comm_discard(struct ncclComm *comm);
 

@@ -17,6 +17,7 @@ struct tt_graphs {
   pthread_mutex_t lock;
   int references; /* the communicator's, and one a note */
   struct note *first;
+  void (*gone)(void); /* NULL: nobody wants to know */
 };
 
 /* Called with the lock held, which it gives back. */
@@ -39,7 +40,9 @@ static void forget(void *argument)
   while (*place != note) place = &(*place)->next;
   *place = note->next;
   free(note);
+  void (*gone)(void) = graphs->first == NULL ? graphs->gone : NULL;
   drop_reference(graphs);
+  if (gone != NULL) gone();
 }
 
 static ncclResult_t open_graphs(struct ncclComm *comm)
@@ -85,6 +88,15 @@ int tt_graphs_live(const struct ncclComm *comm)
   int live = graphs->references - 1;
   pthread_mutex_unlock(&graphs->lock);
   return live;
+}
+
+void tt_graphs_tell(struct ncclComm *comm, void (*gone)(void))
+{
+  struct tt_graphs *graphs = comm->graphs;
+  if (graphs == NULL) return;
+  pthread_mutex_lock(&graphs->lock);
+  graphs->gone = gone;
+  pthread_mutex_unlock(&graphs->lock);
 }
 
 void tt_graphs_close(struct ncclComm *comm)

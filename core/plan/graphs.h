@@ -10,6 +10,8 @@
 ncclResult_t tt_graphs_note(struct ncclComm *comm, void *stream, uint64_t graph);
 /* How many of them exist. */
 int tt_graphs_live(const struct ncclComm *comm);
+/* From now on `gone` is called when none exists any more: on a thread of the driver's, where it may only tell others. */
+void tt_graphs_tell(struct ncclComm *comm, void (*gone)(void));
 /* Forgets them: before the communicator is freed. */
 void tt_graphs_close(struct ncclComm *comm);
 

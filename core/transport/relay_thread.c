@@ -25,7 +25,7 @@
 #define EXIT_MS 5000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct tt_relay *lingering;
+static struct tt_relay *lingering; /* freed by their own threads, which end with their last users */
 
 /* ---- The thread ---- */
 
@@ -104,6 +104,21 @@ static void serve(struct tt_relay *relay)
   tt_waiter_done(&waiter);
 }
 
+/* Frees the relay if it lingers. Else somebody waits for its thread, or is about to: it may be gone at any moment. A
+ * process that exits meanwhile waits for the lock. */
+static void free_lingering(struct tt_relay *relay)
+{
+  pthread_mutex_lock(&lock);
+  struct tt_relay **link = &lingering;
+  while (*link && *link != relay) link = &(*link)->next;
+  if (*link) {
+    *link = relay->next;
+    pthread_detach(pthread_self());
+    tt_relay_free(relay);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
 static void *run(void *arg)
 {
   struct tt_relay *relay = arg;
@@ -113,6 +128,7 @@ static void *run(void *arg)
   relay->ended = true;
   pthread_cond_broadcast(&relay->ended_now);
   pthread_mutex_unlock(&relay->lock);
+  free_lingering(relay);
   return NULL;
 }
 
@@ -165,25 +181,28 @@ static bool has_ended(struct tt_relay *relay, tt_deadline deadline)
   return ended;
 }
 
-/* Takes relays that have ended by `deadline` off the list and frees them. Called with the list's lock held. */
-static void reap(tt_deadline deadline)
+/* Takes relays of this process that have ended by `deadline` off the list, so that their threads leave them alone.
+ * Called with the list's lock held. */
+static struct tt_relay *take_ended(tt_deadline deadline)
 {
+  struct tt_relay *taken = NULL;
   for (struct tt_relay **link = &lingering, *relay; (relay = *link) != NULL;) {
     if (relay->process != getpid() || !has_ended(relay, deadline)) {
       link = &relay->next;
       continue;
     }
     *link = relay->next;
-    pthread_join(relay->thread, NULL);
-    tt_relay_free(relay);
+    relay->next = taken;
+    taken = relay;
   }
+  return taken;
 }
 
 /* Their users may still need them, so that exiting right away would look like a death. */
 static void at_exit(void)
 {
   pthread_mutex_lock(&lock);
-  reap(tt_deadline_in_ms(EXIT_MS));
+  struct tt_relay *ended = take_ended(tt_deadline_in_ms(EXIT_MS));
   for (struct tt_relay *relay = lingering; relay; relay = relay->next)
     if (relay->process == getpid() && !relay->quit)
       TT_WARN(
@@ -191,20 +210,31 @@ static void at_exit(void)
           "of their processes exits",
           relay->rank);
   pthread_mutex_unlock(&lock);
+  while (ended) {
+    struct tt_relay *relay = ended;
+    ended = relay->next;
+    pthread_join(relay->thread, NULL);
+    tt_relay_free(relay);
+  }
 }
 
-static void linger(struct tt_relay *relay)
+/* False: the thread has ended meanwhile, and the relay is still the caller's. */
+static bool linger(struct tt_relay *relay)
 {
   static bool registered;
-  relay->lingers = true;
-  relay->process = getpid();
   pthread_mutex_lock(&lock);
-  if (!registered) atexit(at_exit);
-  registered = true;
-  relay->next = lingering;
-  lingering = relay;
-  reap(0);
+  bool lingers = !has_ended(relay, 0);
+  if (lingers) {
+    tt_resources_share(relay->resources);
+    relay->lingers = true;
+    relay->process = getpid();
+    if (!registered) atexit(at_exit);
+    registered = true;
+    relay->next = lingering;
+    lingering = relay;
+  }
   pthread_mutex_unlock(&lock);
+  return lingers;
 }
 
 void tt_relay_end(struct tt_relay *relay, bool aborted)
@@ -216,11 +246,7 @@ void tt_relay_end(struct tt_relay *relay, bool aborted)
   if (running) tt_doorbell_ring(relay->bell);
   bool ended = !running || wait_ended(relay, tt_deadline_in_ms(aborted ? QUIT_MS : SETTLE_MS));
   pthread_mutex_unlock(&relay->lock);
-  if (!ended) {
-    tt_resources_share(relay->resources);
-    linger(relay);
-    return;
-  }
+  if (!ended && linger(relay)) return;
   if (running) pthread_join(relay->thread, NULL);
   tt_relay_free(relay);
 }

@@ -97,7 +97,9 @@ static ncclResult_t ask(struct tt_transport_env *env, const struct tt_connector 
   set_asking(env->relay, relayed, true);
   relayed->asked = true;
   relayed->closed = false;
+  tt_log_hush(true); /* a relay that has just left is no failure */
   ncclResult_t result = tt_relay_send_request(env->relay->bootstrap, relayed->relay, &request);
+  tt_log_hush(false);
   if (result == ncclSuccess) return ncclSuccess;
   relayed->asked = false;
   relayed->closed = true;

@@ -1,11 +1,11 @@
 /* Calls one by one: arguments are checked and named, communicators of one rank and of several in one process work. */
 #include "suites.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
 #include "nccl.h"
+#include "tests/common/held.h"
 #include "tutti.h"
 
 static void expect(ncclResult_t got, ncclResult_t wanted, const char *words)
@@ -14,15 +14,6 @@ static void expect(ncclResult_t got, ncclResult_t wanted, const char *words)
   if (words != NULL)
     ck_assert_msg(strstr(tt_log_thread_error(), words) != NULL, "\"%s\" does not say \"%s\"", tt_log_thread_error(),
                   words);
-}
-
-static int open_files(void)
-{
-  int count = 0;
-  DIR *dir = opendir("/proc/self/fd");
-  while (readdir(dir) != NULL) count++;
-  closedir(dir);
-  return count;
 }
 
 START_TEST(versions)
@@ -82,9 +73,9 @@ START_TEST(one_rank_opens_nothing)
   ncclComm_t comm;
   ncclUniqueId id;
   memset(&id, 7, sizeof id);
-  int before = open_files();
+  int before = held_descriptors();
   expect(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess, NULL);
-  ck_assert_int_eq(open_files(), before);
+  ck_assert_int_eq(held_descriptors(), before);
   int value = -1;
   expect(ncclCommCount(comm, &value), ncclSuccess, NULL);
   ck_assert_int_eq(value, 1);

@@ -1,7 +1,7 @@
 /* What communicators allocate, and what they do when they cannot. This program's linker leads every call of the
  * allocator through here, which counts those of the thread that asks for it, and has one of them fail. */
 #include <check.h>
-#include <dirent.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "nccl.h"
+#include "tests/common/held.h"
 
 static _Thread_local bool counts;
 static _Thread_local int allocations;
@@ -98,23 +99,13 @@ END_TEST
 
 /* ---- Creation that fails ---- */
 
-static int entries(const char *folder)
-{
-  int count = 0;
-  DIR *dir = opendir(folder);
-  ck_assert_ptr_nonnull(dir);
-  while (readdir(dir) != NULL) count++;
-  closedir(dir);
-  return count;
-}
-
 /* A thread ends a little after it was asked to. */
 static void expect_at_most(int files, int threads)
 {
-  for (int i = 0; i < 5000 && (entries("/proc/self/fd") > files || entries("/proc/self/task") > threads); i++)
-    usleep(1000);
-  ck_assert_int_le(entries("/proc/self/fd"), files);
-  ck_assert_int_le(entries("/proc/self/task"), threads);
+  struct held now;
+  held_settles((struct held){threads, files, INT_MAX}, 5000, &now);
+  ck_assert_int_le(now.descriptors, files);
+  ck_assert_int_le(now.threads, threads);
 }
 
 /* Creates a communicator in which allocation number `n` of this thread fails. Whether there were so many. */
@@ -152,7 +143,7 @@ START_TEST(id_of_one_rank)
   ncclUniqueId id = new_id();
   ok(ncclCommInitRank(&comm, 1, id, 0));
   ok(ncclCommDestroy(comm));
-  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  int files = held_descriptors(), threads = held_threads();
   for (int i = 0; i < 2; i++) {
     id = new_id();
     ok(i == 0 ? ncclCommInitRank(&comm, 1, id, 0) : ncclCommInitRankScalable(&comm, 1, 0, 1, &id, NULL));
@@ -165,7 +156,7 @@ END_TEST
 START_TEST(creation_fails_alone)
 {
   create_failing(1000, new_id(), 1, 0); /* what the process allocates once */
-  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task"), n = 1;
+  int files = held_descriptors(), threads = held_threads(), n = 1;
   while (create_failing(n, (ncclUniqueId){0}, 1, 0)) n++;
   ck_assert_int_gt(n, 4);
   expect_at_most(files, threads);
@@ -213,7 +204,7 @@ START_TEST(creation_fails_among_two)
   setenv("NCCL_SOCKET_RETRY_SLEEP_MSEC", "10", 1); /* of calls to ranks that are gone */
   setenv("NCCL_SOCKET_RETRY_CNT", "5", 1);
   create_two_failing(1 << 30, &partner);
-  int files = entries("/proc/self/fd"), threads = entries("/proc/self/task"), n = 1;
+  int files = held_descriptors(), threads = held_threads(), n = 1;
   while (create_two_failing(n, &partner)) n++;
   ck_assert_int_gt(n, 30);
   expect_at_most(files + partner.unused, threads + 1);

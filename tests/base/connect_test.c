@@ -26,10 +26,10 @@ START_TEST(refused_until_the_count)
   set_variable("NCCL_SOCKET_RETRY_SLEEP_MSEC", "1");
   start_log("INFO", "NET");
   free_address(&address);
-  int files = open_files();
+  int files = held_descriptors();
   ck_assert_int_eq(tt_socket_connect(&address, &fd, TT_DEADLINE_NEVER, NULL), ncclRemoteError);
   ck_assert_int_eq(fd, -1);
-  ck_assert_int_le(open_files(), files + 1); /* the log's own */
+  ck_assert_int_le(held_descriptors(), files + 1); /* the log's own */
   expect_error(tt_address_print(&address, text));
   expect_error("Connection refused (3 attempts");
   expect_error("NCCL_SOCKET_RETRY_CNT=2");
@@ -97,10 +97,10 @@ START_TEST(permanent_errors)
   memset(&address, 0, sizeof(address));
   ck_assert_int_eq(tt_socket_connect(&address, &fd, TT_DEADLINE_NEVER, NULL), ncclSystemError);
   ck_assert_int_eq(tt_address_parse("255.255.255.255:9", &address), ncclSuccess);
-  int files = open_files();
+  int files = held_descriptors();
   ck_assert_int_ne(tt_socket_connect(&address, &fd, tt_deadline_in_ms(300), NULL), ncclSuccess);
   expect_error("255.255.255.255<9>");
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 

@@ -181,13 +181,13 @@ START_TEST(none_passes)
   struct tt_interface *list;
   int count;
   set_variable("NCCL_SOCKET_IFNAME", "nope0");
-  int files = open_files();
+  int files = held_descriptors();
   ck_assert_int_eq(tt_socket_interfaces(&list, &count), ncclInvalidUsage);
   ck_assert_ptr_null(list);
   ck_assert_int_eq(count, 0);
   expect_error("NCCL_SOCKET_IFNAME=nope0");
   expect_error("lo 127.0.0.1");
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
   set_variable("NCCL_SOCKET_IFNAME", NULL);
   set_variable("NCCL_SOCKET_FAMILY", "inet");
   ck_assert_int_eq(tt_socket_interfaces(&list, &count), ncclInvalidUsage);

@@ -398,11 +398,11 @@ END_TEST
 START_TEST(reset_while_logging)
 {
   start_log("INFO", "INIT");
-  int files = open_files();
+  int files = held_descriptors();
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, log_many, i == 0 ? "reset" : NULL);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-  ck_assert_int_le(open_files(), files + 1);
+  ck_assert_int_le(held_descriptors(), files + 1);
 }
 END_TEST
 

@@ -189,9 +189,9 @@ START_TEST(files_that_cannot_be_read)
   for (size_t i = 0; i < TT_COUNT(bad); i++) {
     start_log("WARN", NULL);
     set_variable("NCCL_CONF_FILE", bad[i]);
-    int files = open_files();
+    int files = held_descriptors();
     ck_assert_int_eq(tt_param_check(), ncclSuccess);
-    ck_assert_int_le(open_files(), files + 1); /* the log's own */
+    ck_assert_int_le(held_descriptors(), files + 1); /* the log's own */
     expect_error(bad[i]);
     expect_error("cannot be read");
   }

@@ -36,7 +36,7 @@ static size_t memory_taken(struct tt_shm *shm)
 
 START_TEST(blocks)
 {
-  int files = open_files();
+  int files = held_descriptors();
   struct tt_shm *shm = arena();
   char *a, *b, *c;
   uint64_t oa, ob, oc;
@@ -59,7 +59,7 @@ START_TEST(blocks)
   ck_assert_int_eq(b[2 * page() - 1], 2);
   tt_shm_destroy(shm);
   tt_shm_destroy(NULL);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 

@@ -221,7 +221,7 @@ END_TEST
 
 START_TEST(port_range)
 {
-  int fds[3], files = open_files();
+  int fds[3], files = held_descriptors();
   union tt_address addresses[3];
   char range[32], text[96];
   /* Below the ports that the kernel hands out, and another pair for each process. */
@@ -245,7 +245,7 @@ START_TEST(port_range)
   ck_assert_int_eq(addresses[2].v4.sin_port, addresses[0].v4.sin_port);
   tt_socket_close(&fds[1]);
   tt_socket_close(&fds[2]);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 

@@ -1,7 +1,6 @@
 /* Helpers of the base tests: environment, files in memory, the log's text. */
 #include "support.h"
 
-#include <dirent.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,15 +108,6 @@ void set_variable(const char *name, const char *value)
   else
     unsetenv(name);
   tt_param_reset();
-}
-
-int open_files(void)
-{
-  DIR *dir = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(dir)) count++;
-  closedir(dir);
-  return count;
 }
 
 void *zone_of_zeros(size_t bytes)

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "nccl.h"
+#include "tests/common/held.h"
 
 /* Before each test: no NCCL_* or TUTTI_* variables, no configuration files, nothing read yet. */
 void clean_setup(void);
@@ -29,7 +30,6 @@ void expect_error(const char *part);
 
 /* Sets a variable and forgets what was read. */
 void set_variable(const char *name, const char *value);
-int open_files(void);
 void *zone_of_zeros(size_t bytes); /* shared with forked children */
 
 /* A reproducible random number. */

@@ -32,7 +32,7 @@ static void make_pair(int *a, int *b)
 
 START_TEST(descriptors)
 {
-  int a, b, fd, files = open_files();
+  int a, b, fd, files = held_descriptors();
   char data[8];
   make_pair(&a, &b);
   int pipe_ends[2];
@@ -60,13 +60,13 @@ START_TEST(descriptors)
   close(pipe_ends[1]);
   close(a);
   close(b);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 
 START_TEST(endings)
 {
-  int a, b, fd, files = open_files();
+  int a, b, fd, files = held_descriptors();
   char data[8];
   make_pair(&a, &b);
   ck_assert_int_eq(tt_uds_recv(b, data, 1, &fd, SOON), ncclRemoteError);
@@ -85,14 +85,14 @@ START_TEST(endings)
   free(many);
   close(a);
   close(b);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 
 START_TEST(nobody_listens)
 {
   char name[TT_UDS_NAME_BYTES], other[TT_UDS_NAME_BYTES];
-  int listener, second, fd = 5, files = open_files();
+  int listener, second, fd = 5, files = held_descriptors();
   ck_assert_int_eq(tt_uds_listen(&listener, name), ncclSuccess);
   ck_assert_int_eq(tt_uds_listen(&second, other), ncclSuccess);
   ck_assert_str_ne(name, other);
@@ -106,7 +106,7 @@ START_TEST(nobody_listens)
   char endless[200];
   memset(endless, 'n', sizeof(endless));
   ck_assert_int_eq(tt_uds_connect(endless, &fd), ncclInvalidArgument);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 
@@ -167,7 +167,7 @@ END_TEST
 /* More descriptors than anybody asked for, as a hostile peer would send them. */
 START_TEST(many_descriptors)
 {
-  int a, b, fd, many[8], files = open_files();
+  int a, b, fd, many[8], files = held_descriptors();
   char byte;
   make_pair(&a, &b);
   for (int i = 0; i < 8; i++) many[i] = a;
@@ -186,7 +186,7 @@ START_TEST(many_descriptors)
   close(fd);
   close(a);
   close(b);
-  ck_assert_int_eq(open_files(), files);
+  ck_assert_int_eq(held_descriptors(), files);
 }
 END_TEST
 

@@ -301,14 +301,14 @@ END_TEST
 START_TEST(many_unused_ids)
 {
   environment(NULL);
-  int threads = count_threads(), descriptors = count_descriptors();
+  int threads = held_threads(), descriptors = held_descriptors();
   static ncclUniqueId ids[1000];
   for (int i = 0; i < 1000; i++) {
     ck_assert_int_eq(tt_bootstrap_unique_id(&ids[i]), ncclSuccess);
     if (i) ck_assert_int_ne(memcmp(&ids[i], &ids[i - 1], sizeof(ids[i])), 0);
   }
-  ck_assert_int_le(count_threads(), threads + 1);
-  ck_assert_int_le(count_descriptors(), descriptors + 4);
+  ck_assert_int_le(held_threads(), threads + 1);
+  ck_assert_int_le(held_descriptors(), descriptors + 4);
   /* One of them still works. */
   struct rank ranks[3] = {0};
   ranks_run(&ids[500], 3, NULL, NULL, ranks);
@@ -327,7 +327,7 @@ START_TEST(unused_ids_expire)
 {
   /* Runs before many_unused_ids: with a timeout of 1 s an unused id is forgotten after 4 s. */
   environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
-  int threads = count_threads(), descriptors = count_descriptors();
+  int threads = held_threads(), descriptors = held_descriptors();
   ncclUniqueId id;
   for (int i = 0; i < 10; i++) ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
   expect_quiet(threads, descriptors);
@@ -337,7 +337,7 @@ END_TEST
 START_TEST(everything_is_given_back)
 {
   environment(NULL);
-  int threads = count_threads(), descriptors = count_descriptors();
+  int threads = held_threads(), descriptors = held_descriptors();
   uint64_t seed = 99;
   for (int i = 0; i < 10; i++) ranks_succeed(5, body_gather, &seed);
   expect_quiet(threads, descriptors);
@@ -347,13 +347,13 @@ END_TEST
 static ncclResult_t body_count(struct rank *me)
 {
   (void)me;
-  return count_threads() <= *(int *)me->arg ? ncclSuccess : ncclInternalError;
+  return held_threads() <= *(int *)me->arg ? ncclSuccess : ncclInternalError;
 }
 
 START_TEST(one_rank_needs_nothing)
 {
   environment(NULL);
-  int threads = count_threads() + 1, descriptors = count_descriptors(); /* the rank itself is a thread */
+  int threads = held_threads() + 1, descriptors = held_descriptors(); /* the rank itself is a thread */
   ranks_succeed(1, body_count, &threads);
   expect_quiet(threads - 1, descriptors);
 }

@@ -113,7 +113,7 @@ static ncclResult_t body_gather(struct rank *me)
 START_TEST(storm_on_the_root)
 {
   environment(NULL);
-  int threads = count_threads(), descriptors = count_descriptors();
+  int threads = held_threads(), descriptors = held_descriptors();
   for (int i = 0; i < 20; i++) {
     ncclUniqueId id;
     struct storm s = {0};

@@ -1,7 +1,7 @@
 /* Ranks as threads; see ranks.h. */
 #include "ranks.h"
 
-#include <dirent.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,30 +72,10 @@ void environment(const char *const *values)
   tt_param_reset();
 }
 
-static int count_entries(const char *path)
-{
-  int count = 0;
-  DIR *dir = opendir(path);
-  ck_assert_ptr_nonnull(dir);
-  for (struct dirent *entry; (entry = readdir(dir));) count += entry->d_name[0] != '.';
-  closedir(dir);
-  return count;
-}
-
-int count_threads(void)
-{
-  return count_entries("/proc/self/task");
-}
-
-int count_descriptors(void)
-{
-  return count_entries("/proc/self/fd");
-}
-
 void expect_quiet(int threads, int descriptors)
 {
-  /* A joined thread may still be listed for a moment. */
-  for (int i = 0; i < 500 && (count_threads() > threads || count_descriptors() > descriptors); i++) usleep(10000);
-  ck_assert_int_le(count_threads(), threads);
-  ck_assert_int_le(count_descriptors(), descriptors);
+  struct held now;
+  held_settles((struct held){threads, descriptors, INT_MAX}, 5000, &now);
+  ck_assert_int_le(now.threads, threads);
+  ck_assert_int_le(now.descriptors, descriptors);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "base/param.h"
 #include "bootstrap/bootstrap.h"
+#include "tests/common/held.h"
 
 struct rank {
   int rank, nranks;
@@ -27,8 +28,6 @@ void ranks_succeed(int nranks, rank_body *body, void *arg);
 /* Sets variables ("NAME=value", NULL-terminated) for the time being; all others of the library's are cleared. */
 void environment(const char *const *values);
 
-int count_threads(void);
-int count_descriptors(void);
 /* Waits until both are at most so many; fails the test otherwise. */
 void expect_quiet(int threads, int descriptors);
 

@@ -7,7 +7,6 @@
  *
  * A batch is up to four operations, which are enqueued one by one, in a group, or in a graph that is then replayed.
  * Outputs lie between guards that must stay, and inputs out of place may not change. */
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -20,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "mixture.h"
+#include "tests/common/held.h"
 
 static struct {
   _Atomic int ready;
@@ -120,59 +120,22 @@ static void *run_rank(void *argument)
   return NULL;
 }
 
-/* What a process may not keep: threads, descriptors, shared mappings, and what the device gave. */
-struct traces {
-  int threads, files, mappings;
-};
-
-static int entries(const char *path)
+/* What a process may not keep, and what the device gave. */
+static int look_behind(struct held before)
 {
-  int count = 0;
-  DIR *dir = opendir(path);
-  while (dir != NULL && readdir(dir) != NULL) count++;
-  if (dir != NULL) closedir(dir);
-  return count;
-}
-
-static struct traces look(void)
-{
-  struct traces now = {entries("/proc/self/task"), entries("/proc/self/fd"), 0};
-  char line[600];
-  FILE *maps = fopen("/proc/self/maps", "r");
-  while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
-    now.mappings += strstr(line, "memfd:") != NULL || strstr(line, "/dev/shm/") != NULL;
-  if (maps != NULL) fclose(maps);
-  return now;
-}
-
-/* Frees communicators that were destroyed before the last graph with works of theirs was gone: the next one to be made
- * does so. */
-static void free_parked(void)
-{
-  ncclComm_t comm = NULL;
-  int device = 0;
-  if (ncclCommInitAll(&comm, 1, &device) == ncclSuccess) ncclCommDestroy(comm);
-}
-
-/* Threads that were told to end may take a moment. */
-static int look_behind(struct traces before)
-{
-  struct traces now;
+  struct held now;
   struct fake_counts device;
   for (int i = 0; i < 1000; i++) {
-    now = look();
+    bool settled = held_settles(before, 10, &now);
     fake_count(&device);
-    int kept = device.contexts + device.memories + device.twins + device.users + device.hosts;
-    if (kept == 0 && now.threads <= before.threads && now.files <= before.files && now.mappings <= before.mappings)
-      return 0;
-    usleep(10000);
-    if (i % 100 == 50) free_parked();
+    if (settled && device.contexts + device.memories + device.twins + device.users + device.hosts == 0) return 0;
+    if (settled) usleep(10000);
   }
   fprintf(stderr,
           "LEFT threads %d -> %d, descriptors %d -> %d, shared mappings %d -> %d; of the device %d contexts, %d pieces "
           "of memory, %d twins, %d users' allocations, %d ranges of the host's memory\n",
-          before.threads, now.threads, before.files, now.files, before.mappings, now.mappings, device.contexts,
-          device.memories, device.twins, device.users, device.hosts);
+          before.threads, now.threads, before.descriptors, now.descriptors, before.mappings, now.mappings,
+          device.contexts, device.memories, device.twins, device.users, device.hosts);
   return ENDED_LEFT;
 }
 
@@ -189,11 +152,11 @@ static void *run_nothing(void *argument)
 }
 
 /* The sanitizer's thread stays: it is there before the first look. */
-static struct traces prepare(void)
+static struct held prepare(void)
 {
   pthread_t thread;
   if (pthread_create(&thread, NULL, run_nothing, NULL) == 0) pthread_join(thread, NULL);
-  return look();
+  return held_now();
 }
 
 static int run_process(const struct process *process)
@@ -205,7 +168,7 @@ static int run_process(const struct process *process)
   name[strlen(name) - 1] = host[5] = process->host;
   setenv("NCCL_HOSTID", host, 1);
   if (getenv(name) != NULL) setenv("NCCL_TOPO_FILE", getenv(name), 1);
-  struct traces before = prepare();
+  struct held before = prepare();
   if (process->first_rank == 0) {
     if (ncclGetUniqueId(&shared->id) != ncclSuccess) return ENDED_ERROR;
     shared->ready = 1;

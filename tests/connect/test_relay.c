@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "tests/common/held.h"
 #include "tests/fakes/net/counting.h"
 #include "transport/relay.h"
 
@@ -492,12 +493,17 @@ static void in_turn_and_exit(struct rank *rank)
   if (rank->rank == 1 && !rank->failed && (shared->order[0] == 1 || shared->order[2] == 0)) exit(0);
 }
 
+static void share_turns(void)
+{
+  shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(shared, MAP_FAILED);
+}
+
 static void run_orders(int norders, bool processes)
 {
   static const int orders[6][3] = {{1, 0, 2}, {2, 1, 0}, {0, 1, 2}, {0, 2, 1}, {2, 0, 1}, {1, 2, 0}};
   use_counting();
-  shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(shared, MAP_FAILED);
+  share_turns();
   for (int i = 0; i < norders; i++) {
     memcpy(shared->order, orders[i], sizeof(shared->order));
     atomic_store(&shared->turn, 0);
@@ -544,26 +550,101 @@ static void after_the_relay(struct rank *rank)
   exit(0); /* says so if it gives up */
 }
 
-START_TEST(dead_user)
+/* Warnings go to a file. */
+static int log_to_file(void)
 {
-  char file[] = "/tmp/tutti-relay-XXXXXX", text[1 << 14] = "";
-  int fd = mkstemp(file), statuses[3];
+  char file[] = "/tmp/tutti-relay-XXXXXX";
+  int fd = mkstemp(file);
   ck_assert_int_ge(fd, 0);
-  use_counting();
   set_env("NCCL_DEBUG", "WARN");
   set_env("NCCL_DEBUG_FILE", file);
   tt_log_reset();
-  shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(shared, MAP_FAILED);
+  unlink(file);
+  return fd;
+}
+
+static void expect_no_line_with(int fd, const char *words)
+{
+  char text[1 << 14] = "";
+  ssize_t bytes = pread(fd, text, sizeof(text) - 1, 0);
+  close(fd);
+  ck_assert_int_ge(bytes, 0);
+  ck_assert_msg(!strstr(text, words), "%s", text);
+}
+
+START_TEST(dead_user)
+{
+  int statuses[3];
+  use_counting();
+  int log = log_to_file();
+  share_turns();
   world_run_processes(3, after_the_relay, statuses);
   ck_assert_int_eq(statuses[0], -SIGKILL);
   ck_assert_int_eq(statuses[1], 0);
-  ssize_t bytes = pread(fd, text, sizeof(text) - 1, 0);
-  close(fd);
-  unlink(file);
   munmap(shared, sizeof(*shared));
-  ck_assert_int_ge(bytes, 0);
-  ck_assert_msg(!strstr(text, "still send through it"), "%s", text);
+  expect_no_line_with(log, "still send through it");
+}
+END_TEST
+
+/* A relay whose communicator is gone frees what it holds when its last user has closed, and waits for nothing else. */
+START_TEST(relay_first_leaves_nothing)
+{
+  run_orders(1, false); /* what stays anyway */
+  int before = held_descriptors(), now = before + 1;
+  run_orders(1, false);
+  for (tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS); now > before && !tt_deadline_passed(deadline);) {
+    usleep(1000);
+    now = held_descriptors();
+  }
+  ck_assert_int_le(now, before);
+}
+END_TEST
+
+bool __real_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
+bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
+static _Atomic int overlooks; /* every other question after rank 1 is answered as if it were there */
+
+bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank)
+{
+  if (rank == 1 && atomic_load(&overlooks) > 0 && atomic_fetch_add(&overlooks, 1) % 2 == 1) return false;
+  return __real_tt_bootstrap_left(bootstrap, rank);
+}
+
+/* The relay leaves just when it is to be asked: whoever sends does so itself, and nothing is wrong. */
+static void relay_leaves_early(struct rank *rank)
+{
+  RANK_CHECK(rank, use_routes(rank));
+  if (rank->rank == 1) {
+    rank_close(rank);
+    return;
+  }
+  if (rank->rank == 0) {
+    tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS);
+    while (!__real_tt_bootstrap_left(rank->bootstrap, 1) && !tt_deadline_passed(deadline)) usleep(500);
+    RANK_CHECK(rank, __real_tt_bootstrap_left(rank->bootstrap, 1));
+    atomic_store(&overlooks, 1);
+  }
+  RANK_CHECK(rank, connect_pair(rank) && pass_on(rank, 10));
+  if (rank->rank == 0) {
+    char label[96];
+    RANK_CHECK(rank, atomic_load(&overlooks) == 1 + 2 * CHANNELS);
+    tt_transport_net.label(rank->env, end_of(rank, 0), label, sizeof(label));
+    RANK_CHECK(rank, strcmp(label, "NET/Counting/1") == 0);
+  }
+  atomic_fetch_add(&shared->turn, 1);
+  RANK_CHECK(rank, await_turn(2));
+  rank_close(rank);
+}
+
+START_TEST(relay_that_leaves_early)
+{
+  use_counting();
+  int log = log_to_file();
+  share_turns();
+  world_run(3, relay_leaves_early);
+  atomic_store(&overlooks, 0);
+  munmap(shared, sizeof(*shared));
+  expect_no_line_with(log, "WARN");
 }
 END_TEST
 
@@ -579,6 +660,8 @@ void add_relay(Suite *suite)
   tcase_add_test(tc, aborted_relay_with_a_pool);
   tcase_add_test(tc, relay_first_with_a_pool);
   tcase_add_test(tc, dead_user);
+  tcase_add_test(tc, relay_first_leaves_nothing);
+  tcase_add_test(tc, relay_that_leaves_early);
   tcase_add_test(tc, failing_network);
   tcase_add_test(tc, refusing_relay);
   tcase_add_test(tc, dead_relay);

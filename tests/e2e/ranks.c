@@ -21,7 +21,6 @@
  *     loop:...                the same again and again, until it fails; says "running" after the first
  *
  * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -31,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "nccl.h"
+#include "tests/common/held.h"
 #include "tutti.h"
 
 enum { WRONG_DATA = 1, USAGE = 2, FAILED = 3, ID_SECONDS = 60 };
@@ -46,48 +46,19 @@ static cudaStream_t stream; /* of all operations: NULL, or a host stream */
 /* NULL: a call's end is the operation's end. */
 static bool (*wait_for_device)(void *on, int timeout_ms);
 
-/* What a communicator may not leave behind: threads, descriptors, shared mappings. */
-struct traces {
-  int threads, files, mappings;
-};
-static struct traces before;
+static struct held before;
 
-static int entries(const char *path)
-{
-  int count = 0;
-  DIR *dir = opendir(path);
-  while (dir != NULL && readdir(dir) != NULL) count++;
-  if (dir != NULL) closedir(dir);
-  return count;
-}
-
-static struct traces look(void)
-{
-  struct traces now = {entries("/proc/self/task"), entries("/proc/self/fd"), 0};
-  char line[600];
-  FILE *maps = fopen("/proc/self/maps", "r");
-  while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
-    now.mappings += strstr(line, "memfd:") != NULL || strstr(line, "/dev/shm/") != NULL;
-  if (maps != NULL) fclose(maps);
-  return now;
-}
-
-/* Threads that were told to end may take a moment. The root of an id whose ranks did not all come stays on purpose: it
- * tells those that are late. */
+/* The root of an id whose ranks did not all come stays on purpose: it tells those that are late. */
 static void look_behind(const char *step)
 {
-  struct traces now;
+  struct held now;
 #ifdef __SANITIZE_THREAD__
   before.threads++; /* the sanitizer's own, which starts with the first of ours */
 #endif
   if (getenv("E2E_LOOK_BEHIND") == NULL || strcmp(step, "init") == 0 || strcmp(step, "again") == 0) return;
-  for (int i = 0; i < 200; i++) {
-    now = look();
-    if (now.threads <= before.threads && now.files <= before.files && now.mappings <= before.mappings) return;
-    usleep(10000);
-  }
+  if (held_settles(before, 2000, &now)) return;
   printf("LEFT threads %d -> %d, descriptors %d -> %d, shared mappings %d -> %d\n", before.threads, now.threads,
-         before.files, now.files, before.mappings, now.mappings);
+         before.descriptors, now.descriptors, before.mappings, now.mappings);
 }
 
 _Noreturn static void fail(const char *step, const char *text)
@@ -301,7 +272,7 @@ int main(int argc, char **argv)
   rank = atoi(argv[1]);
   nranks = atoi(argv[2]);
   id_file = argv[3];
-  before = look();
+  before = held_now();
   for (int i = 4; i < argc; i++) run(argv[i]);
   printf("done\n");
   return 0;

@@ -1,7 +1,6 @@
 /* Collectives with data that is known everywhere. */
 #include "collectives.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -123,26 +122,6 @@ void operation_close(struct operation *o)
 {
   free(o->in);
   free(o->out);
-}
-
-static int count_entries(const char *folder)
-{
-  int count = 0;
-  DIR *dir = opendir(folder);
-  ck_assert_ptr_nonnull(dir);
-  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) count += entry->d_name[0] != '.';
-  closedir(dir);
-  return count;
-}
-
-int count_threads(void)
-{
-  return count_entries("/proc/self/task");
-}
-
-int count_descriptors(void)
-{
-  return count_entries("/proc/self/fd");
 }
 
 uint64_t now_ms(void)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "nccl.h"
+#include "tests/common/held.h"
 
 enum kind {
   ALL_REDUCE,
@@ -42,8 +43,6 @@ size_t operation_room(const struct operation *operation);
 void operation_close(struct operation *operation);
 
 /* Threads and descriptors of this process. */
-int count_threads(void);
-int count_descriptors(void);
 uint64_t now_ms(void);
 
 void add_streams(Suite *suite);

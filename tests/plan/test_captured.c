@@ -455,10 +455,10 @@ static void in_a_process(int number, const int id_pipe[2])
     call(&rank, ALL_REDUCE);
     ck_assert(fake_stream_wait(rank.stream, LONG_MS));
     rank.noperations = 0;
-    if (time == 0) descriptors = count_descriptors();
+    if (time == 0) descriptors = held_descriptors();
   }
-  for (int i = 0; i < 5000 && count_descriptors() > descriptors; i++) usleep(1000); /* a thread still closes some */
-  ck_assert_int_le(count_descriptors(), descriptors);
+  for (int i = 0; i < 5000 && held_descriptors() > descriptors; i++) usleep(1000); /* a thread still closes some */
+  ck_assert_int_le(held_descriptors(), descriptors);
   close_rank(&rank);
   ck_assert_int_eq(memories(), 0);
   exit(0);

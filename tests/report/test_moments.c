@@ -2,7 +2,6 @@
  * aborted and destroyed. */
 #include "suites.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 #include "base/uds.h"
 #include "report/listen.h"
+#include "tests/common/held.h"
 #include "tutti.h"
 
 enum { RANKS = 2, ROUNDS = 10 };
@@ -96,15 +96,6 @@ static void *use(void *arg)
   return NULL;
 }
 
-static int threads_now(void)
-{
-  int count = 0;
-  DIR *dir = opendir("/proc/self/task");
-  for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) count += entry->d_name[0] != '.';
-  if (dir != NULL) closedir(dir);
-  return count;
-}
-
 START_TEST(hammer)
 {
   pthread_t askers[3];
@@ -112,7 +103,7 @@ START_TEST(hammer)
   ck_assert_int_eq(pthread_create(&askers[0], NULL, call_report, NULL), 0);
   ck_assert_int_eq(pthread_create(&askers[1], NULL, call_report, NULL), 0);
   ck_assert_int_eq(pthread_create(&askers[2], NULL, ask_socket, NULL), 0);
-  int before = threads_now();
+  int before = held_threads();
   for (int round = 0; round < ROUNDS || atomic_load(&answered) == 0; round++) {
     ncclComm_t comms[RANKS];
     struct user users[RANKS];
@@ -125,8 +116,8 @@ START_TEST(hammer)
     for (int r = 0; r < RANKS; r++) pthread_join(users[r].thread, NULL);
   }
   ck_assert(!find_name(name)); /* with the last communicator goes the socket */
-  for (int i = 0; i < 500 && threads_now() > before; i++) usleep(10000);
-  ck_assert_int_le(threads_now(), before + 1); /* but for the roots' thread, which ends by itself */
+  for (int i = 0; i < 500 && held_threads() > before; i++) usleep(10000);
+  ck_assert_int_le(held_threads(), before + 1); /* but for the roots' thread, which ends by itself */
   atomic_store(&over, true);
   for (int i = 0; i < 3; i++) pthread_join(askers[i], NULL);
   ck_assert_int_gt(atomic_load(&asked), ROUNDS);
@@ -138,10 +129,10 @@ START_TEST(one_rank)
 {
   ncclComm_t comm;
   char name[TT_UDS_NAME_BYTES];
-  int before = threads_now();
+  int before = held_threads();
   ck_assert_int_eq(ncclCommInitAll(&comm, 1, NULL), ncclSuccess);
   ck_assert(!find_name(name));
-  ck_assert_int_eq(threads_now(), before);
+  ck_assert_int_eq(held_threads(), before);
   ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
 }
 END_TEST
