@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "nccl.h"
+#include "tests/common/effort.h"
 
 #define MAX_RANKS 6
 #define GUARD 0x5eadbeef
@@ -128,7 +129,7 @@ static ncclResult_t call(const struct run *run, const struct buffers *b, ncclCom
  * use scratch memory share it. */
 static void run_group(enum kind kind, int n, int root, ncclComm_t *comms)
 {
-  static const size_t counts[] = {1, 0, 777, 3, 40000};
+  static const size_t counts[] = {1, 0, 777, 3, EFFORT(40000, 8000)};
   enum { COUNTS = sizeof counts / sizeof counts[0] };
   struct buffers buffers[2 * COUNTS][MAX_RANKS];
   struct run runs[2 * COUNTS];

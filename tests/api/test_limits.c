@@ -9,12 +9,9 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "nccl.h"
+#include "tests/common/effort.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MESSAGES = 3000 };
-#else
-enum { MESSAGES = 100000 };
-#endif
+enum { MESSAGES = EFFORT(100000, 3000) };
 
 static void ok(ncclResult_t result)
 {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "bootstrap/link.h"
 #include "bootstrap/wire.h"
+#include "tests/common/effort.h"
 
 static struct tt_endpoint sample_endpoint(void)
 {
@@ -119,7 +120,7 @@ START_TEST(fuzz_parsers)
 {
   uint64_t seed = 0x9e3779b97f4a7c15ull;
   struct tt_key key = {1, 2};
-  for (int i = 0; i < 200000; i++) {
+  for (int i = 0; i < EFFORT_ALONE(200000, 2000); i++) {
     size_t size = random_next(&seed) % (TT_ANSWER_BYTES + 8);
     unsigned char *bytes = malloc(size + 1);
     for (size_t k = 0; k < size; k++) bytes[k] = (unsigned char)(random_next(&seed) >> 20);

@@ -48,7 +48,7 @@ class CollNet(Case):
         self.assertGreater(chosen.count(algorithm), 0)
 
     def test_all_types_and_operations(self):
-        for (name, algorithm), (shape, hosts) in ((a, s) for a in ALGORITHMS.items() for s in SHAPES.items()):
+        for (name, algorithm), (shape, hosts) in lib.share(list(ALGORITHMS.items()), list(SHAPES.items())):
             with self.subTest(name, shape=shape):
                 texts = self.reduces(("-d", "all", "-o", "all", "-b", 488, "-e", 488, *QUICK), hosts, 60, NCCL_ALGO=name)
                 for text in texts:
@@ -64,7 +64,7 @@ class CollNet(Case):
         self.assertGreaterEqual(sum(int(d[0]) for d in done), 2 * 1000)
 
     def test_counts_that_do_not_divide(self):
-        for name, hosts in ((n, h) for n in ALGORITHMS for h in ("aabb", "aaab", "aaabbb")):
+        for name, hosts in lib.share(list(ALGORITHMS), ("aabb", "aaab", "aaabbb")):
             with self.subTest(name, hosts=hosts):
                 self.reduces(("-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *QUICK), hosts, NCCL_ALGO=name)
 

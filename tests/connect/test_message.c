@@ -4,6 +4,7 @@
 #include <string.h>
 #include "connect/connect.h"
 #include "connect/message.h"
+#include "tests/common/effort.h"
 
 static struct tt_connect_message make(enum tt_connect_kind kind, int count, const char *text)
 {
@@ -95,7 +96,7 @@ START_TEST(fuzz)
 {
   srand(3);
   int taken = 0;
-  for (int i = 0; i < 50000; i++) {
+  for (int i = 0; i < EFFORT_ALONE(50000, 2000); i++) {
     struct tt_connect_message message = make(1 + rand() % 3, rand() % 10, rand() % 2 ? "text" : NULL);
     size_t bytes = rand() % 3 ? message.bytes : (size_t)rand() % (message.bytes + 1);
     for (int k = rand() % 5; k > 0; k--) message.data[(size_t)rand() % message.bytes] = (unsigned char)rand();

@@ -1,6 +1,7 @@
 """Shared by the end-to-end tests: starting programs with an environment of their own, reading what they print, and
 leaving nothing behind. The environment says where things are: E2E_BIN (the tools), E2E_RANKS (the program of ranks.c),
 E2E_SOURCE (the source tree), E2E_SANITIZE (the sanitizers of the build, or nothing)."""
+import itertools
 import os
 import re
 import shutil
@@ -26,6 +27,14 @@ PATIENCE = 120
 FOREIGN = re.compile(r"^(NCCL_|TUTTI_|OMPI_|PMI|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_)")
 # Every process that a test starts, and what these start, carries it.
 MARK = f"{os.getpid()}-{time.time_ns()}"
+
+
+def share(*axes, first=0):
+    """All combinations; with a sanitizer, under which a run takes ten times as long, one of three, so that every value
+    of an axis is there with some of another. `first` chooses which."""
+    for places in itertools.product(*(range(len(axis)) for axis in axes)):
+        if not SANITIZE or (sum(places) + first) % 3 == 0:
+            yield tuple(axis[place] for axis, place in zip(axes, places))
 
 
 def environment(more):

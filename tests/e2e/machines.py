@@ -62,12 +62,11 @@ class Machines(Files):
         self.assertEqual(self.neighbours(text), edges)
 
     def test_all_collectives(self):
-        for machine in (("cube",), ("pcie", 4)):
-            file = self.machine(*machine)
-            for collective in lib.COLLECTIVES:
-                with self.subTest(machine=machine, collective=collective):
-                    self.perf(collective, "-n", 4, "-b", 8, "-e", "8K" if lib.SANITIZE else "128K", "-f", 128, "--iters", 1,
-                              "-w", 0, NCCL_TOPO_FILE=file)
+        files = {"cube": self.machine("cube"), "pcie": self.machine("pcie", 4)}
+        for machine, collective in lib.share(list(files), lib.COLLECTIVES):
+            with self.subTest(machine=machine, collective=collective):
+                self.perf(collective, "-n", 4, "-b", 8, "-e", "8K" if lib.SANITIZE else "128K", "-f", 128, "--iters", 1,
+                          "-w", 0, NCCL_TOPO_FILE=files[machine])
 
     def test_what_is_dumped_is_read(self):
         """The file that was written says the same machine, and a graph file's order is the order in use."""

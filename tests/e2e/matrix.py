@@ -89,14 +89,14 @@ class Shapes(Choices):
             self.perf(collective, "-n", 3, "-r", "all", "-b", 1000, "-e", 1000, *self.QUICK, rows=3)
 
     def test_counts_that_do_not_divide(self):
-        for collective, algorithm in itertools.product(COLLECTIVES, ("ring", "tree", "direct", "pat", "")):
+        for collective, algorithm in lib.share(COLLECTIVES, ("ring", "tree", "direct", "pat", "")):
             setting = {"NCCL_ALGO": algorithm} if algorithm else {}
             with self.subTest(collective, algorithm=algorithm):
                 self.perf(collective, "-g", 3, "-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *self.QUICK,
                           **setting)
 
     def test_numbers_of_ranks(self):
-        for collective, ranks in itertools.product(COLLECTIVES, (1, 2, 3, 5, 8)):
+        for collective, ranks in lib.share(COLLECTIVES, (1, 2, 3, 5, 8)):
             with self.subTest(collective, ranks=ranks):
                 self.perf(collective, "-n" if ranks in (3, 5) else "-g", ranks, "-b", 1000, "-e", 20000, "-f", 20,
                           *self.QUICK)
@@ -104,11 +104,11 @@ class Shapes(Choices):
     def test_small_buffers(self):
         kinds = (("all_reduce", ""), ("all_gather", ""), ("all_gather", "pat"), ("reduce_scatter", "pat"),
                  ("gather", ""), ("alltoall", ""))
-        for shared, (collective, algorithm) in itertools.product(("0", "1"), kinds):
-            for protocol, buffer in (("Simple", "NCCL_BUFFSIZE"), ("LL", "NCCL_LL_BUFFSIZE")):
-                setting = {"NCCL_SHM_DISABLE": shared, "NCCL_PROTO": protocol, "NCCL_ALGO": algorithm, buffer: 4096}
-                with self.subTest(collective, **setting):
-                    self.perf(collective, "-n", 3, "-b", 999, "-e", 60000, "-f", 60, *self.QUICK, **setting)
+        protocols = (("Simple", "NCCL_BUFFSIZE"), ("LL", "NCCL_LL_BUFFSIZE"))
+        for shared, (collective, algorithm), (protocol, buffer) in lib.share(("0", "1"), kinds, protocols):
+            setting = {"NCCL_SHM_DISABLE": shared, "NCCL_PROTO": protocol, "NCCL_ALGO": algorithm, buffer: 4096}
+            with self.subTest(collective, **setting):
+                self.perf(collective, "-n", 3, "-b", 999, "-e", 60000, "-f", 60, *self.QUICK, **setting)
 
     def test_a_buffer_that_is_too_small(self):
         for buffer in ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE"):

@@ -1,6 +1,5 @@
 """NVLS and NVLSTree on the host device, which emulates multicast memory: the data is right, the choice is obeyed, and
 where it cannot be used the log says why."""
-import itertools
 import random
 import signal
 import time
@@ -29,8 +28,8 @@ class Multicast(Choices):
         return {m[2] for m in CHOICE.findall(text)}
 
     def test_one_host(self):
-        for collective, (mode, flag), algorithm in itertools.product(
-                NODE_COLLECTIVES + ["broadcast"], MODES.items(), ("nvls", "nvlstree")):
+        for collective, (mode, flag), algorithm in lib.share(
+                NODE_COLLECTIVES + ["broadcast"], list(MODES.items()), ("nvls", "nvlstree")):
             setting = {"NCCL_ALGO": algorithm}
             with self.subTest(collective, mode=mode, **setting):
                 self.obeyed(self.log(collective, flag, 4, *SIZES, **setting), collective, setting)
@@ -45,7 +44,7 @@ class Multicast(Choices):
                     NCCL_ALGO="nvlstree")
 
     def test_counts_that_do_not_divide(self):
-        for collective, ranks in itertools.product(NODE_COLLECTIVES, (1, 2, 3, 5)):
+        for collective, ranks in lib.share(NODE_COLLECTIVES, (1, 2, 3, 5)):
             with self.subTest(collective, ranks=ranks):
                 self.perf(collective, "-g", ranks, "-d", "int8", "-b", 1, "-e", 9000, "-f", 7, "-u", 1, *QUICK,
                           NCCL_ALGO="nvls")
