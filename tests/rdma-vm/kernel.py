@@ -103,7 +103,7 @@ def write_initrd(path, folder, busybox):
 def run(*command, **more):
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
     if done.returncode:
-        raise Unavailable(f"`{' '.join(command)}` failed: {done.stderr.strip().splitlines()[-1:]}")
+        raise Unavailable(f"`{' '.join(command)}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
     return done.stdout
 
 
@@ -129,8 +129,11 @@ def make(folder, busybox):
         (ready / "vmlinux").write_bytes(unpack_kernel(next((work / "files/boot").glob("vmlinuz-*")).read_bytes()))
         later = write_initrd(ready / "initrd", work / "files/lib/modules", busybox)
         (ready / "later").write_text(" ".join(later))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(ready, folder)
+        try:
+            os.replace(ready, folder)
+        except OSError:
+            if not (folder / "later").exists():  # else another run was faster
+                raise
 
 
 def get(cache):

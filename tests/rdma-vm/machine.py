@@ -13,11 +13,13 @@ Facts about rxe of Linux 6.1 that tests meet: RoCE v2 over IPv4 is GID index 1; 
 alone; it has no dma-bufs; messages are at most 8 MiB; its packets of 4096 bytes need an MTU of 4200. A queue pair whose
 timeout is below 18 sends again without need when the machine is slow."""
 import argparse
+import ctypes
 import os
 import pathlib
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +52,12 @@ def write_job(job, later, command, environment):
     (job / "console").touch()
 
 
+def end_with_parent():
+    """Whatever ends this program ends the emulator."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def boot(folder, job, arguments):
     """Returns the emulator's exit status; 124: out of time. Standard output of the guest's command is this one's."""
     out = os.dup(sys.stdout.fileno())  # as a file: what reads standard input too ends with it
@@ -62,7 +70,8 @@ def boot(folder, job, arguments):
                "-device", "virtserialport,chardev=out,nr=1",
                *share("host", "/", ",readonly=on"), *share("job", job)]
     with open(job / "emulator", "w") as log:
-        emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(out,))
+        emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(out,),
+                                    preexec_fn=end_with_parent)
         try:
             return emulator.wait(arguments.timeout)
         except subprocess.TimeoutExpired:
@@ -82,6 +91,7 @@ def main():
     arguments = parser.parse_args()
     if not arguments.command:
         parser.error("no COMMAND")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if platform.machine() != "x86_64":
         return skip(f"the virtual machine is an x86-64 one, and this is {platform.machine()}")
     for program, package in ((QEMU, "qemu-system-x86"), ("rdma", "iproute2")):
