@@ -153,9 +153,9 @@ static int dial(struct attempt *attempt)
 static int greet(struct attempt *attempt, int index)
 {
   struct tt_meeting_hello hello = {.magic = attempt->kind->magic,
-                                     .connection = attempt->connection,
-                                     .index = (uint32_t)index,
-                                     .count = (uint32_t)attempt->count};
+                                   .connection = attempt->connection,
+                                   .index = (uint32_t)index,
+                                   .count = (uint32_t)attempt->count};
   hello.proof = tt_meeting_hello_proof(&attempt->key, &hello);
   /* A fresh socket takes 32 bytes whole. */
   ssize_t n = send(attempt->fds[index], &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -187,8 +187,8 @@ static int greet_connected(struct attempt *attempt)
 
 enum answer { ANSWER_NONE, ANSWER_WELCOME, ANSWER_LOST };
 
-/* The other sockets stay silent, so anything readable there means that the listener dropped them, or that the peer accepted and has
- * closed already; the welcome tells which, so it is looked for first. */
+/* The other sockets stay silent, so anything readable there means that the listener dropped them, or that the peer
+ * accepted and has closed already; the welcome tells which, so it is looked for first. */
 static enum answer read_answer(struct attempt *attempt, int *error)
 {
   struct pollfd fds[TT_MEETING_SOCKETS];

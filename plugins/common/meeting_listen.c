@@ -119,7 +119,8 @@ static ncclResult_t take_clients(struct tt_meeting *meeting)
                        tt_host_file_hint(errno, hint, sizeof hint));
       }
       if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
-        return TT_FAIL(ncclInternalError, "%s: accept on a listener that is not open: %s", meeting->kind->name, strerror(errno));
+        return TT_FAIL(ncclInternalError, "%s: accept on a listener that is not open: %s", meeting->kind->name,
+                       strerror(errno));
       continue;
     }
     if (meeting->client_count == CLIENTS) {

@@ -89,10 +89,12 @@ static ncclResult_t greet(struct attempt *attempt, void **send_comm, bool *over)
   ncclResult_t result = tt_ofi_greet_move(&attempt->greet, &ready);
   *over = result != ncclSuccess || ready;
   if (!*over) return ncclSuccess;
-  if (ready)
+  if (ready) {
+    tt_ofi_link_count(attempt->greet.link);
     *send_comm = attempt->greet.link;
-  else
+  } else {
     tt_ofi_close_send(attempt->greet.link);
+  }
   remove_attempt(attempt);
   return result;
 }

@@ -1,5 +1,5 @@
-/* How many messages, or buffers for them, each tag of a comm has had: both sides count alike, so a number names the same
- * message on both. A hash table that grows, since tags are any numbers and none may be forgotten. */
+/* How many messages, or buffers for them, each tag of a comm has had: both sides count alike, so a number names the
+ * same message on both. A hash table that grows, since tags are any numbers and none may be forgotten. */
 #ifndef TT_NET_OFI_COUNTS_H
 #define TT_NET_OFI_COUNTS_H
 
@@ -10,8 +10,8 @@
 struct tt_ofi_count {
   int32_t tag;
   bool used;
-  bool large;     /* receiver: the tag's last message was written, so the next one's place is told ahead */
-  uint32_t met;   /* receiver: small messages with a receive that are not acknowledged */
+  bool large;      /* receiver: the tag's last message was written, so the next one's place is told ahead */
+  uint32_t met;    /* receiver: small messages with a receive that are not acknowledged */
   uint64_t posted; /* messages or buffers so far */
 };
 struct tt_ofi_counts {

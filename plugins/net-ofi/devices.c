@@ -73,6 +73,7 @@ ncclResult_t tt_ofi_close(void)
   bool extra = state.users == 0;
   if (!extra && --state.users == 0) {
     tt_ofi_connect_forget();
+    tt_counted_forget();
     tt_ofi_nics_free(state.fabric, state.nic, state.nics);
     state.nics = state.devices = 0;
     atomic_store(&state.logger, NULL);
@@ -159,5 +160,6 @@ ncclResult_t tt_ofi_device_fuse(const int *members, int count, int *out)
 __attribute__((destructor)) static void unload(void)
 {
   tt_ofi_connect_forget();
+  tt_counted_forget();
   tt_param_unload();
 }

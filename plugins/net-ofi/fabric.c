@@ -61,7 +61,8 @@ static bool open_library(char *why, size_t size)
   *(void **)&table->fabric = find("fi_fabric", "FABRIC_1.1");
   *(void **)&table->strerror = find("fi_strerror", NULL);
   *(void **)&table->version = find("fi_version", NULL);
-  bool whole = table->getinfo && table->freeinfo && table->dupinfo && table->fabric && table->strerror && table->version;
+  bool whole =
+      table->getinfo && table->freeinfo && table->dupinfo && table->fabric && table->strerror && table->version;
   if (!whole) {
     snprintf(why, size, "%s lacks functions of libfabric", name);
   } else if (FI_VERSION_LT(table->version(), TT_OFI_API)) {

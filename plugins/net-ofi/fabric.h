@@ -29,9 +29,9 @@ struct tt_ofi_fabric {
  * threads and exit handlers behind. Under the lock of the plugin's state. */
 const struct tt_ofi_fabric *tt_ofi_fabric(char *why, size_t size);
 
-/* Bytes of a message that ofi_rxm, which makes reliable endpoints of connected ones, copies; larger ones go another way.
- * It has a thousand such buffers for each endpoint and direction at once, so tt_ofi_fabric asks for small ones, unless
- * the user has chosen (FI_OFI_RXM_BUFFER_SIZE). */
+/* Bytes of a message that ofi_rxm, which makes reliable endpoints of connected ones, copies; larger ones go another
+ * way. It has a thousand such buffers for each endpoint and direction at once, so tt_ofi_fabric asks for small ones,
+ * unless the user has chosen (FI_OFI_RXM_BUFFER_SIZE). */
 size_t tt_ofi_rxm_buffer(void);
 
 /* The words of libfabric's error number, of either sign; also before the library is open. */

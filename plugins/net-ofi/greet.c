@@ -1,5 +1,5 @@
-/* How a new connection is tried before it is used: greetings over the socket, then a packet each way on each rail. Where
- * the fabric does not lead from one endpoint to the other, it shows here, with a limit and with the addresses. */
+/* How a new connection is tried before it is used: greetings over the socket, then a packet each way on each rail.
+ * Where the fabric does not lead from one endpoint to the other, it shows here, with a limit and with the addresses. */
 #include "net_ofi.h"
 
 #include <string.h>
@@ -65,10 +65,11 @@ ncclResult_t tt_ofi_greet_move(struct tt_ofi_greet *greet, bool *ready)
   if (greet->agreed) TT_TRY(try_rails(greet, ready));
   if (*ready || !tt_deadline_passed(greet->deadline)) return ncclSuccess;
   return tt_ofi_link_fail(
-      link, TT_FAIL(ncclRemoteError,
-                    "net ofi: device %s (%s): %s did not answer over the fabric within %lld s, though its socket did; "
-                    "look at the fabric's addresses and routes (fi_info -v), and at firewalls; NCCL_SOCKET_TIMEOUT sets "
-                    "the patience",
-                    link->device->name, greet->mine.provider, link->peer,
-                    (long long)tt_param_int(TT_PARAM_NCCL_SOCKET_TIMEOUT)));
+      link,
+      TT_FAIL(ncclRemoteError,
+              "net ofi: device %s (%s): %s did not answer over the fabric within %lld s, though its socket did; "
+              "look at the fabric's addresses and routes (fi_info -v), and at firewalls; NCCL_SOCKET_TIMEOUT sets "
+              "the patience",
+              link->device->name, greet->mine.provider, link->peer,
+              (long long)tt_param_int(TT_PARAM_NCCL_SOCKET_TIMEOUT)));
 }

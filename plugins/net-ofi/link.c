@@ -36,7 +36,8 @@ static ncclResult_t open_rails(struct tt_ofi_link *link)
   }
   size_t most = smallest_message(link);
   if (most < large)
-    return TT_FAIL(ncclInvalidUsage, "net ofi: device %s takes messages of %zu bytes, and TUTTI_OFI_EAGER=%zu needs %zu",
+    return TT_FAIL(ncclInvalidUsage,
+                   "net ofi: device %s takes messages of %zu bytes, and TUTTI_OFI_EAGER=%zu needs %zu",
                    link->device->name, most, payload, large);
   link->eager = (uint32_t)payload;
   link->piece_max = most;
@@ -65,8 +66,21 @@ ncclResult_t tt_ofi_link_open(struct tt_ofi_link *link, bool sends, int dev, int
   return result;
 }
 
+void tt_ofi_link_count(struct tt_ofi_link *link)
+{
+  link->counted.sends = link->sends;
+  link->counted.dev = link->dev;
+  link->counted.comm = link; /* which a comm begins with */
+  link->counted.name = link->device->name;
+  link->counted.peer = link->peer;
+  link->counted.counts = TT_COUNTS_BYTES | TT_COUNTS_OPERATIONS | TT_COUNTS_REFUSED | TT_COUNTS_CLEAR_TO_SENDS |
+                         TT_COUNTS_QUEUE_DEPTH | (link->sends ? TT_COUNTS_CLEAR_TO_SEND_WAITS : 0);
+  tt_counted_open(&link->counted);
+}
+
 void tt_ofi_link_close(struct tt_ofi_link *link)
 {
+  tt_counted_close(&link->counted);
   for (int i = 0; i < link->rails; i++) tt_ofi_rail_close(&link->rail[i]);
   link->rails = 0;
   tt_socket_close(&link->fd);
@@ -99,8 +113,9 @@ static ncclResult_t check_greeting(const struct tt_ofi_link *link, const struct 
   size_t length = strnlen(theirs->provider, sizeof theirs->provider);
   if (theirs->magic != TT_OFI_MAGIC || theirs->rails < 1 || theirs->rails > TT_OFI_RAILS || theirs->piece_max < 1 ||
       length == sizeof theirs->provider)
-    return TT_FAIL(ncclRemoteError, "net ofi: %s greeted in a way that this version does not know; do all ranks use the "
-                                    "same plugin?",
+    return TT_FAIL(ncclRemoteError,
+                   "net ofi: %s greeted in a way that this version does not know; do all ranks use the "
+                   "same plugin?",
                    link->peer);
   if (strcmp(theirs->provider, provider_of(link)) != 0)
     return TT_FAIL(ncclInvalidUsage,
@@ -186,10 +201,10 @@ static const char *remedy_for(int error)
 
 ncclResult_t tt_ofi_link_broken(struct tt_ofi_link *link, int rail, const char *doing, int error, const char *detail)
 {
-  return tt_ofi_link_fail(
-      link, TT_FAIL(ncclRemoteError, "net ofi: device %s (%s): %s %s %s failed: %s%s%s; %s", link->rail[rail].nic->name,
-                    provider_of(link), doing, link->sends ? "to" : "from", link->peer, tt_ofi_strerror(error),
-                    detail && *detail ? ", " : "", detail ? detail : "", remedy_for(error)));
+  return tt_ofi_link_fail(link, TT_FAIL(ncclRemoteError, "net ofi: device %s (%s): %s %s %s failed: %s%s%s; %s",
+                                        link->rail[rail].nic->name, provider_of(link), doing,
+                                        link->sends ? "to" : "from", link->peer, tt_ofi_strerror(error),
+                                        detail && *detail ? ", " : "", detail ? detail : "", remedy_for(error)));
 }
 
 /* ---- Packets ---- */
@@ -210,6 +225,7 @@ static ncclResult_t post_waiting(struct tt_ofi_link *link, int rail_index)
   while (rail->waiting.first) {
     struct tt_ofi_packet *packet = rail->waiting.first, *next = packet->next;
     ssize_t error = fi_send(rail->ep, packet->data, packet->bytes, desc, rail->peer, &packet->op);
+    if (error == -FI_EAGAIN) tt_count(&link->counted, TT_COUNT_REFUSED, 1);
     if (error == -FI_EAGAIN) return ncclSuccess;
     if (error) return tt_ofi_link_broken(link, rail_index, "sending a packet", (int)error, NULL);
     rail->waiting.first = next;
@@ -253,8 +269,9 @@ static ncclResult_t packet_came(struct tt_ofi_link *link, struct tt_ofi_rail *ra
   if (bytes >= sizeof *header && header->kind == TT_OFI_HELLO && link->hellos < link->rails)
     link->hellos++;
   else if (bytes < sizeof *header || bytes > packet->bytes)
-    result = tt_ofi_link_fail(link, TT_FAIL(ncclRemoteError, "net ofi: device %s: %s sent a packet of %zu bytes; the "
-                                                             "stream is corrupt",
+    result = tt_ofi_link_fail(link, TT_FAIL(ncclRemoteError,
+                                            "net ofi: device %s: %s sent a packet of %zu bytes; the "
+                                            "stream is corrupt",
                                             link->device->name, link->peer, bytes));
   else
     result = link->events->packet(link, header, bytes);
@@ -347,17 +364,16 @@ static ncclResult_t note_came(struct tt_ofi_link *link)
     return ncclSuccess;
   }
   if (link->note.kind == TT_OFI_ACK && link->sends) return link->events->note(link, &link->note);
-  return tt_ofi_link_fail(link, TT_FAIL(ncclRemoteError,
-                                        "net ofi: device %s: %s sent a note of unknown kind 0x%x; the stream is corrupt",
-                                        link->device->name, link->peer, link->note.kind));
+  return tt_ofi_link_fail(
+      link, TT_FAIL(ncclRemoteError, "net ofi: device %s: %s sent a note of unknown kind 0x%x; the stream is corrupt",
+                    link->device->name, link->peer, link->note.kind));
 }
 
 static ncclResult_t hear(struct tt_ofi_link *link, uint64_t now)
 {
   link->heard_ns = now;
   while (!link->gone) {
-    ssize_t n =
-        recv(link->fd, (char *)&link->note + link->note_got, sizeof link->note - link->note_got, MSG_DONTWAIT);
+    ssize_t n = recv(link->fd, (char *)&link->note + link->note_got, sizeof link->note - link->note_got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n <= 0) {

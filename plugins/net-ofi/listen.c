@@ -77,10 +77,12 @@ ncclResult_t tt_ofi_accept(void *listen_comm, void **recv_comm)
       at = &guest->next;
       continue;
     }
-    if (ready)
+    if (ready) {
+      tt_ofi_link_count(guest->greet.link);
       *recv_comm = guest->greet.link;
-    else
+    } else {
       tt_ofi_close_recv(guest->greet.link);
+    }
     *at = guest->next;
     free(guest);
     /* The peer had the handle, so this was no stranger: who waits shall know. */

@@ -24,10 +24,11 @@ static ncclResult_t fits(struct tt_ofi_recv_comm *comm, const struct tt_ofi_slot
   if (bytes <= slot->room) return ncclSuccess;
   return tt_ofi_link_fail(
       &comm->link,
-      TT_FAIL(ncclInvalidUsage,
-              "net ofi: a message of %zu bytes with tag %d from %s is larger than its receive buffer of %zu bytes; both "
-              "sides must agree on counts and types",
-              bytes, slot->tag, comm->link.peer, slot->room));
+      TT_FAIL(
+          ncclInvalidUsage,
+          "net ofi: a message of %zu bytes with tag %d from %s is larger than its receive buffer of %zu bytes; both "
+          "sides must agree on counts and types",
+          bytes, slot->tag, comm->link.peer, slot->room));
 }
 
 /* ---- Acknowledgements ---- */
@@ -70,6 +71,7 @@ static ncclResult_t send_clear(struct tt_ofi_recv_comm *comm, struct tt_ofi_pack
   }
   memcpy(packet->data, &clear, sizeof clear);
   packet->bytes = sizeof clear;
+  tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
   return tt_ofi_link_send(&comm->link, 0, packet);
 }
 
@@ -217,7 +219,8 @@ ncclResult_t tt_ofi_match_packet(struct tt_ofi_link *link, const struct tt_ofi_h
 {
   struct tt_ofi_recv_comm *comm = (struct tt_ofi_recv_comm *)link;
   const char *payload = (const char *)(header + 1);
-  if (header->kind != TT_OFI_EAGER && header->kind != TT_OFI_RTS) return corrupt(comm, "a packet of kind", header->kind);
+  if (header->kind != TT_OFI_EAGER && header->kind != TT_OFI_RTS)
+    return corrupt(comm, "a packet of kind", header->kind);
   size_t wanted = header->kind == TT_OFI_EAGER ? header->bytes : 0;
   if (header->bytes > NCCL_MAX_NET_SIZE_BYTES || bytes - sizeof *header != wanted)
     return corrupt(comm, "a message whose packet does not fit its size of", header->bytes);

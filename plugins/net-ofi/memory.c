@@ -89,8 +89,7 @@ ncclResult_t tt_ofi_memory_make(struct tt_ofi_link *link, void *data, size_t byt
                                 struct tt_ofi_memory **out)
 {
   *out = NULL;
-  if (!link || !data || bytes == 0)
-    return TT_FAIL(ncclInternalError, "net ofi: regMr of %zu bytes at %p", bytes, data);
+  if (!link || !data || bytes == 0) return TT_FAIL(ncclInternalError, "net ofi: regMr of %zu bytes at %p", bytes, data);
   bool gpu = type == NCCL_PTR_CUDA;
   if (type != NCCL_PTR_HOST && !(gpu && link->rail[0].nic->hmem))
     return TT_FAIL(ncclInternalError,

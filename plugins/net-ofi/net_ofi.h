@@ -2,9 +2,10 @@
  *
  * A comm has an endpoint of its own (FI_EP_RDM) on each NIC of its device, a rail each, and a socket to the other side.
  * Small messages go as packets of rail 0, copied at both ends. Of a large one the packet only tells (RTS); the receiver
- * says where it goes, with addresses and keys (CTS), ahead if the tag's last message was large too, and the sender writes
- * it in pieces over all rails, each with immediate data, which the receiver counts. So nothing depends on an order that a provider might not keep: packets are
- * numbered, and a message is complete when all its pieces are, whichever comes last.
+ * says where it goes, with addresses and keys (CTS), ahead if the tag's last message was large too, and the sender
+ * writes it in pieces over all rails, each with immediate data, which the receiver counts. So nothing depends on an
+ * order that a provider might not keep: packets are numbered, and a message is complete when all its pieces are,
+ * whichever comes last.
  *
  * Tags: a message goes to the oldest receive that has a free slot of its tag; one without a receive is kept aside. Of
  * each tag only so many small messages may be on their way or aside (the receiver acknowledges by the dozen, over the
@@ -32,6 +33,7 @@
 #include "base/socket.h"
 #include "base/timer.h"
 #include "fabric.h"
+#include "plugins/common/counters.h"
 #include "wire.h"
 
 #define TT_OFI_NICS 32
@@ -153,9 +155,9 @@ void *tt_ofi_rail_scratch(const struct tt_ofi_rail *rail);
 /* How a comm hears of what happened. An error ends the link. */
 struct tt_ofi_events {
   ncclResult_t (*packet)(struct tt_ofi_link *link, const struct tt_ofi_header *header, size_t bytes);
-  void (*sent)(struct tt_ofi_link *link, void *owner); /* a packet with an owner */
-  ncclResult_t (*written)(struct tt_ofi_link *link, uint64_t place);  /* by the peer */
-  void (*done)(struct tt_ofi_link *link, struct tt_ofi_op *op);       /* a write or read of this side */
+  void (*sent)(struct tt_ofi_link *link, void *owner);               /* a packet with an owner */
+  ncclResult_t (*written)(struct tt_ofi_link *link, uint64_t place); /* by the peer */
+  void (*done)(struct tt_ofi_link *link, struct tt_ofi_op *op);      /* a write or read of this side */
   ncclResult_t (*note)(struct tt_ofi_link *link, const struct tt_ofi_note *note);
 };
 
@@ -167,17 +169,18 @@ struct tt_ofi_link {
   struct tt_ofi_rail rail[TT_OFI_RAILS];
   char peer[TT_ADDRESS_TEXT];
   ncclResult_t failed; /* once set, every call returns it */
+  struct tt_counted counted;
   uint32_t eager; /* bytes of payload in a packet at most */
   uint64_t piece_max;
-  size_t stripe;      /* bytes of a rail's part at least, if it has any */
-  unsigned idle;      /* rounds in which nothing came */
-  int hellos;         /* that have come: see greet.c */
+  size_t stripe; /* bytes of a rail's part at least, if it has any */
+  unsigned idle; /* rounds in which nothing came */
+  int hellos;    /* that have come: see greet.c */
   /* The socket. */
   bool gone; /* its other end */
   bool bye;
   uint64_t bye_count;
-  uint64_t heard_ns;  /* when it was last looked at */
-  uint64_t arrived_ns; /* when something last came, once the peer was gone */
+  uint64_t heard_ns;       /* when it was last looked at */
+  uint64_t arrived_ns;     /* when something last came, once the peer was gone */
   struct tt_ofi_note note; /* coming in */
   size_t note_got;
   struct tt_ofi_note saying; /* going out */
@@ -187,6 +190,8 @@ struct tt_ofi_link {
 /* Takes over `fd`, also when it fails, and opens the rails. */
 ncclResult_t tt_ofi_link_open(struct tt_ofi_link *link, bool sends, int dev, int fd);
 void tt_ofi_link_close(struct tt_ofi_link *link);
+/* The connection is made: its figures are shown from now on. */
+void tt_ofi_link_count(struct tt_ofi_link *link);
 /* Keeps and returns the result of TT_FAIL. */
 ncclResult_t tt_ofi_link_fail(struct tt_ofi_link *link, ncclResult_t result);
 /* For a failed call or completion of libfabric: names the device, the peer, the cause and the remedy. */
@@ -251,7 +256,7 @@ ncclResult_t tt_ofi_recv_make(int dev, int fd, struct tt_ofi_link **out);
 ncclResult_t tt_ofi_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                           void **request);
 ncclResult_t tt_ofi_recv_test(struct tt_ofi_request *request, int *done, int *sizes);
-ncclResult_t tt_ofi_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mhandles, void **request);
+ncclResult_t tt_ofi_iflush(void *recv_comm, int n, void **data, int *sizes, void **mhandles, void **request);
 ncclResult_t tt_ofi_flush_test(struct tt_ofi_request *request, int *done);
 ncclResult_t tt_ofi_close_recv(void *recv_comm);
 

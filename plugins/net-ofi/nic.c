@@ -258,8 +258,8 @@ void tt_ofi_nics_free(const struct tt_ofi_fabric *fabric, struct tt_ofi_nic *nic
   }
 }
 
-/* What the provider copies anyway is copied here too; more would be a handshake of its own. Where GPUs' memory may be the
- * target nothing is copied by the host. */
+/* What the provider copies anyway is copied here too; more would be a handshake of its own. Where GPUs' memory may be
+ * the target nothing is copied by the host. */
 size_t tt_ofi_nic_eager(const struct tt_ofi_nic *nic)
 {
   size_t bytes = (size_t)tt_param_int(TT_PARAM_TUTTI_OFI_EAGER), buffer = tt_ofi_rxm_buffer();

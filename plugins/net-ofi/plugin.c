@@ -1,23 +1,25 @@
-/* The exported struct of version 12; plugins/common/exports.c makes the older ones from it. */
+/* What the plugin exports. */
 #include "net_ofi.h"
 
 #include <string.h>
 
-static ncclResult_t init(void **ctx, uint64_t comm_id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t logger,
-                         ncclProfilerCallback_t profile)
+#define NET_NAME "OFI"
+#define NET_RECVS TT_OFI_RECVS
+#define NET_FUSES
+#define NET_DMABUF
+
+static ncclResult_t net_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profile)
 {
-  (void)comm_id, (void)config, (void)profile;
-  if (ctx) *ctx = NULL;
+  (void)profile;
   return tt_ofi_open(logger);
 }
 
-static ncclResult_t finalize(void *ctx)
+static ncclResult_t net_finalize(void)
 {
-  (void)ctx;
   return tt_ofi_close();
 }
 
-static ncclResult_t devices(int *ndev)
+static ncclResult_t net_devices(int *ndev)
 {
   *ndev = tt_ofi_device_count();
   return ncclSuccess;
@@ -46,7 +48,7 @@ static int comms_of(const struct tt_ofi_device *device)
   return (int)most;
 }
 
-static ncclResult_t properties(int dev, ncclNetProperties_v12_t *props)
+static ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
 {
   struct tt_ofi_device *device;
   TT_TRY(tt_ofi_device(dev, &device));
@@ -70,61 +72,30 @@ static ncclResult_t properties(int dev, ncclNetProperties_v12_t *props)
   return ncclSuccess;
 }
 
-static ncclResult_t listen_(void *ctx, int dev, void *handle, void **listen_comm)
+/* libfabric has classes of its own, by endpoint; NCCL's are not passed on. */
+static ncclResult_t net_connect(int dev, int traffic_class, void *handle, void **send_comm)
 {
-  (void)ctx;
-  return tt_ofi_listen(dev, handle, listen_comm);
-}
-
-/* NULL for the device says that the host drives the connection. */
-static ncclResult_t connect_(void *ctx, int dev, void *handle, void **send_comm, ncclNetDeviceHandle_v12_t **device)
-{
-  (void)ctx;
-  if (device) *device = NULL;
+  (void)traffic_class;
   return tt_ofi_connect(dev, handle, send_comm);
 }
 
-static ncclResult_t accept_(void *listen_comm, void **recv_comm, ncclNetDeviceHandle_v12_t **device)
-{
-  if (device) *device = NULL;
-  return tt_ofi_accept(listen_comm, recv_comm);
-}
-
-static ncclResult_t reg_mr_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-                                  void **mhandle)
+static ncclResult_t net_reg_mr_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+                                      void **mhandle)
 {
   return tt_ofi_memory_make(comm, data, size, type, offset, fd, (struct tt_ofi_memory **)mhandle);
 }
 
-static ncclResult_t reg_mr(void *comm, void *data, size_t size, int type, void **mhandle)
+static ncclResult_t net_reg_mr(void *comm, void *data, size_t size, int type, void **mhandle)
 {
-  return reg_mr_dmabuf(comm, data, size, type, 0, -1, mhandle);
+  return net_reg_mr_dmabuf(comm, data, size, type, 0, -1, mhandle);
 }
 
-static ncclResult_t dereg_mr(void *comm, void *mhandle)
+static ncclResult_t net_dereg_mr(void *comm, void *mhandle)
 {
   return tt_ofi_memory_free(comm, mhandle);
 }
 
-static ncclResult_t isend(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle, void **request)
-{
-  (void)phandle;
-  return tt_ofi_isend(comm, data, size, tag, mhandle, request);
-}
-
-static ncclResult_t irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **phandles,
-                          void **request)
-{
-  (void)phandles;
-  return tt_ofi_irecv(comm, n, data, sizes, tags, mhandles, request);
-}
-
-static ncclResult_t iflush(void *comm, int n, void **data, int *sizes, void **mhandles, void **request)
-{
-  return tt_ofi_iflush(comm, n, data, sizes, mhandles, request);
-}
-
-static ncclResult_t test(void *request, int *done, int *sizes)
+static ncclResult_t net_test(void *request, int *done, int *sizes)
 {
   struct tt_ofi_request *base = request;
   *done = 0;
@@ -139,29 +110,23 @@ static ncclResult_t test(void *request, int *done, int *sizes)
   }
 }
 
-static ncclResult_t make_vdevice(int *d, ncclNetVDeviceProps_v12_t *props)
+static ncclResult_t net_make_vdevice(int *index, int count, const int *devices)
 {
-  return tt_ofi_device_fuse(props->devs, props->ndevs, d);
+  return tt_ofi_device_fuse(devices, count, index);
 }
 
-__attribute__((visibility("default"))) const ncclNet_v12_t ncclNetPlugin_v12 = {
-    .name = TT_NET_NAME,
-    .init = init,
-    .devices = devices,
-    .getProperties = properties,
-    .listen = listen_,
-    .connect = connect_,
-    .accept = accept_,
-    .regMr = reg_mr,
-    .regMrDmaBuf = reg_mr_dmabuf,
-    .deregMr = dereg_mr,
-    .isend = isend,
-    .irecv = irecv,
-    .iflush = iflush,
-    .test = test,
-    .closeSend = tt_ofi_close_send,
-    .closeRecv = tt_ofi_close_recv,
-    .closeListen = tt_ofi_close_listen,
-    .makeVDevice = make_vdevice,
-    .finalize = finalize,
+__attribute__((visibility("default"))) const struct tt_net_counters tuttiNetCounters = {
+    .size = sizeof(struct tt_net_counters),
+    .read = tt_counted_read,
 };
+
+#define net_listen tt_ofi_listen
+#define net_accept tt_ofi_accept
+#define net_isend tt_ofi_isend
+#define net_irecv tt_ofi_irecv
+#define net_iflush tt_ofi_iflush
+#define net_close_send tt_ofi_close_send
+#define net_close_recv tt_ofi_close_recv
+#define net_close_listen tt_ofi_close_listen
+
+#include "plugins/common/net_exports.h"

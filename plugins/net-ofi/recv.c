@@ -87,7 +87,7 @@ static ncclResult_t post_flushes(struct tt_ofi_recv_comm *comm)
   return ncclSuccess;
 }
 
-ncclResult_t tt_ofi_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mhandles, void **out)
+ncclResult_t tt_ofi_iflush(void *recv_comm, int n, void **data, int *sizes, void **mhandles, void **out)
 {
   struct tt_ofi_recv_comm *comm = recv_comm;
   *out = NULL;
@@ -137,7 +137,11 @@ ncclResult_t tt_ofi_irecv(void *recv_comm, int n, void **data, const size_t *siz
     return TT_FAIL(ncclInternalError, "net ofi: irecv of %d buffers; 1 to %d are possible", n, TT_OFI_RECVS);
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   struct tt_ofi_recv_request *request = comm->free;
-  if (!request) return ncclSuccess;
+  if (!request) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
+  tt_count_begun(&comm->link.counted);
   comm->free = request->next;
   request->base = (struct tt_ofi_request){.kind = TT_OFI_RECV, .live = true};
   request->n = n;
@@ -186,7 +190,11 @@ ncclResult_t tt_ofi_recv_test(struct tt_ofi_request *base, int *done, int *sizes
     if (!is_done(request)) return result;
   }
   *done = 1;
-  for (int i = 0; sizes && i < request->n; i++) sizes[i] = (int)request->slot[i].bytes;
+  for (int i = 0; i < request->n; i++) {
+    if (sizes) sizes[i] = (int)request->slot[i].bytes;
+    tt_count_message(&comm->link.counted, request->slot[i].bytes);
+  }
+  tt_count_ended(&comm->link.counted);
   end_own(request);
   request->base.live = false;
   request->next = comm->free;

@@ -17,7 +17,7 @@ struct tt_ofi_slot {
   int32_t tag;
   const struct tt_ofi_memory *memory;
   struct tt_ofi_memory *own; /* made for this message alone, where that was NULL */
-  uint64_t number; /* of the tag's buffers */
+  uint64_t number;           /* of the tag's buffers */
   bool matched;
   uint32_t left;  /* pieces of the message that have not come; meaningful once matched */
   uint32_t came;  /* pieces that came before the packet that tells of them */

@@ -1,17 +1,18 @@
-/* The sending side. A small message becomes a packet at once. Of a large one a packet tells, and it is written, in pieces
- * over all rails, once the receiver has said where, which it may have done ahead. Each tag has its requests, and only so many small messages that have not met
- * their receives (the window); those beyond it are held, and others pass. */
+/* The sending side. A small message becomes a packet at once. Of a large one a packet tells, and it is written, in
+ * pieces over all rails, once the receiver has said where, which it may have done ahead. Each tag has its requests, and
+ * only so many small messages that have not met their receives (the window); those beyond it are held, and others pass.
+ */
 #include "counts.h"
 #include "net_ofi.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define TAGS 256         /* in flight at once */
-#define WINDOW 64        /* small messages of a tag that are on their way or kept aside */
-#define WRITES 32        /* pieces under way */
+#define TAGS 256                                      /* in flight at once */
+#define WINDOW 64                                     /* small messages of a tag that are on their way or kept aside */
+#define WRITES 32                                     /* pieces under way */
 #define PLACES (NCCL_NET_MAX_REQUESTS * TT_OFI_RECVS) /* buffers that the receiver has at a time, at most */
-#define LISTEN_EVERY 16u /* small messages after which acknowledgements are looked for */
+#define LISTEN_EVERY 16u                              /* small messages after which acknowledgements are looked for */
 
 struct tag;
 struct send_request {
@@ -30,11 +31,11 @@ struct send_request {
   uint64_t number; /* of the tag's messages */
   struct tt_ofi_clear clear;
   /* Of a large one that is being written. */
-  int rail;        /* the next piece's */
-  int first_rail;  /* the first stripe's */
+  int rail;         /* the next piece's */
+  int first_rail;   /* the first stripe's */
   size_t stripe_at; /* bytes of that rail's stripe that are posted */
-  uint32_t writes; /* under way */
-  bool posted;     /* all of it */
+  uint32_t writes;  /* under way */
+  bool posted;      /* all of it */
 };
 
 struct list {
@@ -61,8 +62,8 @@ struct send_comm {
   struct tt_ofi_link link; /* must be first */
   struct tag *tags, *last;
   int tag_count, held_count;
-  struct list ready;                     /* have no packet yet */
-  struct send_request *asking;           /* large ones without a place */
+  struct list ready;                           /* have no packet yet */
+  struct send_request *asking;                 /* large ones without a place */
   struct send_request *writing, **writing_end; /* have a place, and pieces to be posted */
   struct tt_ofi_counts counts;
   struct tt_ofi_clear clears[PLACES]; /* that came ahead of their messages */
@@ -245,6 +246,7 @@ static void place(struct send_comm *comm, struct send_request *request)
   if (have && request->bytes <= clear.header.bytes) {
     begin_writing(comm, request, &clear);
   } else {
+    tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SEND_WAITS, 1);
     request->other = comm->asking;
     comm->asking = request;
   }
@@ -253,8 +255,7 @@ static void place(struct send_comm *comm, struct send_request *request)
 static ncclResult_t give_place(struct send_comm *comm, const struct tt_ofi_clear *clear)
 {
   struct send_request **at = &comm->asking;
-  while (*at && ((*at)->owner->tag != clear->header.tag || (*at)->number != clear->header.sequence))
-    at = &(*at)->other;
+  while (*at && ((*at)->owner->tag != clear->header.tag || (*at)->number != clear->header.sequence)) at = &(*at)->other;
   struct send_request *request = *at;
   if (!request || request->bytes > clear->header.bytes) return ncclSuccess; /* the message was small, or is too large */
   *at = request->other;
@@ -273,6 +274,7 @@ static ncclResult_t clear_to_send(struct tt_ofi_link *link, const struct tt_ofi_
                                           "places known; the stream is corrupt",
                                           link->device->name, link->peer, header->kind, bytes, comm->clear_count));
   memcpy(&clear, header, sizeof clear);
+  tt_count(&link->counted, TT_COUNT_CLEAR_TO_SENDS, 1);
   TT_TRY(tt_ofi_counts_get(&comm->counts, clear.header.tag, &count));
   if (clear.header.sequence < count->posted) return give_place(comm, &clear);
   comm->clears[comm->clear_count++] = clear;
@@ -295,6 +297,7 @@ static ncclResult_t write_piece(struct send_comm *comm, struct send_request *req
                                request->clear.header.place, rail->peer, request->clear.address[request->rail] + at,
                                request->clear.key[request->rail], &write->op);
   *again = error == -FI_EAGAIN;
+  if (*again) tt_count(&link->counted, TT_COUNT_REFUSED, 1);
   if (*again) return ncclSuccess;
   if (error) return tt_ofi_link_broken(link, request->rail, "writing a part of a message", (int)error, NULL);
   comm->free_writes = write->next;
@@ -355,11 +358,8 @@ static ncclResult_t written_here(struct tt_ofi_link *link, uint64_t place)
                                         link->device->name, link->peer, (unsigned long long)place));
 }
 
-static const struct tt_ofi_events send_events = {.packet = clear_to_send,
-                                                 .sent = packet_sent,
-                                                 .written = written_here,
-                                                 .done = write_done,
-                                                 .note = acknowledged};
+static const struct tt_ofi_events send_events = {
+    .packet = clear_to_send, .sent = packet_sent, .written = written_here, .done = write_done, .note = acknowledged};
 
 /* ---- The ABI's calls ---- */
 
@@ -385,12 +385,15 @@ ncclResult_t tt_ofi_isend(void *send_comm, void *data, size_t bytes, int number,
   if (!small && memory) TT_TRY(tt_ofi_memory_holds(memory, data, bytes, "isend"));
   TT_TRY(get_tag(comm, number, &tag));
   struct send_request *request = tag ? tag->free : NULL;
-  if (!request) return ncclSuccess;
+  if (!request) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
   request->own = NULL;
-  if (!small && !memory)
-    TT_TRY(tt_ofi_memory_make(&comm->link, data, bytes, NCCL_PTR_HOST, 0, -1, &request->own));
+  if (!small && !memory) TT_TRY(tt_ofi_memory_make(&comm->link, data, bytes, NCCL_PTR_HOST, 0, -1, &request->own));
   tag->free = request->next;
   tag->in_flight++;
+  tt_count_begun(&comm->link.counted);
   request->base = (struct tt_ofi_request){.kind = TT_OFI_SEND, .live = true};
   request->data = data;
   request->bytes = bytes;
@@ -426,6 +429,8 @@ ncclResult_t tt_ofi_send_test(struct tt_ofi_request *base, int *done, int *sizes
   }
   *done = 1;
   if (sizes) *sizes = (int)request->bytes;
+  tt_count_message(&comm->link.counted, request->bytes);
+  tt_count_ended(&comm->link.counted);
   tt_ofi_memory_free(&comm->link, request->own);
   request->own = NULL;
   request->base.live = false;

@@ -48,8 +48,8 @@ struct tt_ofi_note {
 };
 
 /* Packets. Sender to receiver: HELLO, EAGER with payload behind the header, RTS; numbered, since a provider need not
- * keep the order. Receiver to sender: HELLO, CTS. The data of an RTS comes as writes with immediate data: the place that
- * the CTS named. A CTS is for the tag's message of that number, counted on both sides, and may come before it. */
+ * keep the order. Receiver to sender: HELLO, CTS. The data of an RTS comes as writes with immediate data: the place
+ * that the CTS named. A CTS is for the tag's message of that number, counted on both sides, and may come before it. */
 enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
 struct tt_ofi_header {
   uint32_t kind;

@@ -136,7 +136,7 @@ ncclResult_t tt_netsocket_close(void)
   if (!extra) last = --state.users == 0;
   if (last) {
     state.devices = 0;
-    tt_netsocket_connect_forget();
+    tt_meeting_forget();
     tt_counted_forget();
     atomic_store(&state.logger, NULL);
   }
@@ -172,7 +172,7 @@ struct tt_netsocket_shape tt_netsocket_shape(void)
 /* Versions before 11 never say that they are done; the attempts that they left behind end with the library. */
 __attribute__((destructor)) static void unload(void)
 {
-  tt_netsocket_connect_forget();
+  tt_meeting_forget();
   tt_counted_forget();
   tt_param_unload();
 }

@@ -8,18 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-void tt_netsocket_tune(int fd)
-{
-  int one = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  tt_socket_watch_peer(fd);
-}
-
-bool tt_netsocket_transient(int error)
-{
-  return error == 0 /* closed by the peer */ || error == EPIPE || tt_socket_transient(error);
-}
-
 /* What the kernel had to send again, on all sockets. It counts for a socket that was closed by the peer as well. */
 static void count_retries(struct tt_counted *counted)
 {
@@ -62,7 +50,7 @@ ncclResult_t tt_netsocket_link_init(struct tt_netsocket_link *link, bool sends, 
     tt_address_print(&address, link->peer);
   else
     strcpy(link->peer, "an unknown address");
-  for (int i = 0; i < count; i++) tt_netsocket_tune(fds[i]);
+  for (int i = 0; i < count; i++) tt_meeting_tune(fds[i]);
   ncclResult_t result = tt_netsocket_lanes_start(link, fds + 1, count - 1);
   if (result != ncclSuccess)
     tt_netsocket_link_close(link);

@@ -25,11 +25,13 @@
 #include "base/thread.h"
 #include "base/timer.h"
 #include "plugins/common/counters.h"
+#include "plugins/common/meeting.h"
+#include "tutti/net.h"
 #include "wire.h"
 
 #define TT_NETSOCKET_DEVICES 32
-#define TT_NETSOCKET_LANES 64 /* NCCL's limit for threads x sockets */
-#define TT_NETSOCKET_RECVS 8  /* receives in a group */
+#define TT_NETSOCKET_LANES (TT_MEETING_SOCKETS - 1) /* NCCL's limit for threads x sockets: 64 */
+#define TT_NETSOCKET_RECVS 8                        /* receives in a group */
 #define TT_NETSOCKET_RECV_REQUESTS NCCL_NET_MAX_REQUESTS
 #define TT_NETSOCKET_STRIPE                                                                                            \
   ((size_t)64 << 10) /* least bytes of a stripe; messages up to this go over the main socket */
@@ -122,21 +124,13 @@ void tt_netsocket_link_close(struct tt_netsocket_link *link);
 ncclResult_t tt_netsocket_link_fail(struct tt_netsocket_link *link, ncclResult_t result);
 /* For a failed socket call: names the peer and the cause. `error` 0 means that the peer closed. */
 ncclResult_t tt_netsocket_link_lost(struct tt_netsocket_link *link, int error, const char *doing);
-/* NODELAY, keepalive. */
-void tt_netsocket_tune(int fd);
-/* True for errors of one connection attempt, after which another may succeed. */
-bool tt_netsocket_transient(int error);
 
-/* ---- listen.c, connect.c ---- */
+/* ---- meet.c ---- */
 
 ncclResult_t tt_netsocket_listen(int dev, void *handle, void **listen_comm);
 ncclResult_t tt_netsocket_accept(void *listen_comm, void **recv_comm);
 ncclResult_t tt_netsocket_close_listen(void *listen_comm);
 ncclResult_t tt_netsocket_connect(int dev, void *handle, void **send_comm);
-/* Ends the attempts that were never completed. */
-void tt_netsocket_connect_forget(void);
-uint64_t tt_netsocket_hello_proof(const struct tt_key *key, const struct tt_netsocket_hello *hello);
-uint64_t tt_netsocket_welcome_proof(const struct tt_key *key, const struct tt_netsocket_welcome *welcome);
 
 /* ---- send.c, recv.c: comms and requests ---- */
 

@@ -9,12 +9,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "plugins/common/meeting.h"
+#include "plugins/common/meeting_wire.h"
 #include "../../plugins/net-socket/wire.h"
 #include "socket_fixture.h"
 
 static int stranger(void)
 {
-  struct tt_netsocket_handle inside;
+  struct tt_meeting_handle inside;
   memcpy(&inside, handle, sizeof inside);
   bool v6 = inside.address.sa.sa_family == AF_INET6;
   int fd = socket(inside.address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -94,7 +96,7 @@ END_TEST
 /* Everything right but the proof. */
 START_TEST(wrong_key_is_dropped)
 {
-  struct tt_netsocket_hello hello = {.magic = TT_NETSOCKET_MAGIC, .connection = 7, .index = 0, .count = 1, .proof = 42};
+  struct tt_meeting_hello hello = {.magic = TT_NETSOCKET_MAGIC, .connection = 7, .index = 0, .count = 1, .proof = 42};
   int fd = stranger();
   say(fd, &hello, sizeof hello);
   expect_dropped(fd, "a client with a wrong key");
@@ -107,7 +109,7 @@ START_TEST(other_listeners_handle_is_dropped)
 {
   char other[NCCL_NET_HANDLE_MAXSIZE];
   void *second = NULL, *send = NULL, *recv = NULL;
-  struct tt_netsocket_handle mine, theirs;
+  struct tt_meeting_handle mine, theirs;
   ck_assert_int_eq(net->listen(context, 0, other, &second), ncclSuccess);
   memcpy(&mine, handle, sizeof mine);
   memcpy(&theirs, other, sizeof theirs);
@@ -171,7 +173,7 @@ END_TEST
 /* Polls connect until a client is at `port`, which must be the peer with its greeting; drops it. */
 static uint64_t drop_peer(int port, char *copy)
 {
-  struct tt_netsocket_hello hello;
+  struct tt_meeting_hello hello;
   struct pollfd poller = {.fd = port, .events = POLLIN};
   void *send = NULL;
   for (uint64_t end = now_ms() + LONG_MS; poll(&poller, 1, 1) <= 0 && now_ms() < end;) {
@@ -193,9 +195,9 @@ static uint64_t drop_peer(int port, char *copy)
 START_TEST(dropped_peer_comes_back)
 {
   char copy[sizeof handle];
-  struct tt_netsocket_handle inside;
+  struct tt_meeting_handle inside;
   memcpy(&inside, handle, sizeof inside);
-  inside.lanes = 0;
+  inside.sockets = 1;
   bool v6 = inside.address.sa.sa_family == AF_INET6;
   socklen_t bytes = v6 ? sizeof inside.address.v6 : sizeof inside.address.v4;
   int port = socket(inside.address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
