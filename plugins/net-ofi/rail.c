@@ -42,31 +42,27 @@ static ncclResult_t make_endpoint(struct tt_ofi_rail *rail)
   return error ? failed(rail, "fi_endpoint", error) : ncclSuccess;
 }
 
-static ncclResult_t make_endpoint_usable(struct tt_ofi_rail *rail)
+/* Before the endpoint: ofi_rxm cannot close one that has no queue yet. */
+static ncclResult_t make_queues(struct tt_ofi_rail *rail)
 {
   struct fi_cq_attr cq = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_NONE, .size = 4 * DEPTH};
   struct fi_av_attr av = {.type = FI_AV_UNSPEC, .count = 2};
-  const char *what = "fi_cq_open";
   int error = fi_cq_open(rail->nic->domain, &cq, &rail->cq, NULL);
-  if (error == 0) {
-    what = "fi_av_open";
-    error = fi_av_open(rail->nic->domain, &av, &rail->av, NULL);
-  }
-  if (error == 0) {
-    what = "fi_ep_bind";
-    error = fi_ep_bind(rail->ep, &rail->cq->fid, FI_TRANSMIT | FI_RECV);
-    if (error == 0) error = fi_ep_bind(rail->ep, &rail->av->fid, 0);
-  }
-  if (error == 0) {
-    what = "fi_enable";
-    error = fi_enable(rail->ep);
-  }
+  if (error) return failed(rail, "fi_cq_open", error);
+  error = fi_av_open(rail->nic->domain, &av, &rail->av, NULL);
+  return error ? failed(rail, "fi_av_open", error) : ncclSuccess;
+}
+
+static ncclResult_t enable(struct tt_ofi_rail *rail)
+{
+  int error = fi_ep_bind(rail->ep, &rail->cq->fid, FI_TRANSMIT | FI_RECV);
+  if (error == 0) error = fi_ep_bind(rail->ep, &rail->av->fid, 0);
+  if (error) return failed(rail, "fi_ep_bind", error);
+  error = fi_enable(rail->ep);
+  if (error) return failed(rail, "fi_enable", error);
   rail->name_bytes = sizeof rail->name;
-  if (error == 0) {
-    what = "fi_getname";
-    error = fi_getname(&rail->ep->fid, rail->name, &rail->name_bytes);
-  }
-  return error ? failed(rail, what, error) : ncclSuccess;
+  error = fi_getname(&rail->ep->fid, rail->name, &rail->name_bytes);
+  return error ? failed(rail, "fi_getname", error) : ncclSuccess;
 }
 
 static void push(struct tt_ofi_packets *list, struct tt_ofi_packet *packet)
@@ -117,8 +113,9 @@ ncclResult_t tt_ofi_rail_open(struct tt_ofi_rail *rail, struct tt_ofi_nic *nic, 
   rail->peer = rail->self = FI_ADDR_UNSPEC;
   TT_TRY(tt_ofi_nic_open(nic));
   rail->is_open = true;
+  TT_TRY(make_queues(rail));
   TT_TRY(make_endpoint(rail));
-  TT_TRY(make_endpoint_usable(rail));
+  TT_TRY(enable(rail));
   return make_packets(rail, in_bytes, out_bytes);
 }
 

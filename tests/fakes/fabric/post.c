@@ -1,0 +1,106 @@
+/* What is posted to an endpoint: checked, and often refused. */
+#include "fake.h"
+
+/* Contexts of operations that are to fail. */
+#define BROKEN 64
+static void *broken[BROKEN];
+
+bool fake_breaks(struct fake_object *ep, void *context)
+{
+  int at = fake_settings()->break_at;
+  if (!at || (int)++ep->posted != at) return false;
+  pthread_mutex_lock(&fake_lock);
+  for (int i = 0; i < BROKEN; i++)
+    if (!broken[i]) {
+      broken[i] = context;
+      break;
+    }
+  pthread_mutex_unlock(&fake_lock);
+  return true;
+}
+
+bool fake_is_broken(void *context)
+{
+  bool is = false;
+  pthread_mutex_lock(&fake_lock);
+  for (int i = 0; i < BROKEN && context && !is; i++)
+    if (broken[i] == context) {
+      broken[i] = NULL;
+      is = true;
+    }
+  pthread_mutex_unlock(&fake_lock);
+  return is;
+}
+
+static bool is_busy(void)
+{
+  int busy = fake_settings()->busy;
+  return busy && fake_random() % (unsigned)(busy + 1) != 0;
+}
+
+static void *real_desc(void *desc)
+{
+  return fake_settings()->local ? NULL : desc;
+}
+
+static ssize_t post_recv(struct fid_ep *ep, void *data, size_t bytes, void *desc, fi_addr_t from, void *context)
+{
+  const struct fi_ops_msg *ops = fake_known(ep)->real[0];
+  if (is_busy()) return -FI_EAGAIN;
+  fake_check_local(data, bytes, desc);
+  return ops->recv(ep, data, bytes, real_desc(desc), from, context);
+}
+
+static ssize_t post_send(struct fid_ep *ep, const void *data, size_t bytes, void *desc, fi_addr_t to, void *context)
+{
+  struct fake_object *known = fake_known(ep);
+  const struct fi_ops_msg *ops = known->real[0];
+  if (is_busy()) return -FI_EAGAIN;
+  fake_check_local(data, bytes, desc);
+  ssize_t error = ops->send(ep, data, bytes, real_desc(desc), to, context);
+  if (error == 0) fake_breaks(known, context);
+  return error;
+}
+
+static ssize_t post_write(struct fid_ep *ep, const void *data, size_t bytes, void *desc, uint64_t immediate,
+                          fi_addr_t to, uint64_t address, uint64_t key, void *context)
+{
+  struct fake_object *known = fake_known(ep);
+  const struct fi_ops_rma *ops = known->real[1];
+  if (is_busy()) return -FI_EAGAIN;
+  if (fake_settings()->piece && bytes > fake_settings()->piece) fake_abort("a write is larger than a message may be");
+  if (immediate >> 32) fake_abort("immediate data has more than 32 bits");
+  fake_check_local(data, bytes, desc);
+  ssize_t error = ops->writedata(ep, data, bytes, real_desc(desc), immediate, to, address, key, context);
+  if (error == 0) fake_breaks(known, context);
+  return error;
+}
+
+static ssize_t post_read(struct fid_ep *ep, void *data, size_t bytes, void *desc, fi_addr_t from, uint64_t address,
+                         uint64_t key, void *context)
+{
+  const struct fi_ops_rma *ops = fake_known(ep)->real[1];
+  if (is_busy()) return -FI_EAGAIN;
+  fake_check_local(data, bytes, desc);
+  return ops->read(ep, data, bytes, real_desc(desc), from, address, key, context);
+}
+
+void fake_endpoint(struct fid_ep *ep)
+{
+  static struct fi_ops_msg messages;
+  static struct fi_ops_rma accesses;
+  struct fake_object *known = fake_object(ep);
+  known->posted = 0;
+  known->real[0] = ep->msg;
+  known->real[1] = ep->rma;
+  pthread_mutex_lock(&fake_lock);
+  messages = *ep->msg;
+  messages.recv = post_recv;
+  messages.send = post_send;
+  accesses = *ep->rma;
+  accesses.writedata = post_write;
+  accesses.read = post_read;
+  pthread_mutex_unlock(&fake_lock);
+  ep->msg = &messages;
+  ep->rma = &accesses;
+}

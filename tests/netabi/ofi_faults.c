@@ -1,0 +1,464 @@
+/* net-ofi where things are missing, fail, or are not what they say: no library, no provider, resources that run out,
+ * completions with errors, memory of GPUs, and bytes that no peer of this version sends. A libfabric that stands before
+ * the real one plays the hardware (tests/fakes/fabric). Both ends live in the test's process, and each test in a
+ * process of its own, since parameters are read once. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include "plugins/common/meeting.h"
+#include "plugins/common/meeting_wire.h"
+#include "../../plugins/net-ofi/wire.h"
+
+#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
+
+static const char *path, *fake;
+static const ncclNet_v12_t *net;
+static void *context, *listener;
+static char handle[NCCL_NET_HANDLE_MAXSIZE];
+static char last_warning[1024], last_info[1024];
+
+static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
+{
+  char text[1024];
+  va_list args;
+  (void)flags, (void)where, (void)line;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  if (level == NCCL_LOG_WARN) strcpy(last_warning, text);
+  if (strstr(text, "NET/OFI")) strcpy(last_info, text);
+}
+
+static uint64_t now_ms(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
+/* The devices there are, with FAKE_FABRIC=`words`; NULL: the real library. */
+static int start(const char *words)
+{
+  int count = -1;
+  if (words) setenv("TUTTI_OFI_LIBRARY", fake, 1);
+  if (words) setenv("FAKE_FABRIC", words, 1);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(library != NULL, "%s", dlerror());
+  net = dlsym(library, "ncclNetPlugin_v12");
+  ck_assert_int_eq(net->init(&context, 1, NULL, logger, NULL), ncclSuccess);
+  ck_assert_int_eq(net->devices(&count), ncclSuccess);
+  return count;
+}
+
+static void start_tcp(const char *words)
+{
+  setenv("FI_PROVIDER", "tcp", 1);
+  ck_assert_int_ge(start(words), 1);
+  ck_assert_int_eq(net->listen(context, 0, handle, &listener), ncclSuccess);
+}
+
+static void finish(void)
+{
+  if (listener) ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  ck_assert_int_eq(net->finalize(context), ncclSuccess);
+}
+
+static void expect_said(const char *text, const char *part)
+{
+  ck_assert_msg(strstr(text, part) != NULL, "\"%s\" does not say \"%s\"", text, part);
+}
+
+/* Connects the process with itself; the first error of either side. */
+static ncclResult_t try_connect(void **send, void **recv)
+{
+  char copy[sizeof handle];
+  ncclResult_t result = ncclSuccess;
+  memcpy(copy, handle, sizeof copy);
+  *send = *recv = NULL;
+  for (uint64_t end = now_ms() + LONG_MS; (!*send || !*recv) && result == ncclSuccess;) {
+    ck_assert_msg(now_ms() < end, "no connection, and no error");
+    if (!*send) result = net->connect(context, 0, copy, send, NULL);
+    if (!*recv && result == ncclSuccess) result = net->accept(listener, recv, NULL);
+  }
+  return result;
+}
+
+/* One message; the first error. */
+static ncclResult_t transfer(void *send, void *recv, char *out, char *in, size_t bytes, void *out_memory,
+                             void *in_memory)
+{
+  void *requests[2] = {NULL, NULL}, *data = in, *phandle = NULL;
+  int tag = 3, done[2] = {0, 0};
+  ncclResult_t result = net->irecv(recv, 1, &data, &bytes, &tag, &in_memory, &phandle, &requests[0]);
+  if (result == ncclSuccess) result = net->isend(send, out, bytes, tag, out_memory, NULL, &requests[1]);
+  for (uint64_t end = now_ms() + LONG_MS; result == ncclSuccess && (!done[0] || !done[1]);) {
+    ck_assert_msg(now_ms() < end, "a message of %zu bytes does not arrive", bytes);
+    for (int i = 0; i < 2 && result == ncclSuccess; i++)
+      if (!done[i]) result = net->test(requests[i], &done[i], NULL);
+  }
+  return result;
+}
+
+/* ---- Nothing to use ---- */
+
+START_TEST(no_library)
+{
+  setenv("TUTTI_OFI_LIBRARY", "/nowhere/libfabric.so", 1);
+  ck_assert_int_eq(start(NULL), 0);
+  expect_said(last_info, "no devices: libfabric cannot be opened: /nowhere/libfabric.so");
+  finish();
+}
+END_TEST
+
+START_TEST(no_libfabric)
+{
+  setenv("TUTTI_OFI_LIBRARY", "libm.so.6", 1);
+  ck_assert_int_eq(start(NULL), 0);
+  expect_said(last_info, "no devices: libm.so.6 lacks functions of libfabric");
+  finish();
+}
+END_TEST
+
+START_TEST(no_provider)
+{
+  unsetenv("FI_PROVIDER");
+  ck_assert_int_eq(start("fail=getinfo"), 0);
+  expect_said(last_info, "no provider with reliable endpoints");
+  finish();
+}
+END_TEST
+
+/* Sockets and shared memory are for whom asks for them. */
+START_TEST(software_is_not_taken_by_itself)
+{
+  unsetenv("FI_PROVIDER");
+  ck_assert_int_eq(start(NULL), 0);
+  expect_said(last_info, "no NIC's provider is there");
+  finish();
+}
+END_TEST
+
+START_TEST(software_by_name)
+{
+  unsetenv("FI_PROVIDER");
+  setenv(_i ? "NCCL_NET" : "TUTTI_OFI_PROVIDERS", _i ? "ofi" : "cxi,shm", 1);
+  ck_assert_int_ge(start(NULL), 1);
+  expect_said(last_info, _i ? "Using provider" : "Using provider shm");
+  finish();
+}
+END_TEST
+
+START_TEST(provider_that_is_not_there)
+{
+  unsetenv("FI_PROVIDER");
+  setenv("TUTTI_OFI_PROVIDERS", "cxi", 1);
+  ck_assert_int_eq(start(NULL), 0);
+  expect_said(last_info, "TUTTI_OFI_PROVIDERS=cxi");
+  finish();
+}
+END_TEST
+
+/* ---- Resources ---- */
+
+static const char *const missing[][2] = {{"fabric", "its fabric cannot be opened"},
+                                         {"domain", "its domain cannot be opened"},
+                                         {"endpoint", "fi_endpoint failed"},
+                                         {"cq", "fi_cq_open failed"},
+                                         {"av", "fi_av_open failed"}};
+
+START_TEST(resources_run_out)
+{
+  char words[32];
+  void *send, *recv;
+  snprintf(words, sizeof words, "fail=%s", missing[_i][0]);
+  start_tcp(words);
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSystemError);
+  expect_said(last_warning, missing[_i][1]);
+  finish();
+}
+END_TEST
+
+START_TEST(registration_fails)
+{
+  void *send, *recv, *mhandle = (void *)1;
+  char data[100];
+  start_tcp("fail=mr");
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv, data, sizeof data, NCCL_PTR_HOST, &mhandle), ncclSystemError);
+  ck_assert_ptr_null(mhandle);
+  expect_said(last_warning, "100 bytes of host memory cannot be registered");
+  ck_assert_int_eq(net->regMr(recv, data, sizeof data, NCCL_PTR_CUDA, &mhandle), ncclInternalError);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+/* A completion with an error names device, provider, peer and status, and ends the comm. The first packet is the
+ * greeting's, so from the second on they are messages. */
+START_TEST(completion_with_an_error)
+{
+  enum { BYTES = 100000 };
+  static char out[BYTES], in[BYTES];
+  void *send, *recv, *memory = NULL, *request;
+  ncclResult_t result = ncclSuccess;
+  start_tcp("break=3");
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv, in, BYTES, NCCL_PTR_HOST, &memory), ncclSuccess);
+  for (int i = 0; i < 8 && result == ncclSuccess; i++)
+    result = transfer(send, recv, out, in, _i ? BYTES : 100, NULL, memory);
+  ck_assert_int_eq(result, ncclRemoteError);
+  expect_said(last_warning, _i ? "writing a part of a message to" : "sending a packet to");
+  expect_said(last_warning, "(tcp;ofi_rxm)");
+  expect_said(last_warning, "made-up status 12");
+  ck_assert_int_eq(net->isend(send, out, 1, 0, NULL, NULL, &request), ncclRemoteError);
+  ck_assert_ptr_null(request);
+  ck_assert_int_eq(net->deregMr(recv, memory), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+/* ---- Memory of GPUs: small messages are written too, and flushes read from the same memory ---- */
+
+START_TEST(memory_of_gpus)
+{
+  enum { BYTES = 200000 };
+  static char out[BYTES], in[BYTES];
+  static const size_t sizes[] = {1, 100, 5000, BYTES};
+  ncclNetProperties_v12_t props = {0};
+  void *send, *recv, *memory[2], *data = in, *flush = NULL;
+  start_tcp("hmem,local,nics=1");
+  ck_assert_int_eq(net->getProperties(0, &props), ncclSuccess);
+  ck_assert_int_ne(props.ptrSupport & NCCL_PTR_CUDA, 0);
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->regMr(send, out, BYTES, NCCL_PTR_CUDA, &memory[0]), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv, in, BYTES, NCCL_PTR_CUDA, &memory[1]), ncclSuccess);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    int size = (int)sizes[i], done = 0;
+    memset(out, 'a' + (int)i, BYTES);
+    ck_assert_int_eq(transfer(send, recv, out, in, sizes[i], memory[0], memory[1]), ncclSuccess);
+    ck_assert_mem_eq(in, out, sizes[i]);
+    ck_assert_int_eq(net->iflush(recv, 1, &data, &size, &memory[1], &flush), ncclSuccess);
+    ck_assert_ptr_nonnull(flush);
+    for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
+      ck_assert_int_eq(net->test(flush, &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 1);
+  }
+  ck_assert_int_eq(net->deregMr(send, memory[0]), ncclSuccess);
+  ck_assert_int_eq(net->deregMr(recv, memory[1]), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+START_TEST(memory_of_gpus_is_not_wanted)
+{
+  ncclNetProperties_v12_t props = {0};
+  setenv("TUTTI_OFI_HMEM", "0", 1);
+  start_tcp("hmem,nics=1");
+  ck_assert_int_eq(net->getProperties(0, &props), ncclSuccess);
+  ck_assert_int_eq(props.ptrSupport, NCCL_PTR_HOST);
+  finish();
+}
+END_TEST
+
+/* ---- NICs that work as one ---- */
+
+START_TEST(fused_nics)
+{
+  ncclNetProperties_v12_t one = {0}, both = {0};
+  ncclNetVDeviceProps_v12_t good = {2, {1, 0}}, twice = {2, {0, 0}}, far = {2, {0, 99}}, alone = {1, {0}};
+  int first = -1, again = -1, before = 0, count = 0;
+  start_tcp("nics=2");
+  ck_assert_int_eq(net->devices(&before), ncclSuccess);
+  ck_assert_int_eq(net->makeVDevice(&first, &good), ncclSuccess);
+  ck_assert_int_eq(net->makeVDevice(&again, &good), ncclSuccess);
+  ck_assert_int_eq(net->devices(&count), ncclSuccess);
+  ck_assert_int_eq(first, before);
+  ck_assert_int_eq(again, first);
+  ck_assert_int_eq(count, before + 1);
+  ck_assert_int_eq(net->getProperties(0, &one), ncclSuccess);
+  ck_assert_int_eq(net->getProperties(first, &both), ncclSuccess);
+  ck_assert_int_eq(both.vProps.ndevs, 2);
+  ck_assert_int_eq(both.vProps.devs[0], 1);
+  ck_assert_int_ge(both.speed, 2 * one.speed);
+  ck_assert_int_eq(net->makeVDevice(&first, &twice), ncclInvalidUsage);
+  expect_said(last_warning, "device 0 is listed twice");
+  ck_assert_int_eq(net->makeVDevice(&first, &far), ncclInvalidUsage);
+  expect_said(last_warning, "device 99");
+  ck_assert_int_eq(net->makeVDevice(&first, &alone), ncclInvalidUsage);
+  finish();
+}
+END_TEST
+
+/* ---- Bytes of strangers ---- */
+
+static uint32_t random_state = 1;
+static uint32_t random_next(void)
+{
+  random_state = random_state * 1664525u + 1013904223u; /* Numerical Recipes' generator */
+  return random_state >> 8;
+}
+
+/* Handles with a few bytes changed, all but the address: an error, or an attempt that leads nowhere. */
+START_TEST(handles_of_any_bytes)
+{
+  size_t address = offsetof(struct tt_ofi_handle, meeting.address), end = address + sizeof(union tt_address);
+  start_tcp(NULL);
+  for (int round = 0; round < 2000; round++) {
+    char copy[sizeof handle];
+    void *send = NULL, *recv = NULL;
+    memcpy(copy, handle, sizeof copy);
+    for (uint32_t i = random_next() % 4 + 1; i > 0; i--) {
+      size_t at = random_next() % sizeof(struct tt_ofi_handle);
+      if (at < address || at >= end) copy[at] = (char)random_next();
+    }
+    if (memcmp(copy, handle, sizeof copy) == 0) continue;
+    ncclResult_t result = net->connect(context, 0, copy, &send, NULL);
+    ck_assert_msg(result == ncclSuccess || result == ncclInternalError || result == ncclRemoteError, "result %d",
+                  (int)result);
+    ck_assert_ptr_null(send);
+    if (round % 100 == 0) ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
+    ck_assert_ptr_null(recv);
+  }
+  finish();
+}
+END_TEST
+
+/* A client that has the key, and then greets with bytes of its own. */
+static int guest(void)
+{
+  struct tt_ofi_handle inside;
+  struct tt_meeting_welcome welcome;
+  void *recv = NULL;
+  memcpy(&inside, handle, sizeof inside);
+  bool v6 = inside.meeting.address.sa.sa_family == AF_INET6;
+  int fd = socket(inside.meeting.address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(
+      connect(fd, &inside.meeting.address.sa, v6 ? sizeof inside.meeting.address.v6 : sizeof inside.meeting.address.v4),
+      0);
+  struct tt_meeting_hello hello = {.magic = TT_OFI_MAGIC, .connection = random_next(), .index = 0, .count = 1};
+  hello.proof = tt_meeting_hello_proof(&inside.meeting.key, &hello);
+  ck_assert_int_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), (int)sizeof hello);
+  ssize_t got = 0;
+  for (uint64_t end = now_ms() + LONG_MS; got <= 0 && now_ms() < end;) {
+    ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
+    got = recvfrom(fd, &welcome, sizeof welcome, MSG_DONTWAIT, NULL, NULL);
+  }
+  ck_assert_int_eq(got, (ssize_t)sizeof welcome);
+  return fd;
+}
+
+/* What this side greets with, as a start. */
+static void read_greeting(int fd, struct tt_ofi_greeting *greeting)
+{
+  size_t got = 0;
+  for (uint64_t end = now_ms() + LONG_MS; got < sizeof *greeting && now_ms() < end;) {
+    void *recv = NULL;
+    ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
+    ssize_t n = recvfrom(fd, (char *)greeting + got, sizeof *greeting - got, MSG_DONTWAIT, NULL, NULL);
+    if (n > 0) got += (size_t)n;
+  }
+  ck_assert_uint_eq(got, sizeof *greeting);
+}
+
+static void expect_refused(int fd, const struct tt_ofi_greeting *greeting, const char *said)
+{
+  void *recv = NULL;
+  ncclResult_t result = ncclSuccess;
+  ck_assert_int_eq(send(fd, greeting, sizeof *greeting, MSG_NOSIGNAL), (int)sizeof *greeting);
+  for (uint64_t end = now_ms() + LONG_MS; result == ncclSuccess && now_ms() < end;)
+    result = net->accept(listener, &recv, NULL);
+  ck_assert_msg(result != ncclSuccess, "a greeting was taken that should not be");
+  ck_assert_ptr_null(recv);
+  expect_said(last_warning, said);
+  close(fd);
+}
+
+START_TEST(greetings_that_do_not_fit)
+{
+  struct tt_ofi_greeting greeting;
+  start_tcp(NULL);
+  for (int i = 0; i < 5; i++) {
+    int fd = guest();
+    read_greeting(fd, &greeting);
+    switch (i) {
+    case 0:
+      greeting.magic++;
+      expect_refused(fd, &greeting, "in a way that this version does not know");
+      break;
+    case 1:
+      greeting.rails = 1000;
+      expect_refused(fd, &greeting, "in a way that this version does not know");
+      break;
+    case 2:
+      strcpy(greeting.provider, "psm3");
+      expect_refused(fd, &greeting, "uses provider psm3 and this side tcp;ofi_rxm");
+      break;
+    case 3:
+      greeting.rail[0].bytes = 100000;
+      expect_refused(fd, &greeting, "has an address of 100000 bytes");
+      break;
+    default:
+      memset(greeting.provider, 'x', sizeof greeting.provider);
+      expect_refused(fd, &greeting, "in a way that this version does not know");
+    }
+  }
+  /* And after all of them, a peer. */
+  void *send, *recv;
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+/* ---- */
+
+static int run(void)
+{
+  TCase *tcase = tcase_create("faults");
+  tcase_add_test(tcase, no_library);
+  tcase_add_test(tcase, no_libfabric);
+  tcase_add_test(tcase, no_provider);
+  tcase_add_test(tcase, software_is_not_taken_by_itself);
+  tcase_add_loop_test(tcase, software_by_name, 0, 2);
+  tcase_add_test(tcase, provider_that_is_not_there);
+  tcase_add_loop_test(tcase, resources_run_out, 0, (int)(sizeof missing / sizeof *missing));
+  tcase_add_test(tcase, registration_fails);
+  tcase_add_loop_test(tcase, completion_with_an_error, 0, 2);
+  tcase_add_test(tcase, memory_of_gpus);
+  tcase_add_test(tcase, memory_of_gpus_is_not_wanted);
+  tcase_add_test(tcase, fused_nics);
+  tcase_add_test(tcase, handles_of_any_bytes);
+  tcase_add_test(tcase, greetings_that_do_not_fit);
+  tcase_set_timeout(tcase, 120);
+  Suite *suite = suite_create("net-ofi");
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+  if (argc != 3) {
+    fprintf(stderr, "usage: %s libtutti-net-ofi.so fake-fabric.so\n", argv[0]);
+    return 2;
+  }
+  path = argv[1];
+  fake = argv[2];
+  return run();
+}
