@@ -125,6 +125,17 @@ static struct tt_ofi_device *find_fused(const int *members, int count)
   return NULL;
 }
 
+/* The names of its NICs, joined, as far as there is room. */
+static void name(struct tt_ofi_device *device)
+{
+  char text[sizeof device->name] = "";
+  for (int i = 0; i < device->count; i++) {
+    size_t at = strlen(text);
+    snprintf(text + at, sizeof text - at, "%s%s", i ? "+" : "", device->nic[i]->name);
+  }
+  memcpy(device->name, text, sizeof text);
+}
+
 static ncclResult_t fuse(const int *members, int count, int *out)
 {
   TT_TRY(check_members(members, count));
@@ -134,13 +145,11 @@ static ncclResult_t fuse(const int *members, int count, int *out)
       return TT_FAIL(ncclInvalidUsage, "net ofi: there are %d devices already, and can be no more", TT_OFI_DEVICES);
     device = &state.device[state.devices];
     *device = (struct tt_ofi_device){.count = count};
-    size_t at = 0;
     for (int i = 0; i < count; i++) {
       device->members[i] = members[i];
       device->nic[i] = &state.nic[members[i]];
-      if (at < sizeof device->name)
-        at += (size_t)snprintf(device->name + at, sizeof device->name - at, "%s%s", i ? "+" : "", device->nic[i]->name);
     }
+    name(device);
     state.devices++;
     TT_INFO(TT_INIT | TT_NET, "NET/OFI : device %d is %s", state.devices - 1, device->name);
   }
