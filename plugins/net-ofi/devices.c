@@ -165,10 +165,11 @@ ncclResult_t tt_ofi_device_fuse(const int *members, int count, int *out)
   return result;
 }
 
-/* Versions before 11 never say that they are done; the attempts that they left behind end with the library. */
+/* Versions before 11 never say that they are done. Sockets that were left in the middle of a connect end with the library;
+ * endpoints end with the process, since libfabric may have ended before this is called. */
 __attribute__((destructor)) static void unload(void)
 {
-  tt_ofi_connect_forget();
+  tt_meeting_forget();
   tt_counted_forget();
   tt_param_unload();
 }

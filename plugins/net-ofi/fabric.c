@@ -37,6 +37,7 @@ static const char *library_name(void)
 }
 
 #define RXM_BUFFER "FI_OFI_RXM_BUFFER_SIZE"
+#define RXM_POSTED "FI_OFI_RXM_MSG_RX_SIZE"
 
 size_t tt_ofi_rxm_buffer(void)
 {
@@ -50,6 +51,7 @@ static bool open_library(char *why, size_t size)
   const char *name = library_name();
   struct tt_ofi_fabric *table = &library.table;
   setenv(RXM_BUFFER, "2048", 0);
+  setenv(RXM_POSTED, "64", 0);
   library.handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library.handle) {
     snprintf(why, size, "libfabric cannot be opened: %s", dlerror());
