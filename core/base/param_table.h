@@ -93,6 +93,7 @@ TT_PARAM(NCCL_IB_ADAPTIVE_ROUTING,     INT, -2, -2, 1, false, "1, 0: whether pac
 TT_PARAM(NCCL_IB_AR_THRESHOLD,         INT, 8192, 0, 9223372036854775807LL, false, "bytes beyond which a message, with adaptive routing, is announced by a packet of its own")
 TT_PARAM(NCCL_IB_PCI_RELAXED_ORDERING, INT, 2, 0, 2, false, "1: NICs may write data in any order on PCI; 2: where the system can; 0: never")
 TT_PARAM(NCCL_IB_USE_INLINE,           BOOL, 1, 0, 1, false, "0: small messages in the host's memory are read by the NIC too, not handed to it")
+TT_PARAM(NCCL_IB_RESILIENCY_PORT_FAILOVER, BOOL, 1, 0, 1, false, "0: a connection over ports that work as one fails with the first of them")
 TT_PARAM(NCCL_IB_RETURN_ASYNC_EVENTS,  BOOL, 1, 0, 1, false, "0: fatal events of an InfiniBand or RoCE device are logged, and fail no communicator")
 TT_PARAM(TUTTI_OFI_PROVIDERS,          STRING, 0, 0, 0, true, "libfabric providers that net-ofi may use, the best first; unset: those of NICs, or what FI_PROVIDER leaves")
 TT_PARAM(TUTTI_OFI_LIBRARY,            STRING, 0, 0, 0, false, "file of libfabric that net-ofi opens; unset: libfabric.so.1")

@@ -15,8 +15,8 @@
 #define INLINE_BYTES 256 /* at most; what is larger is as quick by the NIC's own reading */
 #define POLL 16          /* completions at once */
 #define LOOK_AROUND 64   /* calls of progress between two looks at the socket */
-/* How long to look for completions of what the peer did before it closed: they may be later than the socket's end. */
-#define LINGER_MS 200
+/* Where others can take over for a port without a link: how long it may be without, as for a moment ports often are. */
+#define GRACE_MS 500
 
 /* ---- wr_id: what, where, and how many requests of the queue are over with it ---- */
 
@@ -49,13 +49,14 @@ static ncclResult_t make_rail(struct tt_ib_rail *rail, struct tt_ib_port *port, 
   return tt_ib_register_own(port, memory, bytes, &rail->mr);
 }
 
-ncclResult_t tt_ib_link_make(struct tt_ib_link *link, bool sends, const struct tt_ib_device *device, int qps,
-                             int pieces, void *memory, size_t bytes)
+ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *hooks, bool sends,
+                             const struct tt_ib_device *device, int qps, int pieces, void *memory, size_t bytes)
 {
   uint32_t depth = sends ? SEND_DEPTH : CLEAR_DEPTH, receives = sends ? 1 : (uint32_t)(TT_IB_SLOTS * pieces);
   int on_a_rail = (qps + device->count - 1) / device->count;
   ncclResult_t result = ncclSuccess;
   tt_ib_comm_counts(1);
+  link->hooks = hooks;
   link->sends = sends;
   link->fd = -1;
   link->rails = device->count;
@@ -120,6 +121,8 @@ void tt_ib_link_end(struct tt_ib_link *link)
     memset(rail, 0, sizeof *rail);
   }
   tt_socket_close(&link->fd);
+  free(link->notes);
+  link->notes = NULL;
   link->qps = link->loops = link->rails = 0;
   tt_ib_comm_counts(-1);
 }
@@ -182,22 +185,27 @@ ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card
 
 /* ---- Failures ---- */
 
-/* Tells the peer, so that both sides have an error, with the cause; as much as the socket takes at once. */
-static void tell_peer(struct tt_ib_link *link, ncclResult_t result)
-{
-  struct tt_ib_note note = {.kind = TT_IB_FAILED, .value = (uint32_t)result};
-  if (link->told || link->fd < 0) return;
-  link->told = true;
-  snprintf(note.text, sizeof note.text, "%s", tt_log_thread_error());
-  if (send(link->fd, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof note)
-    shutdown(link->fd, SHUT_WR);
-}
-
+/* Both sides have an error then, with the cause. */
 ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result)
 {
+  struct tt_ib_note note = {.kind = TT_IB_FAILED, .value = (uint32_t)result};
   link->failed = result;
-  tell_peer(link, result);
+  if (link->told) return result;
+  link->told = true;
+  snprintf(note.text, sizeof note.text, "%s", tt_log_thread_error());
+  tt_ib_note_send(link, &note);
   return result;
+}
+
+/* *saved: other ports have taken over where this queue pair goes. Else the caller fails. */
+static ncclResult_t way_failed(struct tt_ib_link *link, int qp, const char *why, bool *saved)
+{
+  *saved = false;
+  /* Reads of our own memory have no way; they go with the rail. */
+  for (int i = 0; qp >= link->qps && i < link->qps; i++)
+    if (link->qp[i].rail == link->qp[qp].rail) qp = i;
+  if (qp >= link->qps) return ncclSuccess;
+  return tt_ib_fail_over(link, qp, why, saved);
 }
 
 static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *done)
@@ -237,11 +245,15 @@ ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int index, struct ibv_send
   if (tell || count - qp->signaled >= qp->depth / 4) wr->send_flags |= IBV_SEND_SIGNALED;
   wr->wr_id = pack(what, count);
   int error = ibv_post_send(qp->qp, wr, &bad);
-  if (error)
+  if (error) {
+    bool saved;
+    TT_TRY(way_failed(link, index, strerror(error), &saved));
+    if (saved) return ncclSuccess;
     return tt_ib_link_fail(link,
                            TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more requests on queue pair %u: %s%s",
                                    qp->port->name, qp->port->number, qp->qp->qp_num, strerror(error),
                                    error == EIO ? "; the NIC was removed or failed, see the system log" : ""));
+  }
   qp->posted = count;
   if (wr->send_flags & IBV_SEND_SIGNALED) qp->signaled = count;
   return ncclSuccess;
@@ -252,7 +264,13 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
   struct tt_ib_qp *qp = &link->qp[index];
   struct ibv_recv_wr wr = {.wr_id = pack((struct tt_ib_done){.work = TT_IB_WORK_RECEIVE, .qp = index}, 0)}, *bad;
   int error = ibv_post_recv(qp->qp, &wr, &bad);
-  if (!error) return ncclSuccess;
+  if (!error) {
+    qp->receives++;
+    return ncclSuccess;
+  }
+  bool saved;
+  TT_TRY(way_failed(link, index, strerror(error), &saved));
+  if (saved) return ncclSuccess;
   return tt_ib_link_fail(link,
                          TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more receives on queue pair %u: %s",
                                  qp->port->name, qp->port->number, qp->qp->qp_num, strerror(error)));
@@ -260,102 +278,126 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
 
 /* ---- Progress ---- */
 
-static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc *wc,
-                                    ncclResult_t (*done)(struct tt_ib_link *, const struct tt_ib_done *))
+/* Of a queue pair that was stopped only errors are left, and what was done before. */
+static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *what)
+{
+  struct tt_ib_qp *qp = &link->qp[what->qp];
+  struct tt_ib_status status = tt_ib_status(wc->status);
+  bool saved = qp->dead;
+  if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;
+  if (!saved && (status.path || atomic_load(&qp->port->nic->fatal)))
+    TT_TRY(way_failed(link, what->qp, status.words, &saved));
+  return saved ? ncclSuccess : completion_failed(link, wc, what);
+}
+
+static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc *wc)
 {
   struct tt_ib_done what = unpack(wc->wr_id);
-  if (wc->status != IBV_WC_SUCCESS) return completion_failed(link, wc, &what);
   if (what.qp >= link->qps + link->loops)
     return tt_ib_link_fail(link, TT_FAIL(ncclInternalError, "net ib: a completion for queue pair %d of %d", what.qp,
                                          link->qps + link->loops));
+  struct tt_ib_qp *qp = &link->qp[what.qp];
+  if (wc->status != IBV_WC_SUCCESS) return take_error(link, wc, &what);
   if (what.work == TT_IB_WORK_RECEIVE) {
     what.imm = ntohl(wc->imm_data);
-    TT_TRY(tt_ib_link_post_receive(link, what.qp));
+    qp->receives--;
+    if (!qp->dead) TT_TRY(tt_ib_link_post_receive(link, what.qp));
   } else {
-    link->qp[what.qp].retired = (uint32_t)(wc->wr_id >> 32);
+    qp->retired = (uint32_t)(wc->wr_id >> 32);
   }
-  return done(link, &what);
+  return link->hooks->done(link, &what);
 }
 
-static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some,
-                               ncclResult_t (*done)(struct tt_ib_link *, const struct tt_ib_done *))
+static int first_qp(const struct tt_ib_link *link, int rail)
+{
+  int qp = 0;
+  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
+  return qp;
+}
+
+/* All ways that begin at the rail; they need not all be there still. */
+static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *why, bool *saved)
+{
+  *saved = !tt_ib_rail_alive(link, rail);
+  while (tt_ib_rail_alive(link, rail)) {
+    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
+    if (!*saved) break;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
 {
   struct ibv_wc wc[POLL];
   for (int r = 0; r < link->rails; r++) {
     int got = ibv_poll_cq(link->rail[r].cq, POLL, wc);
-    if (got < 0)
+    if (got < 0) {
+      bool saved;
+      TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
+      if (saved) continue;
       return tt_ib_link_fail(link,
                              TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
                                      link->rail[r].port->name, link->rail[r].port->number));
+    }
     *some |= got > 0;
-    for (int i = 0; i < got; i++) TT_TRY(take_completion(link, &wc[i], done));
+    for (int i = 0; i < got; i++) TT_TRY(take_completion(link, &wc[i]));
   }
   return ncclSuccess;
 }
 
-/* What the thread of the NIC has marked. A port may come back, so it is waited for as long as its NIC itself tries. */
-static ncclResult_t look_at_ports(struct tt_ib_link *link)
+/* What the thread of the NIC has marked. A port may come back, so it is waited for as long as its NIC itself tries,
+ * unless others can take over. */
+static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
 {
-  const char *(*words)(enum ibv_event_type) = tt_ib_verbs(NULL)->event_type_str;
-  int event = atomic_load_explicit(&link->event, memory_order_relaxed);
-  if (event)
+  const struct tt_ib_port *port = link->rail[r].port;
+  int fatal = atomic_load_explicit(&port->nic->fatal, memory_order_relaxed);
+  uint64_t since = atomic_load_explicit(&port->down_since_ns, memory_order_relaxed);
+  if ((!fatal && !since) || !tt_ib_rail_alive(link, r)) return ncclSuccess;
+  const char *words = fatal ? tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(fatal - 1)) : "it has no link";
+  uint64_t now = tt_timer_ns(), down_ms = since && now > since ? (now - since) / 1000000 : 0;
+  bool saved = false;
+  if (fatal || down_ms > TT_MIN(GRACE_MS, (uint64_t)link->patience_ms)) TT_TRY(rail_failed(link, r, words, &saved));
+  if (saved) return ncclSuccess;
+  if (fatal)
     return tt_ib_link_fail(link,
                            TT_FAIL(ncclSystemError,
-                                   "net ib: %s reports \"%s\" for the connection with the peer %s, %s; see its log, "
-                                   "and the system logs of both",
-                                   link->rail[0].port->name, words((enum ibv_event_type)(event - 1)), link->peer,
-                                   link->remote.rail[0].name));
-  for (int i = 0; i < link->rails; i++) {
-    struct tt_ib_port *port = link->rail[i].port;
-    int fatal = atomic_load_explicit(&port->nic->fatal, memory_order_relaxed);
-    if (fatal)
-      return tt_ib_link_fail(link,
-                             TT_FAIL(ncclSystemError,
-                                     "net ib: %s port %d failed: \"%s\"; the NIC was removed or broke down, see the "
-                                     "system log",
-                                     port->name, port->number, words((enum ibv_event_type)(fatal - 1))));
-    uint64_t since = atomic_load_explicit(&port->down_since_ns, memory_order_relaxed);
-    uint64_t now = since ? tt_timer_ns() : 0;
-    if (since && now > since && (now - since) / 1000000 > (uint64_t)link->patience_ms)
-      return tt_ib_link_fail(link,
-                             TT_FAIL(ncclSystemError,
-                                     "net ib: %s port %d has been down for %llu ms, as long as NCCL_IB_TIMEOUT and "
-                                     "NCCL_IB_RETRY_CNT wait; check its cable and the switch",
-                                     port->name, port->number, (unsigned long long)((now - since) / 1000000)));
-  }
+                                   "net ib: %s port %d failed: \"%s\"; the NIC was removed or broke down, see the "
+                                   "system log",
+                                   port->name, port->number, words));
+  if (down_ms <= (uint64_t)link->patience_ms) return ncclSuccess;
+  return tt_ib_link_fail(link, TT_FAIL(ncclSystemError,
+                                       "net ib: %s port %d has been down for %llu ms, as long as NCCL_IB_TIMEOUT and "
+                                       "NCCL_IB_RETRY_CNT wait; check its cable and the switch",
+                                       port->name, port->number, (unsigned long long)down_ms));
+}
+
+static ncclResult_t look_at_events(struct tt_ib_link *link)
+{
+  int event = atomic_load_explicit(&link->event, memory_order_relaxed);
+  if (event)
+    return tt_ib_link_fail(
+        link, TT_FAIL(ncclSystemError,
+                      "net ib: %s reports \"%s\" for the connection with the peer %s, %s; see its log, "
+                      "and the system logs of both",
+                      link->rail[0].port->name, tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(event - 1)),
+                      link->peer, link->remote.rail[0].name));
+  for (int r = 0; r < link->rails; r++) TT_TRY(look_at_port(link, r));
   return ncclSuccess;
 }
 
-/* The peer says something, or its end of the socket is closed. */
-static ncclResult_t look_at_socket(struct tt_ib_link *link)
-{
-  size_t bytes = sizeof link->note;
-  if (link->lost_since) return ncclSuccess;
-  ncclResult_t result = tt_ib_socket_move(link->fd, false, &link->note, bytes, &link->note_got);
-  if (result != ncclSuccess) {
-    link->lost_since = tt_deadline_in_ms(LINGER_MS);
-    return ncclSuccess;
-  }
-  if (link->note_got < bytes) return ncclSuccess;
-  link->note_got = 0;
-  link->note.text[sizeof link->note.text - 1] = 0;
-  if (link->note.kind != TT_IB_FAILED)
-    return tt_ib_link_fail(link, TT_FAIL(ncclRemoteError, "net ib: the peer %s said 0x%x, which nobody understands",
-                                         link->peer, link->note.kind));
-  link->told = true; /* it knows */
-  return tt_ib_link_fail(link, TT_FAIL(ncclRemoteError, "net ib: the peer %s failed: %s", link->peer, link->note.text));
-}
-
-ncclResult_t tt_ib_link_progress(struct tt_ib_link *link,
-                                 ncclResult_t (*done)(struct tt_ib_link *link, const struct tt_ib_done *done))
+ncclResult_t tt_ib_link_progress(struct tt_ib_link *link)
 {
   bool some = false;
-  if (link->failed != ncclSuccess) return link->failed;
-  TT_TRY(poll_rails(link, &some, done));
-  TT_TRY(look_at_ports(link));
-  if (link->rounds++ % LOOK_AROUND == 0) TT_TRY(look_at_socket(link));
+  if (link->failed != ncclSuccess) {
+    tt_ib_notes_flush(link);
+    return link->failed;
+  }
+  TT_TRY(poll_rails(link, &some));
+  TT_TRY(look_at_events(link));
+  if (link->note_count) tt_ib_notes_flush(link);
+  if (link->rounds++ % LOOK_AROUND == 0) TT_TRY(tt_ib_notes_read(link));
   if (!link->lost_since) return ncclSuccess;
-  if (some) link->lost_since = tt_deadline_in_ms(LINGER_MS);
+  if (some) link->lost_since = tt_deadline_in_ms(TT_IB_LINGER_MS);
   if (!tt_deadline_passed(link->lost_since)) return ncclSuccess;
   link->told = true; /* nobody listens */
   return tt_ib_link_fail(

@@ -137,7 +137,9 @@ struct tt_ib_qp {
   uint32_t depth;                     /* of the send queue */
   uint32_t posted, retired, signaled; /* counts of requests; `signaled`: up to the last that will tell */
   uint32_t max_inline;
+  uint32_t receives; /* requests on the receive queue */
   struct tt_ib_port *port;
+  bool dead; /* failed, and others took over */
 };
 
 struct tt_ib_path {
@@ -150,6 +152,8 @@ ncclResult_t tt_ib_qp_make(struct tt_ib_qp *qp, struct tt_ib_port *port, struct 
                            uint32_t receives, uint32_t max_inline);
 /* Through RTR to RTS. */
 ncclResult_t tt_ib_qp_connect(struct tt_ib_qp *qp, const struct tt_ib_path *path);
+/* Has it stop: whatever is on it completes with an error, and nothing arrives any more. */
+void tt_ib_qp_stop(struct tt_ib_qp *qp);
 void tt_ib_qp_end(struct tt_ib_qp *qp);
 /* The flow label of queue pair `index` of a connection: RoCE takes the UDP source port from it, by which switches
  * choose among equal ways, so each has another. */
@@ -163,7 +167,24 @@ struct tt_ib_rail {
   struct ibv_mr *mr; /* of the comm's shared memory */
 };
 
+/* How long to look for completions of what the peer did before it closed: they may be later than the socket's end. */
+#define TT_IB_LINGER_MS 200
+#define TT_IB_NOTES 32 /* that wait to be sent: one for each pair of rails, a few more */
+
+struct tt_ib_link;
+struct tt_ib_done;
+/* What the two kinds of comm do differently. */
+struct tt_ib_hooks {
+  /* A request is done. */
+  ncclResult_t (*done)(struct tt_ib_link *link, const struct tt_ib_done *done);
+  /* The queue pairs that go the way of this one have failed, and are stopped; others are left. */
+  ncclResult_t (*down)(struct tt_ib_link *link, int qp);
+  /* DOWN or STATE has come. */
+  ncclResult_t (*note)(struct tt_ib_link *link, const struct tt_ib_note *note);
+};
+
 struct tt_ib_link {
+  const struct tt_ib_hooks *hooks;
   bool sends;
   int fd;
   char peer[TT_ADDRESS_TEXT];
@@ -179,6 +200,11 @@ struct tt_ib_link {
   tt_deadline lost_since; /* 0: the peer's socket is open. Else: when to stop looking for what came before its end */
   struct tt_ib_note note; /* being received */
   size_t note_got;
+  struct tt_ib_note *notes; /* to be sent; TT_IB_NOTES of them once there was one */
+  int note_count;
+  size_t note_sent; /* of the first */
+  bool drains;      /* a receiver: dead queue pairs have requests left, or are to be reported */
+  bool reported[TT_IB_QPS];
   _Atomic int event; /* fatal event of a queue of this comm, plus 1; set by the thread of the NIC */
 };
 
@@ -191,8 +217,8 @@ struct tt_ib_done {
 };
 
 /* Makes rails and queue pairs for `memory`, which stays the caller's. On failure all is undone. */
-ncclResult_t tt_ib_link_make(struct tt_ib_link *link, bool sends, const struct tt_ib_device *device, int qps,
-                             int pieces, void *memory, size_t bytes);
+ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *hooks, bool sends,
+                             const struct tt_ib_device *device, int qps, int pieces, void *memory, size_t bytes);
 ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link);
 /* What this side tells the other. */
 void tt_ib_link_card(const struct tt_ib_link *link, const void *memory, struct tt_ib_card *card);
@@ -207,10 +233,29 @@ bool tt_ib_link_room(const struct tt_ib_link *link, int qp, uint32_t count);
 ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int qp, struct ibv_send_wr *wr, struct tt_ib_done what,
                              bool tell);
 ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int qp);
-/* Polls all rails, calls `done` for each completion that is for somebody, and looks after the peer, the ports and the
- * NICs. */
-ncclResult_t tt_ib_link_progress(struct tt_ib_link *link,
-                                 ncclResult_t (*done)(struct tt_ib_link *link, const struct tt_ib_done *done));
+/* Polls all rails, and looks after the peer, the ports and the NICs. */
+ncclResult_t tt_ib_link_progress(struct tt_ib_link *link);
+
+/* ---- notes.c: what is said over the socket ---- */
+
+/* Sends it now or with the next calls of progress; one that does not fit any more is dropped. */
+void tt_ib_note_send(struct tt_ib_link *link, const struct tt_ib_note *note);
+void tt_ib_notes_flush(struct tt_ib_link *link);
+/* Reads what has come. */
+ncclResult_t tt_ib_notes_read(struct tt_ib_link *link);
+
+/* ---- failover.c ---- */
+
+/* Do both go between the same two rails? Then what has happened to one has to the other. */
+bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other);
+/* The queue pair to use in place of this one: itself while it is well, -1 if none is. */
+int tt_ib_alive(const struct tt_ib_link *link, int qp);
+bool tt_ib_rail_alive(const struct tt_ib_link *link, int rail);
+/* Stops all queue pairs that go the same way, tells the comm, and *saved; unless no other would be left. `why`, for the
+ * log. */
+ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, bool *saved);
+/* A receiver: reports ways on which nothing is left. */
+ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(struct tt_ib_link *, struct tt_ib_note *));
 
 /* ---- status.c ---- */
 
@@ -218,6 +263,7 @@ ncclResult_t tt_ib_link_progress(struct tt_ib_link *link,
 struct tt_ib_status {
   const char *words, *check;
   bool remote; /* the peer or the network, not this side */
+  bool path;   /* another way may do where this one failed */
 };
 struct tt_ib_status tt_ib_status(enum ibv_wc_status status);
 

@@ -125,6 +125,15 @@ ncclResult_t tt_ib_qp_connect(struct tt_ib_qp *qp, const struct tt_ib_path *path
   return error ? failed(qp, path, "RTS", error) : ncclSuccess;
 }
 
+void tt_ib_qp_stop(struct tt_ib_qp *qp)
+{
+  struct ibv_qp_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.qp_state = IBV_QPS_ERR;
+  /* It fails where the NIC is gone, and then there is nothing to stop. */
+  tt_ib_verbs(NULL)->modify_qp(qp->qp, &attr, IBV_QP_STATE);
+}
+
 void tt_ib_qp_end(struct tt_ib_qp *qp)
 {
   if (qp->qp) tt_ib_verbs(NULL)->destroy_qp(qp->qp);

@@ -10,8 +10,11 @@ struct recv_request {
   struct tt_ib_request base;
   struct tt_ib_recv_comm *comm;
   int n;
+  uint64_t number;
   uint32_t arrived, wanted; /* pieces, as bits */
   bool record, done;
+  bool told; /* the sender, over this queue pair: */
+  int told_qp;
   uint64_t bytes[TT_IB_RECVS]; /* that came */
   size_t room[TT_IB_RECVS];
 };
@@ -41,7 +44,10 @@ struct tt_ib_recv_comm {
   struct recv_request request[TT_IB_SLOTS];
   struct flush_request *flush[FLUSHES], *free_flushes;
   int flushes_to_post;
+  bool tells; /* some receive is not told yet */
 };
+
+static const struct tt_ib_hooks hooks;
 
 struct tt_ib_link *tt_ib_recv_link(struct tt_ib_recv_comm *comm)
 {
@@ -64,8 +70,8 @@ ncclResult_t tt_ib_recv_make(const struct tt_ib_device *device, int qps, int pie
     result = TT_FAIL(ncclSystemError, "net ib: no memory for a connection");
     goto out;
   }
-  TT_TRY_GOTO(tt_ib_link_make(&comm->link, false, device, qps, pieces, comm->memory, sizeof *comm->memory), result,
-              out);
+  TT_TRY_GOTO(tt_ib_link_make(&comm->link, &hooks, false, device, qps, pieces, comm->memory, sizeof *comm->memory),
+              result, out);
   *out = comm;
   return ncclSuccess;
 out:
@@ -138,28 +144,92 @@ static ncclResult_t piece_arrived(struct tt_ib_recv_comm *comm, uint32_t imm)
   return request->arrived == request->wanted ? finish(comm, request, slot) : ncclSuccess;
 }
 
-static ncclResult_t completed(struct tt_ib_link *link, const struct tt_ib_done *done)
+static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
 {
   struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
   if (done->work == TT_IB_WORK_RECEIVE) return piece_arrived(comm, done->imm);
-  if (done->work == TT_IB_WORK_FLUSH) comm->flush[done->slot]->left &= ~(1u << done->piece);
+  if (done->work == TT_IB_WORK_FLUSH && comm->flush[done->slot]) comm->flush[done->slot]->left &= ~(1u << done->piece);
   return ncclSuccess;
 }
 
 /* ---- Receives ---- */
 
-static ncclResult_t tell_sender(struct tt_ib_recv_comm *comm, int slot, int n, int index)
+/* Writes the entries of a receive into the sender's ring, if there is room on a queue pair; else a later call does.
+ * Doing it twice does no harm: they stay the same until the receive is done, and then the sender knows. */
+static ncclResult_t tell_sender(struct tt_ib_recv_comm *comm, struct recv_request *request)
 {
+  int slot = (int)(request->number % TT_IB_SLOTS);
+  int index = tt_ib_alive(&comm->link, (int)(request->number % (uint64_t)comm->link.qps));
+  if (!tt_ib_link_room(&comm->link, index, 1)) {
+    comm->tells = true;
+    return ncclSuccess;
+  }
   struct tt_ib_qp *qp = &comm->link.qp[index];
   struct ibv_sge sge = {.addr = (uintptr_t)comm->memory->ring.entry[slot],
-                        .length = (uint32_t)n * sizeof(struct tt_ib_clear),
+                        .length = (uint32_t)request->n * sizeof(struct tt_ib_clear),
                         .lkey = comm->link.rail[qp->rail].mr->lkey};
   struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1};
   wr.wr.rdma.remote_addr = comm->link.remote.memory + offsetof(struct tt_ib_ring, entry[slot]);
   wr.wr.rdma.rkey = comm->link.remote.rail[qp->remote_rail].rkey;
   if (sge.length <= qp->max_inline) wr.send_flags = IBV_SEND_INLINE;
+  request->told = true;
+  request->told_qp = index;
   return tt_ib_link_post(&comm->link, index, &wr, (struct tt_ib_done){.work = TT_IB_WORK_CLEAR, .slot = slot}, false);
 }
+
+static ncclResult_t tell_rest(struct tt_ib_recv_comm *comm)
+{
+  comm->tells = false;
+  /* In order, since the sender takes them so. */
+  for (uint64_t i = 0; i < TT_IB_SLOTS; i++) {
+    struct recv_request *request = &comm->request[(comm->next + i) % TT_IB_SLOTS];
+    if (request->base.kind == TT_IB_REQUEST_RECV && !request->done && !request->told)
+      TT_TRY(tell_sender(comm, request));
+  }
+  return ncclSuccess;
+}
+
+/* ---- Failing over ---- */
+
+static ncclResult_t down(struct tt_ib_link *link, int qp)
+{
+  struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
+  for (int i = 0; i < TT_IB_SLOTS; i++)
+    if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) comm->request[i].told = false;
+  comm->tells = true;
+  /* Nothing that came through a dead port is flushed; what comes another way is. */
+  for (int r = 0; r < link->rails; r++)
+    for (int i = 0; i < FLUSHES && !tt_ib_rail_alive(link, r); i++) {
+      struct flush_request *flush = comm->flush[i];
+      if (!flush) continue;
+      if (flush->to_post == 1u << r) comm->flushes_to_post--;
+      flush->to_post &= ~(1u << r);
+      flush->left &= ~(1u << r);
+    }
+  return ncclSuccess;
+}
+
+static ncclResult_t take_down(struct tt_ib_link *link, const struct tt_ib_note *note)
+{
+  bool saved;
+  TT_TRY(tt_ib_fail_over(link, (int)note->value, "the peer lost it", &saved));
+  if (saved) return ncclSuccess;
+  return tt_ib_link_fail(link,
+                         TT_FAIL(ncclRemoteError, "net ib: the peer %s lost the last way here, over %s port %d",
+                                 link->peer, link->qp[note->value].port->name, link->qp[note->value].port->number));
+}
+
+static void describe(struct tt_ib_link *link, struct tt_ib_note *note)
+{
+  struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
+  for (int i = 0; i < TT_IB_SLOTS; i++) {
+    const struct recv_request *request = &comm->request[i];
+    note->slot[i].number = request->n ? (uint32_t)(request->number + 1) : 0;
+    note->slot[i].arrived = request->done ? UINT32_MAX : request->arrived;
+  }
+}
+
+static const struct tt_ib_hooks hooks = {.done = done, .down = down, .note = take_down};
 
 ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **memory,
                          void **out)
@@ -169,31 +239,32 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
   if (!comm || n < 1 || n > TT_IB_RECVS)
     return TT_FAIL(ncclInternalError, "net ib: irecv of %d buffers; 1 to %d are possible", n, TT_IB_RECVS);
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
-  int slot = (int)(comm->next % TT_IB_SLOTS), index = (int)(comm->next % (uint64_t)comm->link.qps);
+  int slot = (int)(comm->next % TT_IB_SLOTS);
   struct recv_request *request = &comm->request[slot];
   if (request->base.kind != TT_IB_REQUEST_NONE) return ncclSuccess;
-  if (!tt_ib_link_room(&comm->link, index, 1)) return tt_ib_link_progress(&comm->link, completed);
+  for (int i = 0; i < n; i++)
+    if (sizes[i] && !memory[i])
+      return TT_FAIL(ncclInternalError, "net ib: irecv into %zu bytes that are not registered", sizes[i]);
   for (int i = 0; i < n; i++) {
     const struct tt_ib_memory *registered = memory[i];
     struct tt_ib_clear *entry = &comm->memory->ring.entry[slot][i];
-    if (sizes[i] && !registered)
-      return TT_FAIL(ncclInternalError, "net ib: irecv into %zu bytes that are not registered", sizes[i]);
     memset(entry, 0, sizeof *entry);
     entry->address = (uintptr_t)data[i];
     entry->bytes = sizes[i];
     entry->tag = (uint32_t)tags[i];
     entry->count = (uint32_t)n;
     entry->sequence = comm->next + 1;
-    for (int r = 0; registered && r < registered->count; r++) entry->rkey[r] = registered->mr[r]->rkey;
+    for (int r = 0; registered && r < registered->count; r++)
+      if (registered->mr[r]) entry->rkey[r] = registered->mr[r]->rkey;
   }
   memset(request, 0, sizeof *request);
   request->comm = comm;
+  request->number = comm->next++;
   request->n = n;
   request->wanted = comm->link.pieces == 32 ? UINT32_MAX : (1u << comm->link.pieces) - 1;
   for (int i = 0; i < n; i++) request->room[i] = sizes[i];
-  TT_TRY(tell_sender(comm, slot, n, index));
   request->base.kind = TT_IB_REQUEST_RECV;
-  comm->next++;
+  TT_TRY(tell_sender(comm, request));
   *out = request;
   return ncclSuccess;
 }
@@ -239,7 +310,9 @@ ncclResult_t tt_ib_iflush(void *recv_comm, int n, void **data, const int *sizes,
     TT_TRY(TT_CALLOC(&flush, 1));
   *flush = (struct flush_request){
       .base.kind = TT_IB_REQUEST_FLUSH, .comm = comm, .address = (uintptr_t)data[last], .memory = memory[last]};
-  flush->to_post = flush->left = (1u << comm->link.rails) - 1;
+  for (int r = 0; r < comm->link.rails; r++)
+    if (tt_ib_rail_alive(&comm->link, r)) flush->to_post |= 1u << r;
+  flush->left = flush->to_post;
   comm->flush[number] = flush;
   comm->flushes_to_post++;
   *out = flush;
@@ -250,7 +323,9 @@ ncclResult_t tt_ib_iflush(void *recv_comm, int n, void **data, const int *sizes,
 
 static ncclResult_t progress(struct tt_ib_recv_comm *comm)
 {
-  TT_TRY(tt_ib_link_progress(&comm->link, completed));
+  TT_TRY(tt_ib_link_progress(&comm->link));
+  if (comm->link.drains) TT_TRY(tt_ib_report_drained(&comm->link, describe));
+  if (comm->tells) TT_TRY(tell_rest(comm));
   for (int i = 0; i < FLUSHES && comm->flushes_to_post; i++)
     if (comm->flush[i] && comm->flush[i]->to_post) TT_TRY(post_flush(comm, i));
   return ncclSuccess;

@@ -124,7 +124,7 @@ ncclResult_t tt_ib_deregister(struct tt_ib_memory *memory)
 {
   ncclResult_t result = ncclSuccess;
   for (int i = 0; memory && i < memory->count; i++) {
-    ncclResult_t one = release(memory->port[i], memory->mr[i]);
+    ncclResult_t one = memory->mr[i] ? release(memory->port[i], memory->mr[i]) : ncclSuccess;
     if (result == ncclSuccess) result = one;
   }
   free(memory);
@@ -146,6 +146,9 @@ ncclResult_t tt_ib_register(struct tt_ib_link *link, void *data, size_t bytes, i
   memory->host = type == NCCL_PTR_HOST;
   for (int i = 0; i < link->rails; i++) {
     struct tt_ib_port *port = link->rail[i].port;
+    memory->port[i] = port;
+    memory->count = i + 1;
+    if (link->qps && atomic_load(&port->nic->fatal)) continue; /* gone; others may have taken over */
     pthread_mutex_lock(&port->lock);
     result = find_or_register(port, address, whole, type, offset, fd, &memory->mr[i]);
     pthread_mutex_unlock(&port->lock);
@@ -153,8 +156,6 @@ ncclResult_t tt_ib_register(struct tt_ib_link *link, void *data, size_t bytes, i
       tt_ib_deregister(memory);
       return result;
     }
-    memory->port[i] = port;
-    memory->count = i + 1;
   }
   *out = memory;
   return ncclSuccess;

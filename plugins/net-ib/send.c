@@ -25,10 +25,13 @@ struct send_request {
 /* A receive of the peer, and what is written for it. */
 struct group {
   bool active;
+  uint64_t number;
   int count, matched;
   struct tt_ib_clear entry[TT_IB_RECVS];
   struct send_request *request[TT_IB_RECVS];
-  int pieces, left; /* left: pieces that are not known to have arrived */
+  int pieces, left;              /* left: pieces that are not known to have arrived */
+  uint32_t arrived;              /* the others, as bits */
+  uint8_t carrier[TT_IB_PIECES]; /* the queue pair of each */
   bool record;
 };
 
@@ -67,6 +70,8 @@ struct tt_ib_send_comm {
   size_t threshold; /* of adaptive routing; SIZE_MAX without */
 };
 
+static const struct tt_ib_hooks hooks;
+
 struct tt_ib_link *tt_ib_send_link(struct tt_ib_send_comm *comm)
 {
   return &comm->link;
@@ -96,7 +101,8 @@ ncclResult_t tt_ib_send_make(const struct tt_ib_device *device, int qps, int pie
     comm->lane[i].size = (uint32_t)(TT_IB_SLOTS * pieces);
     TT_TRY_GOTO(TT_CALLOC(&comm->lane[i].queue, comm->lane[i].size), result, out);
   }
-  TT_TRY_GOTO(tt_ib_link_make(&comm->link, true, device, qps, pieces, comm->memory, sizeof *comm->memory), result, out);
+  TT_TRY_GOTO(tt_ib_link_make(&comm->link, &hooks, true, device, qps, pieces, comm->memory, sizeof *comm->memory),
+              result, out);
   *out = comm;
   return ncclSuccess;
 out:
@@ -195,6 +201,14 @@ static size_t piece_bytes(const struct group *group, int piece)
   return sum;
 }
 
+static void queue_piece(struct tt_ib_send_comm *comm, int slot, int piece, int qp)
+{
+  struct lane *lane = &comm->lane[qp];
+  comm->group[slot].carrier[piece] = (uint8_t)qp;
+  lane->queue[lane->tail++ % lane->size] = (uint16_t)(slot << 8 | piece);
+  comm->queued++;
+}
+
 /* All messages of the receive are there: shares it out to the queue pairs, which the receives take in turn. */
 static void queue_group(struct tt_ib_send_comm *comm, uint64_t number)
 {
@@ -211,9 +225,7 @@ static void queue_group(struct tt_ib_send_comm *comm, uint64_t number)
   group->left = group->pieces;
   for (int piece = 0; piece < group->pieces; piece++) {
     uint64_t place = number * (uint64_t)group->pieces + (uint64_t)piece;
-    struct lane *lane = &comm->lane[place % (uint64_t)comm->link.qps];
-    lane->queue[lane->tail++ % lane->size] = (uint16_t)(slot << 8 | piece);
-    comm->queued++;
+    queue_piece(comm, slot, piece, tt_ib_alive(&comm->link, (int)(place % (uint64_t)comm->link.qps)));
   }
 }
 
@@ -362,24 +374,82 @@ static ncclResult_t look_for_clear(struct tt_ib_send_comm *comm)
     memcpy(group->entry, entry, count * sizeof *entry);
     group->count = (int)count;
     group->active = true;
+    group->number = number;
     comm->next = number + 1;
     match_group(comm, number);
   }
 }
 
-/* ---- Calls ---- */
+/* ---- Completions ---- */
 
-static ncclResult_t piece_done(struct tt_ib_link *link, const struct tt_ib_done *done)
+static void piece_arrived(struct tt_ib_send_comm *comm, struct group *group, int piece)
 {
-  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
-  if (done->work != TT_IB_WORK_LAST) return ncclSuccess;
-  struct group *group = &comm->group[done->slot];
-  if (--group->left > 0) return ncclSuccess;
+  group->arrived |= 1u << piece;
+  if (--group->left > 0) return;
   for (int i = 0; i < group->count; i++) group->request[i]->done = true;
   group->active = false;
   while (comm->oldest < comm->next && !group_of(comm, comm->oldest)->active) comm->oldest++;
+}
+
+static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
+{
+  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
+  struct group *group = &comm->group[done->slot];
+  /* What was sent again another way may be told of twice. */
+  if (done->work != TT_IB_WORK_LAST || !group->active || group->carrier[done->piece] != done->qp ||
+      (group->arrived & 1u << done->piece))
+    return ncclSuccess;
+  piece_arrived(comm, group, done->piece);
   return ncclSuccess;
 }
+
+/* ---- Failing over: what was on the dead queue pairs waits until the receiver says what it has ---- */
+
+static ncclResult_t down(struct tt_ib_link *link, int qp)
+{
+  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
+  struct tt_ib_note note = {.kind = TT_IB_DOWN, .value = (uint32_t)qp};
+  for (int i = 0; i < link->qps; i++) {
+    struct lane *lane = &comm->lane[i];
+    if (!tt_ib_same_way(link, qp, i)) continue;
+    comm->queued -= lane->tail - lane->head;
+    lane->head = lane->tail;
+    lane->member = 0;
+    lane->offset = 0;
+  }
+  tt_ib_note_send(link, &note);
+  return ncclSuccess;
+}
+
+static ncclResult_t take_state(struct tt_ib_link *link, const struct tt_ib_note *note)
+{
+  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
+  int way = (int)note->value;
+  bool saved;
+  TT_TRY(tt_ib_fail_over(link, way, "the peer stopped using it", &saved));
+  if (!saved)
+    return tt_ib_link_fail(link,
+                           TT_FAIL(ncclRemoteError, "net ib: the peer %s stopped the last way to it, over %s port %d",
+                                   link->peer, link->qp[way].port->name, link->qp[way].port->number));
+  for (int slot = 0; slot < TT_IB_SLOTS; slot++) {
+    struct group *group = &comm->group[slot];
+    if (!group->active || group->matched < group->count) continue;
+    int32_t ahead = (int32_t)(note->slot[slot].number - (uint32_t)(group->number + 1));
+    uint32_t arrived = ahead > 0 ? UINT32_MAX : ahead == 0 ? note->slot[slot].arrived : 0;
+    for (int piece = 0; piece < group->pieces && group->active; piece++) {
+      if ((group->arrived & 1u << piece) || !tt_ib_same_way(link, way, group->carrier[piece])) continue;
+      if (arrived & 1u << piece)
+        piece_arrived(comm, group, piece);
+      else
+        queue_piece(comm, slot, piece, tt_ib_alive(link, group->carrier[piece]));
+    }
+  }
+  return ncclSuccess;
+}
+
+static const struct tt_ib_hooks hooks = {.done = done, .down = down, .note = take_state};
+
+/* ---- Calls ---- */
 
 ncclResult_t tt_ib_isend(void *send_comm, void *data, size_t bytes, int tag, void *memory, void **out)
 {
@@ -415,7 +485,7 @@ ncclResult_t tt_ib_send_test(struct tt_ib_request *base, int *done, int *sizes)
   struct send_request *request = (struct send_request *)base;
   struct tt_ib_send_comm *comm = request->comm;
   if (!request->done) {
-    TT_TRY(tt_ib_link_progress(&comm->link, piece_done));
+    TT_TRY(tt_ib_link_progress(&comm->link));
     TT_TRY(look_for_clear(comm));
     TT_TRY(post_lanes(comm));
   }

@@ -60,12 +60,25 @@ struct tt_ib_card {
   uint64_t proof;         /* keyed hash of all before it */
 };
 
-/* After that, on the socket, from either side: the sender's GO, which says that its queue pairs are ready; FAILED. */
-enum tt_ib_note_kind { TT_IB_GO = 0x7e551b01, TT_IB_FAILED = 0x7e551b02 };
+/* After that, on the socket: the sender's GO, which says that its queue pairs are ready. Then, from either side,
+ * FAILED; from the sender, DOWN: the queue pairs between two rails, of which `value` is one, have failed; from the
+ * receiver, STATE, in answer or of its own accord: they take nothing any more, and this is what has arrived. */
+enum tt_ib_note_kind {
+  TT_IB_GO = 0x7e551b01,
+  TT_IB_FAILED = 0x7e551b02,
+  TT_IB_DOWN = 0x7e551b03,
+  TT_IB_STATE = 0x7e551b04
+};
 struct tt_ib_note {
   uint32_t kind;
-  uint32_t value;
-  char text[240]; /* of FAILED */
+  uint32_t value; /* FAILED: the result */
+  union {
+    char text[384];
+    struct {
+      uint32_t number;  /* of the last receive of the slot, as of the low bits of its sequence number; 0: none yet */
+      uint32_t arrived; /* its pieces, as bits; all of them if it is done */
+    } slot[TT_IB_SLOTS];
+  };
 };
 
 /* A clear-to-send entry: one buffer of a receive. Entry b of receive s is at [s mod slots][b] of the sender's ring. The

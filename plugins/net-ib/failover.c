@@ -1,0 +1,72 @@
+/* When a port of several that work as one fails, the others take over. A way is what all queue pairs between the same
+ * two rails have in common, and they fail together.
+ *
+ * The danger is to write a message twice: where only the answer was lost, the receiver has it, and may use its buffer
+ * for something else. So whoever notices stops the queue pairs, and tells the other side. The receiver stops its own
+ * too, waits until nothing of them is left, and only then says what has arrived (STATE); the rest is sent again another
+ * way. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by this
+ * connection. */
+#include "net_ib.h"
+
+bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other)
+{
+  const struct tt_ib_qp *one = &link->qp[qp], *two = &link->qp[other];
+  return one->rail == two->rail && one->remote_rail == two->remote_rail;
+}
+
+int tt_ib_alive(const struct tt_ib_link *link, int qp)
+{
+  for (int i = 0; i < link->qps; i++) {
+    int index = (qp + i) % link->qps;
+    if (!link->qp[index].dead) return index;
+  }
+  return -1;
+}
+
+bool tt_ib_rail_alive(const struct tt_ib_link *link, int rail)
+{
+  for (int i = 0; i < link->qps; i++)
+    if (link->qp[i].rail == rail && !link->qp[i].dead) return true;
+  return false;
+}
+
+ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, bool *saved)
+{
+  const struct tt_ib_qp *failed = &link->qp[qp];
+  bool others = false;
+  *saved = failed->dead;
+  if (failed->dead) return ncclSuccess;
+  for (int i = 0; i < link->qps; i++) others |= !link->qp[i].dead && !tt_ib_same_way(link, qp, i);
+  if (!others || !tt_param_int(TT_PARAM_NCCL_IB_RESILIENCY_PORT_FAILOVER)) return ncclSuccess;
+  for (int i = 0; i < link->qps; i++) {
+    if (link->qp[i].dead || !tt_ib_same_way(link, qp, i)) continue;
+    link->qp[i].dead = true;
+    tt_ib_qp_stop(&link->qp[i]);
+  }
+  TT_WARN("net ib: %s port %d to %s of the peer %s is not used any more: %s; the other ports go on, with less speed",
+          failed->port->name, failed->port->number, link->remote.rail[failed->remote_rail].name, link->peer, why);
+  *saved = true;
+  link->drains = !link->sends;
+  return link->hooks->down(link, qp);
+}
+
+ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(struct tt_ib_link *, struct tt_ib_note *))
+{
+  bool all = true;
+  for (int i = 0; i < link->qps; i++) {
+    if (!link->qp[i].dead || link->reported[i]) continue;
+    bool drained = true;
+    for (int k = 0; k < link->qps; k++)
+      if (tt_ib_same_way(link, i, k))
+        drained &= link->qp[k].receives == 0 || atomic_load(&link->qp[k].port->nic->fatal);
+    all &= drained;
+    if (!drained) continue;
+    struct tt_ib_note note = {.kind = TT_IB_STATE, .value = (uint32_t)i};
+    describe(link, &note);
+    tt_ib_note_send(link, &note);
+    for (int k = 0; k < link->qps; k++)
+      if (tt_ib_same_way(link, i, k)) link->reported[k] = true;
+  }
+  link->drains = !all;
+  return ncclSuccess;
+}
