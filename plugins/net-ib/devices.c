@@ -25,11 +25,13 @@ static struct {
   _Atomic(ncclDebugLogger_t) logger;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Lines of this library and of its copy of base go where the loader wants them; it does the filtering. */
+/* Lines of this library and of its copy of base go where the loader wants them; it does the filtering. Errors are kept
+ * here too, for the peer. */
 static void to_logger(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
                       const char *text)
 {
   ncclDebugLogger_t logger = atomic_load(&state.logger);
+  if (level == TT_LOG_WARN) tt_log_remember(text);
   if (logger) logger((ncclDebugLogLevel)level, subsystems, level == TT_LOG_TRACE ? func : file, line, "%s", text);
 }
 

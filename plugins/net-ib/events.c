@@ -3,6 +3,7 @@
 #include "net_ib.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -89,6 +90,8 @@ ncclResult_t tt_ib_events_start(struct tt_ib_nic *nic)
   nic->stop_fd = eventfd(0, EFD_CLOEXEC);
   if (nic->stop_fd < 0)
     return TT_FAIL(ncclSystemError, "net ib: no eventfd for the events of %s: %s", nic->name, strerror(errno));
+  /* An event goes with its object, also between the poll that saw it and the read. */
+  fcntl(nic->context->async_fd, F_SETFL, fcntl(nic->context->async_fd, F_GETFL) | O_NONBLOCK);
   ncclResult_t result = tt_thread_start(&nic->thread, "tutti-ib-events", run, nic);
   if (result != ncclSuccess) tt_socket_close(&nic->stop_fd);
   return result;

@@ -368,11 +368,15 @@ void fake_raise(struct fake_device *device, enum ibv_event_type type, void *elem
 int ibv_get_async_event(struct ibv_context *visible, struct ibv_async_event *out)
 {
   struct fake_context *context = fake_context(visible);
+  struct fake_event *event = NULL;
   eventfd_t one;
-  /* As with the real one: blocks unless the descriptor was made not to. */
-  if (eventfd_read(visible->async_fd, &one) != 0) return -1;
-  pthread_mutex_lock(&fake_lock);
-  struct fake_event *event = context->events;
+  while (!event) {
+    /* As with the real one: blocks unless the descriptor was made not to. */
+    if (eventfd_read(visible->async_fd, &one) != 0) return -1;
+    pthread_mutex_lock(&fake_lock);
+    event = context->events; /* none if it went with its object */
+    if (!event) pthread_mutex_unlock(&fake_lock);
+  }
   context->events = event->next;
   event->next = context->unacknowledged;
   context->unacknowledged = event;
@@ -413,10 +417,8 @@ void fake_wait_acknowledged(struct fake_context *context, void *element)
   for (struct fake_event **at = &context->events; *at;) {
     struct fake_event *event = *at;
     if (event->event.event_type <= IBV_EVENT_PATH_MIG_ERR && event->event.element.qp == element) {
-      eventfd_t one;
       *at = event->next;
       free(event);
-      eventfd_read(context->verbs.context.async_fd, &one);
     } else {
       at = &event->next;
     }

@@ -115,6 +115,7 @@ void fake_complete_send(struct fake_qp *qp, enum ibv_wc_status status)
   entry.wc.vendor_err = status ? 0x80u + status : 0;
   bool signaled = status || qp->all_signaled || (send->flags & IBV_SEND_SIGNALED);
   qp->acked++;
+  if (status == IBV_WC_SUCCESS) fake_count("sent");
   qp->progress_ns = fake_now_ns();
   if (signaled) add_completion(qp->qp.send_cq, entry);
 }

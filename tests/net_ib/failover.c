@@ -1,0 +1,154 @@
+/* Two ports that work as one: when one fails, in whatever way and moment, every message arrives once, whole and in
+ * order. */
+#include "ib_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES = 120, WINDOW = 16, BYTES = 200000 };
+
+static size_t size_of(int message)
+{
+  static const size_t sizes[] = {BYTES, 1, 5000, 8193, 0, 70000, 64, 150001};
+  return sizes[message % 8];
+}
+
+static void fill(char *data, int message)
+{
+  for (size_t i = 0; i < size_of(message); i += 8) {
+    uint64_t word = ((uint64_t)message << 32 | i) * 0x9e3779b97f4a7c15ull;
+    memcpy(data + i, &word, size_of(message) - i < 8 ? size_of(message) - i : 8);
+  }
+}
+
+/* Messages of all sizes with many under way; `action` in the middle. Buffers are spoiled as soon as they are free
+ * again, so that a second write would show. */
+static void stream(struct pair *pair, const char *action, int when)
+{
+  void *sends[WINDOW] = {NULL}, *recvs[WINDOW] = {NULL};
+  int sent[WINDOW], received[WINDOW], next_send = 0, next_recv = 0, done = 0;
+  char *spare = malloc(BYTES);
+  uint64_t end = now_ms() + LONG_MS;
+  while (done < MESSAGES) {
+    for (int i = 0; i < WINDOW; i++) {
+      int ready = 0, size = -1, tag = 0;
+      size_t room = BYTES;
+      char *out = pair->out + (size_t)i * BYTES, *in = pair->in + (size_t)i * BYTES;
+      void *data = in;
+      if (sends[i]) {
+        ncclResult_t result = net->test(sends[i], &ready, &size);
+        ck_assert_msg(result == ncclSuccess, "send %d: %s", sent[i], log_text);
+        if (ready) sends[i] = NULL;
+      }
+      if (!sends[i] && next_send < MESSAGES) {
+        fill(out, next_send);
+        ck_assert_int_eq(net->isend(pair->send, out, size_of(next_send), 0, pair->out_memory, NULL, &sends[i]),
+                         ncclSuccess);
+        if (sends[i]) sent[i] = next_send++;
+        if (next_send == when && sends[i]) fake(action);
+      }
+      ready = 0;
+      if (recvs[i]) {
+        ncclResult_t result = net->test(recvs[i], &ready, &size);
+        ck_assert_msg(result == ncclSuccess, "receive %d: %s", received[i], log_text);
+      }
+      if (ready) {
+        recvs[i] = NULL;
+        ck_assert_int_eq(size, (int)size_of(received[i]));
+        fill(spare, received[i]);
+        ck_assert_msg(memcmp(in, spare, size_of(received[i])) == 0, "message %d is wrong", received[i]);
+        memset(in, 0x5a, BYTES);
+        done++;
+      }
+      if (!recvs[i] && next_recv < MESSAGES) {
+        for (size_t k = 0; k < 1000; k++) ck_assert_msg(next_recv < WINDOW || in[k] == 0x5a, "written twice");
+        ck_assert_int_eq(net->irecv(pair->recv, 1, &data, &room, &tag, &pair->in_memory, NULL, &recvs[i]), ncclSuccess);
+        if (recvs[i]) received[i] = next_recv++;
+      }
+    }
+    ck_assert_msg(now_ms() < end, "%d of %d messages: %s", done, MESSAGES, log_text);
+  }
+  for (int i = 0; i < WINDOW; i++)
+    for (int ready = 0; sends[i] && !ready;) ck_assert_int_eq(net->test(sends[i], &ready, NULL), ncclSuccess);
+  free(spare);
+}
+
+static int open_fused(struct pair *pair)
+{
+  ncclNetVDeviceProps_v12_t two = {.ndevs = 2, .devs = {0, 1}};
+  int index = -1;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  ck_assert_int_eq(net->makeVDevice(&index, &two), ncclSuccess);
+  pair_open(pair, index, index, (size_t)WINDOW * BYTES);
+  return index;
+}
+
+static const char *const actions[] = {"down fake0",         "down fake1",
+                                      "mute fake0",         "mute fake1",
+                                      "remove fake0",       "status RETRY_EXC_ERR 1",
+                                      "status FATAL_ERR 2", "status WR_FLUSH_ERR 5",
+                                      "fail post_send 1 5", "fail post_recv 1 5"};
+enum { ACTIONS = sizeof actions / sizeof actions[0] };
+
+START_TEST(others_take_over)
+{
+  struct pair pair;
+  setenv("NCCL_IB_QPS_PER_CONNECTION", _i % 2 ? "2" : "1", 1);
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", _i % 2 ? "1" : "0", 1);
+  open_fused(&pair);
+  if (_i % 2) fake("reorder");
+  stream(&pair, actions[_i / 2], 3 + 4 * _i);
+  ck_assert_msg(strstr(log_text, "is not used any more") && strstr(log_text, "other ports go on"), "%s", log_text);
+  /* And it goes on. */
+  exchange(&pair, BYTES);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+START_TEST(not_wanted)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_RESILIENCY_PORT_FAILOVER", "0", 1);
+  open_fused(&pair);
+  exchange(&pair, BYTES);
+  fake("mute fake0");
+  void *recv = post_recv(&pair, BYTES, 0);
+  drive(post_send(&pair, BYTES, 0), recv, results);
+  ck_assert_msg(results[0] != ncclSuccess && results[1] != ncclSuccess, "results %d %d", results[0], results[1]);
+  ck_assert_ptr_null(strstr(log_text, "other ports go on"));
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* The last port's failure is the connection's. */
+START_TEST(none_left)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  open_fused(&pair);
+  stream(&pair, "mute fake0", 50);
+  fake("mute fake1");
+  void *recv = post_recv(&pair, BYTES, 0);
+  drive(post_send(&pair, BYTES, 0), recv, results);
+  ck_assert_msg(results[0] != ncclSuccess && results[1] != ncclSuccess, "results %d %d", results[0], results[1]);
+  ck_assert_ptr_nonnull(strstr(log_text, "transport retry counter exceeded"));
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+  TCase *tcase = tcase_create("failover");
+  tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
+  tcase_add_test(tcase, not_wanted);
+  tcase_add_test(tcase, none_left);
+  return run_ib_suite(argc, argv, tcase);
+}

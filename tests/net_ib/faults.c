@@ -1,0 +1,341 @@
+/* What goes wrong in NICs and networks: each becomes an error on both sides that says where and what to check, or is
+ * survived. */
+#include "ib_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Statuses and the words for them; `remote`: not this side's fault. */
+static const struct {
+  const char *status, *words, *check;
+  bool remote;
+} statuses[] = {{"LOC_LEN_ERR", "local length error", "longer than the port", false},
+                {"LOC_QP_OP_ERR", "local queue pair operation error", "system log", false},
+                {"LOC_EEC_OP_ERR", "unknown status", "system log", false},
+                {"LOC_PROT_ERR", "local protection error", "not registered any more", false},
+                {"WR_FLUSH_ERR", "flushed", "first error", true},
+                {"MW_BIND_ERR", "memory window bind error", "system log", false},
+                {"BAD_RESP_ERR", "bad response", "firmware", true},
+                {"LOC_ACCESS_ERR", "local access error", "not registered any more", false},
+                {"REM_INV_REQ_ERR", "remote invalid request", "same version", true},
+                {"REM_ACCESS_ERR", "remote access error", "see its log", true},
+                {"REM_OP_ERR", "remote operation error", "system log", true},
+                {"RETRY_EXC_ERR", "transport retry counter exceeded", "NCCL_IB_TIMEOUT", true},
+                {"RNR_RETRY_EXC_ERR", "receiver not ready", "same version", true},
+                {"LOC_RDD_VIOL_ERR", "local RDD violation", "system log", false},
+                {"REM_INV_RD_REQ_ERR", "remote invalid RD request", "cannot take", true},
+                {"REM_ABORT_ERR", "remote aborted", "system log", true},
+                {"INV_EECN_ERR", "invalid end-to-end context number", "system log", false},
+                {"INV_EEC_STATE_ERR", "invalid end-to-end context state", "system log", false},
+                {"FATAL_ERR", "fatal error", "system log", false},
+                {"RESP_TIMEOUT_ERR", "response timeout", "check its link", true},
+                {"GENERAL_ERR", "general error", "system log", false}};
+enum { STATUSES = sizeof statuses / sizeof statuses[0] };
+
+/* The completion of the data fails: the first error names all that there is to name, the other side's quotes it. */
+START_TEST(status_in_words)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  char action[64];
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  void *recv = post_recv(&pair, 1000, 0), *next = post_recv(&pair, 1000, 0);
+  /* The clear-to-send entries are through, so the next completion is of data. */
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
+    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  snprintf(action, sizeof action, "status %s 1", statuses[_i].status);
+  fake(action);
+  void *send = post_send(&pair, 1000, 0);
+  drive(send, recv, results); /* the data itself has arrived */
+  ck_assert_int_eq(results[0], statuses[_i].remote ? ncclRemoteError : ncclSystemError);
+  ncclResult_t of_next[2];
+  drive(NULL, next, of_next);
+  ck_assert_int_eq(of_next[1], ncclRemoteError);
+  char *first = strstr(log_text, "WARN");
+  ck_assert_ptr_nonnull(first);
+  char line[1024];
+  snprintf(line, sizeof line, "%.*s", (int)strcspn(first, "\n"), first);
+  const char *const parts[] = {statuses[_i].words, statuses[_i].check, "fake0 port 1",    "queue pair",
+                               "::ffff:10.77.1.1", "the peer",         "vendor error 0x", "writing data failed"};
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+    ck_assert_msg(strstr(line, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], line);
+  ck_assert_msg(strstr(warning, statuses[_i].words) != NULL, "the other side's: %s", warning);
+  /* It stays failed. */
+  void *request = &pair, *data = pair.in;
+  size_t size = 10;
+  int tag = 0;
+  ck_assert_int_eq(net->isend(pair.send, pair.out, 10, 0, pair.out_memory, NULL, &request), results[0]);
+  ck_assert_ptr_null(request);
+  ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &size, &tag, &pair.in_memory, NULL, &request), ncclRemoteError);
+  ck_assert_ptr_null(request);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* An event of a queue, or of the whole NIC, reaches comms that wait. */
+static void expect_event(const char *action, const char *words)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  void *recv = post_recv(&pair, 1000, 0);
+  fake(action);
+  drive(NULL, recv, results);
+  ck_assert_msg(results[1] == ncclSystemError || results[1] == ncclRemoteError, "result %d", results[1]);
+  ck_assert_msg(strstr(log_text, words) != NULL, "\"%s\" is not in: %s", words, log_text);
+  ck_assert_msg(strstr(warning, "fake0") != NULL, "%s", warning);
+  pair_close(&pair);
+  stop();
+}
+
+START_TEST(event_of_a_queue_pair)
+{
+  expect_event("event fake0 1", "work queue catastrophic error");
+}
+END_TEST
+
+START_TEST(event_of_a_completion_queue)
+{
+  expect_event("event fake0 0", "CQ error");
+}
+END_TEST
+
+START_TEST(event_of_the_nic)
+{
+  expect_event("event fake0 8", "local catastrophic error");
+}
+END_TEST
+
+START_TEST(removed)
+{
+  expect_event("remove fake0", "fake0 reports a fatal error");
+}
+END_TEST
+
+START_TEST(events_that_are_nothing)
+{
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  static const int harmless[] = {4, 11, 12, 13, 17, 18};
+  for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++) {
+    char action[32];
+    snprintf(action, sizeof action, "event fake0 %d", harmless[i]);
+    fake(action);
+    exchange(&pair, 1000);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+START_TEST(events_can_be_for_the_log_only)
+{
+  struct pair pair;
+  setenv("NCCL_IB_RETURN_ASYNC_EVENTS", "0", 1);
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  fake("event fake0 1");
+  for (uint64_t end = now_ms() + LONG_MS; !strstr(log_text, "catastrophic") && now_ms() < end;) exchange(&pair, 10);
+  ck_assert_ptr_nonnull(strstr(log_text, "catastrophic"));
+  exchange(&pair, 1000);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* 4096 ns * 2^16 * 8 are 2.1 s. */
+START_TEST(port_comes_back)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_TIMEOUT", "16", 1);
+  start();
+  pair_open(&pair, 0, 0, 100000);
+  exchange(&pair, 1000);
+  fake("down fake0");
+  void *recv = post_recv(&pair, 100000, 0), *send = post_send(&pair, 100000, 0);
+  for (uint64_t end = now_ms() + 100; now_ms() < end;) {
+    int done = 0;
+    ck_assert_int_eq(net->test(send, &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 0);
+    ck_assert_int_eq(net->test(recv, &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 0);
+  }
+  fake("up fake0");
+  drive(send, recv, results);
+  ck_assert_int_eq(results[0], ncclSuccess);
+  ck_assert_int_eq(results[1], ncclSuccess);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, 100000), 0);
+  ck_assert_ptr_nonnull(strstr(log_text, "fake0 port 1 is up again"));
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* 4096 ns * 2^12 * 2 are 34 ms. */
+START_TEST(port_stays_down)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  fake(_i ? "mute fake0" : "down fake0");
+  void *recv = post_recv(&pair, 1000, 0), *send = post_send(&pair, 1000, 0);
+  drive(send, recv, results);
+  ck_assert_msg(results[0] == ncclRemoteError || results[0] == ncclSystemError, "result %d", results[0]);
+  ck_assert_msg(results[1] == ncclRemoteError || results[1] == ncclSystemError, "result %d", results[1]);
+  ck_assert_msg(strstr(log_text, _i ? "transport retry counter exceeded" : "fake0 port 1 has been down") ||
+                    strstr(log_text, "transport retry counter exceeded"),
+                "%s", log_text);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+START_TEST(late_and_reordered)
+{
+  struct pair pair;
+  setenv("NCCL_IB_QPS_PER_CONNECTION", "4", 1);
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1);
+  start();
+  fake("reorder");
+  fake("late 2");
+  pair_open(&pair, 0, 0, 3000000);
+  for (size_t bytes = 1; bytes < 3000000; bytes *= 5) exchange(&pair, bytes);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* Each call that takes something of the NIC may fail; then there is an error with the call's reason, and nothing is
+ * left. The n-th of each, counted from here. */
+START_TEST(no_resources)
+{
+  static const struct {
+    const char *call, *words;
+    int calls; /* of these while a pair is made */
+  } list[] = {{"create_cq", "completion queue", 2},
+              {"create_qp", "queue pair", 4},
+              {"modify_qp", "queue pair", 12},
+              {"reg_mr", "register", 2},
+              {"post_recv", "receives", 3}};
+  for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+    for (int n = 1; n <= list[i].calls; n++) {
+      char action[64], handle[NCCL_NET_HANDLE_MAXSIZE];
+      void *listener, *send = NULL, *recv = NULL;
+      ncclResult_t result = ncclSuccess;
+      setenv("NCCL_IB_QPS_PER_CONNECTION", "2", 1);
+      start();
+      log_text[0] = 0;
+      ck_assert_int_eq(net->listen(context, 0, handle, &listener), ncclSuccess);
+      snprintf(action, sizeof action, "fail %s %d 12", list[i].call, n);
+      fake(action);
+      for (uint64_t end = now_ms() + LONG_MS; result == ncclSuccess && (!send || !recv) && now_ms() < end;) {
+        if (!send) result = net->connect(context, 0, handle, &send, NULL);
+        if (result == ncclSuccess && !recv) result = net->accept(listener, &recv, NULL);
+      }
+      /* ENOMEM */
+      ck_assert_msg(result == ncclSystemError, "%s %d: result %d: %s", list[i].call, n, result, log_text);
+      ck_assert_msg(strstr(log_text, "Cannot allocate memory") && strstr(log_text, list[i].words), "%s %d: %s",
+                    list[i].call, n, log_text);
+      if (send) net->closeSend(send);
+      if (recv) net->closeRecv(recv);
+      net->closeListen(listener);
+      stop();
+    }
+  }
+}
+END_TEST
+
+START_TEST(no_device_at_all)
+{
+  static const struct {
+    const char *call;
+    int error;
+  } list[] = {{"get_device_list", 38}, {"open_device", 13}, {"query_device", 5}, {"query_port", 5}};
+  for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+    char script[64];
+    int count = -1;
+    snprintf(script, sizeof script, "fail %s 1 %d", list[i].call, list[i].error);
+    /* The library is opened by the plugin, which is asked afterwards. */
+    if (i == 0) setenv("FAKE_VERBS_DEVICES", "fake0", 1);
+    fake(script);
+    start_without_devices();
+    ck_assert_int_eq(net->devices(&count), ncclSuccess);
+    ck_assert_int_eq(count, 0);
+    stop();
+  }
+}
+END_TEST
+
+/* A full registration table is an error that tells so, and the comm goes on. */
+START_TEST(registration_fails)
+{
+  struct pair pair;
+  void *memory = &pair;
+  char *data = malloc(100000);
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  fake("fail reg_mr 1 12");
+  ck_assert_int_eq(net->regMr(pair.send, data, 100000, NCCL_PTR_HOST, &memory), ncclSystemError);
+  ck_assert_ptr_null(memory);
+  ck_assert_msg(strstr(warning, "ulimit -l"), "%s", warning);
+  exchange(&pair, 1000);
+  free(data);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* The receiver frees memory that is written to: its NIC refuses, and both sides say so. */
+START_TEST(memory_is_gone)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  void *data, *memory, *request = NULL;
+  size_t bytes = 50000;
+  int tag = 0;
+  ck_assert_int_eq(posix_memalign(&data, 4096, 65536), 0);
+  start();
+  pair_open(&pair, 0, 0, 50000);
+  ck_assert_int_eq(net->regMr(pair.recv, data, 50000, NCCL_PTR_HOST, &memory), ncclSuccess);
+  ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &bytes, &tag, &memory, NULL, &request), ncclSuccess);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  drive(post_send(&pair, 50000, 0), request, results);
+  ck_assert_msg(results[0] != ncclSuccess && results[1] != ncclSuccess, "results %d %d", results[0], results[1]);
+  ck_assert_msg(strstr(log_text, "access"), "%s", log_text);
+  pair_close(&pair);
+  free(data);
+  stop();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+  TCase *tcase = tcase_create("faults");
+  tcase_add_loop_test(tcase, status_in_words, 0, STATUSES);
+  tcase_add_test(tcase, event_of_a_queue_pair);
+  tcase_add_test(tcase, event_of_a_completion_queue);
+  tcase_add_test(tcase, event_of_the_nic);
+  tcase_add_test(tcase, removed);
+  tcase_add_test(tcase, events_that_are_nothing);
+  tcase_add_test(tcase, events_can_be_for_the_log_only);
+  tcase_add_test(tcase, port_comes_back);
+  tcase_add_loop_test(tcase, port_stays_down, 0, 2);
+  tcase_add_test(tcase, late_and_reordered);
+  tcase_add_test(tcase, no_resources);
+  tcase_add_test(tcase, no_device_at_all);
+  tcase_add_test(tcase, registration_fails);
+  tcase_add_test(tcase, memory_is_gone);
+  return run_ib_suite(argc, argv, tcase);
+}

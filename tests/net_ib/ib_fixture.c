@@ -1,0 +1,196 @@
+/* See ib_fixture.h. */
+#include "ib_fixture.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *path;
+static void *library, *verbs;
+const ncclNet_v12_t *net;
+void *context;
+char log_text[1 << 16], warning[1024];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
+{
+  char text[1024];
+  va_list args;
+  (void)flags, (void)where, (void)line;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  pthread_mutex_lock(&lock); /* threads of the plugin log too */
+  size_t at = strlen(log_text);
+  if (at + strlen(text) + 8 < sizeof log_text)
+    snprintf(log_text + at, sizeof log_text - at, "%s %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", text);
+  if (level == NCCL_LOG_WARN) strcpy(warning, text);
+  pthread_mutex_unlock(&lock);
+}
+
+static void *fake_symbol(const char *name)
+{
+  if (!verbs) verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(verbs != NULL, "%s", dlerror());
+  void *symbol = dlsym(verbs, name);
+  ck_assert_msg(symbol != NULL, "this is not the fake library: %s", name);
+  return symbol;
+}
+
+void fake(const char *action)
+{
+  int (*function)(const char *) = fake_symbol("fake_verbs_do");
+  ck_assert_msg(function(action) == 0, "the fake does not know \"%s\"", action);
+}
+
+uint64_t fake_count(const char *what)
+{
+  uint64_t (*function)(const char *) = fake_symbol("fake_verbs_count");
+  return function(what);
+}
+
+int fake_live(const char *what)
+{
+  int (*function)(const char *) = fake_symbol("fake_verbs_live");
+  return function(what);
+}
+
+long fake_qp(uint32_t number, const char *what)
+{
+  long (*function)(uint32_t, const char *) = fake_symbol("fake_verbs_qp");
+  return function(number, what);
+}
+
+int fake_qps(uint32_t *numbers, int most)
+{
+  int (*function)(uint32_t *, int) = fake_symbol("fake_verbs_qps");
+  return function(numbers, most);
+}
+
+ncclResult_t start_result(void)
+{
+  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(library != NULL, "%s", dlerror());
+  net = dlsym(library, "ncclNetPlugin_v12");
+  ck_assert_ptr_nonnull(net);
+  return net->init(&context, 1, NULL, logger, NULL);
+}
+
+void start_without_devices(void)
+{
+  ck_assert_int_eq(start_result(), ncclSuccess);
+}
+
+void start(void)
+{
+  int count;
+  start_without_devices();
+  ck_assert_int_eq(net->devices(&count), ncclSuccess);
+  ck_assert_int_ge(count, 1);
+}
+
+void stop(void)
+{
+  static const char *const kinds[] = {"qp", "cq", "mr", "pd", "context"};
+  ck_assert_int_eq(net->finalize(context), ncclSuccess);
+  for (int i = 0; i < 5; i++) ck_assert_msg(fake_live(kinds[i]) == 0, "%d %s left", fake_live(kinds[i]), kinds[i]);
+}
+
+uint64_t now_ms(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
+void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes)
+{
+  char handle[NCCL_NET_HANDLE_MAXSIZE];
+  void *listener;
+  memset(pair, 0, sizeof *pair);
+  ck_assert_int_eq(net->listen(context, recv_dev, handle, &listener), ncclSuccess);
+  for (uint64_t end = now_ms() + LONG_MS; (!pair->send || !pair->recv) && now_ms() < end;) {
+    if (!pair->send) ck_assert_int_eq(net->connect(context, send_dev, handle, &pair->send, NULL), ncclSuccess);
+    if (!pair->recv) ck_assert_int_eq(net->accept(listener, &pair->recv, NULL), ncclSuccess);
+  }
+  ck_assert_msg(pair->send && pair->recv, "not connected");
+  ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  pair->bytes = bytes;
+  pair->out = malloc(bytes);
+  pair->in = malloc(bytes);
+  ck_assert_int_eq(net->regMr(pair->send, pair->out, bytes, NCCL_PTR_HOST, &pair->out_memory), ncclSuccess);
+  ck_assert_int_eq(net->regMr(pair->recv, pair->in, bytes, NCCL_PTR_HOST, &pair->in_memory), ncclSuccess);
+}
+
+void pair_close(struct pair *pair)
+{
+  ck_assert_int_eq(net->deregMr(pair->send, pair->out_memory), ncclSuccess);
+  ck_assert_int_eq(net->deregMr(pair->recv, pair->in_memory), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(pair->send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(pair->recv), ncclSuccess);
+  free(pair->out);
+  free(pair->in);
+}
+
+void *post_send(struct pair *pair, size_t bytes, int tag)
+{
+  void *request = NULL;
+  for (size_t i = 0; i < bytes; i++) pair->out[i] = (char)(i * 31 + bytes + (i >> 8));
+  ck_assert_int_eq(net->isend(pair->send, pair->out, bytes, tag, pair->out_memory, NULL, &request), ncclSuccess);
+  ck_assert_ptr_nonnull(request);
+  return request;
+}
+
+void *post_recv(struct pair *pair, size_t bytes, int tag)
+{
+  void *request = NULL, *data = pair->in;
+  ck_assert_int_eq(net->irecv(pair->recv, 1, &data, &bytes, &tag, &pair->in_memory, NULL, &request), ncclSuccess);
+  ck_assert_ptr_nonnull(request);
+  return request;
+}
+
+void drive(void *send, void *recv, ncclResult_t results[2])
+{
+  void *requests[2] = {send, recv};
+  uint64_t end = now_ms() + LONG_MS;
+  results[0] = results[1] = ncclSuccess;
+  while (requests[0] || requests[1]) {
+    for (int i = 0; i < 2; i++) {
+      int done = 0;
+      if (!requests[i]) continue;
+      results[i] = net->test(requests[i], &done, NULL);
+      if (done || results[i] != ncclSuccess) requests[i] = NULL;
+    }
+    ck_assert_msg(now_ms() < end, "neither done nor failed:\n%s", log_text);
+  }
+}
+
+void exchange(struct pair *pair, size_t bytes)
+{
+  ncclResult_t results[2];
+  memset(pair->in, 0, pair->bytes);
+  void *recv = post_recv(pair, pair->bytes, 0), *send = post_send(pair, bytes, 0);
+  drive(send, recv, results);
+  ck_assert_msg(results[0] == ncclSuccess && results[1] == ncclSuccess, "results %d %d: %s", results[0], results[1],
+                log_text);
+  ck_assert_int_eq(memcmp(pair->in, pair->out, bytes), 0);
+}
+
+int run_ib_suite(int argc, char **argv, TCase *tcase)
+{
+  if (argc < 2) return 2;
+  path = argv[1];
+  setenv("FAKE_VERBS_SCOPE", argv[0], 0);
+  tcase_set_timeout(tcase, 120);
+  Suite *suite = suite_create("net_ib");
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

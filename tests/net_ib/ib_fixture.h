@@ -1,0 +1,52 @@
+/* net-ib over the fake verbs library, both ends in the test's process: what a test sets in the environment it sets
+ * before start(). */
+#ifndef IB_FIXTURE_H
+#define IB_FIXTURE_H
+
+#include <check.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "tutti/counters.h"
+#include "tutti/net.h"
+
+#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
+
+extern const ncclNet_v12_t *net;
+extern void *context;
+extern char log_text[1 << 16]; /* all lines of the plugin, in order, each with its level in front */
+extern char warning[1024];     /* the last one */
+
+void start(void);                 /* opens and initialises the plugin, which must have devices */
+void start_without_devices(void); /* or need not */
+ncclResult_t start_result(void);  /* or may fail */
+void stop(void);                  /* finalizes it, and looks that it left nothing in the verbs library */
+uint64_t now_ms(void);
+
+/* The fake's functions (tests/fakes/verbs/control.h). */
+void fake(const char *action);
+uint64_t fake_count(const char *what);
+int fake_live(const char *what);
+long fake_qp(uint32_t number, const char *what);
+int fake_qps(uint32_t *numbers, int most);
+
+/* A connection of the process with itself, and a registered buffer for either end. */
+struct pair {
+  void *send, *recv;
+  char *out, *in;
+  size_t bytes;
+  void *out_memory, *in_memory;
+};
+void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes);
+void pair_close(struct pair *pair);
+void *post_send(struct pair *pair, size_t bytes, int tag);
+void *post_recv(struct pair *pair, size_t bytes, int tag);
+/* Tests both until each is done or has failed; NULL is done. */
+void drive(void *send, void *recv, ncclResult_t results[2]);
+/* One message of that many bytes, checked. */
+void exchange(struct pair *pair, size_t bytes);
+
+/* argv[1] is the plugin. The result of main. */
+int run_ib_suite(int argc, char **argv, TCase *tcase);
+
+#endif
