@@ -9,6 +9,7 @@
 #include <string.h>
 #include "gid.h"
 #include "hca.h"
+#include "base/param_internal.h"
 
 #define NICS TT_IB_PORTS
 
@@ -119,6 +120,7 @@ static void describe_device(struct tt_ib_device *device, const int *ports, int c
 {
   size_t at = 0;
   memset(device, 0, sizeof *device);
+  device->index = (int)(device - state.device);
   device->count = count;
   device->rail = state.port[ports[0]].rail;
   device->plane = count == 1 ? state.port[ports[0]].plane : NCCL_NET_ID_UNDEF;
@@ -166,6 +168,17 @@ static void forget(void)
   }
   for (int i = 0; i < state.nics; i++) close_nic(&state.nic[i]);
   state.nics = state.ports = state.devices = 0;
+  tt_counted_forget();
+}
+
+/* NCCL does not check our parameters; the rows of the table are together. */
+static ncclResult_t check_parameters(void)
+{
+  for (int id = TT_PARAM_NCCL_IB_DISABLE; id <= TT_PARAM_NCCL_IB_RETURN_ASYNC_EVENTS; id++) {
+    bool string = tt_param_describe((enum tt_param_id)id)->type == TT_PARAM_STRING;
+    if (!string && tt_param_malformed((enum tt_param_id)id)) return tt_param_refuse((enum tt_param_id)id, NULL);
+  }
+  return ncclSuccess;
 }
 
 /* Leaves nothing behind if it fails. No devices are no failure. */
@@ -176,6 +189,7 @@ static ncclResult_t discover(void)
   struct tt_ib_hca_filter filter;
   struct tt_ib_gid_wish wish;
   ncclResult_t result = ncclSuccess;
+  TT_TRY(check_parameters());
   if (tt_param_int(TT_PARAM_NCCL_IB_DISABLE)) {
     TT_INFO(TT_INIT | TT_NET, "NET/IB : no devices: NCCL_IB_DISABLE=1");
     return ncclSuccess;

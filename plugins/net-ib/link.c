@@ -57,6 +57,7 @@ ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *
   ncclResult_t result = ncclSuccess;
   tt_ib_comm_counts(1);
   link->hooks = hooks;
+  link->device = device;
   link->sends = sends;
   link->fd = -1;
   link->rails = device->count;
@@ -113,6 +114,7 @@ ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link)
 void tt_ib_link_end(struct tt_ib_link *link)
 {
   const struct tt_ib_verbs *verbs = tt_ib_verbs(NULL);
+  tt_counted_close(&link->counted);
   for (int i = 0; i < link->qps + link->loops; i++) tt_ib_qp_end(&link->qp[i]);
   for (int i = 0; i < link->rails; i++) {
     struct tt_ib_rail *rail = &link->rail[i];
@@ -180,6 +182,16 @@ ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card
                      link->peer, tt_ib_link_name(path.remote.link_layer));
     TT_TRY(tt_ib_qp_connect(qp, &path));
   }
+  /* What NICs send again they do not tell; retries are what went another way after a port had failed. */
+  link->counted = (struct tt_counted){
+      .sends = link->sends,
+      .dev = link->device->index,
+      .comm = link,
+      .name = link->device->name,
+      .peer = link->peer,
+      .counts = TT_COUNTS_BYTES | TT_COUNTS_OPERATIONS | TT_COUNTS_RETRIES | TT_COUNTS_REFUSED |
+                TT_COUNTS_CLEAR_TO_SENDS | (link->sends ? TT_COUNTS_CLEAR_TO_SEND_WAITS : 0) | TT_COUNTS_QUEUE_DEPTH};
+  tt_counted_open(&link->counted);
   return ncclSuccess;
 }
 

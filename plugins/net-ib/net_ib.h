@@ -23,6 +23,7 @@
 #include "base/socket.h"
 #include "base/thread.h"
 #include "base/timer.h"
+#include "plugins/common/counters.h"
 
 /* ---- devices.c: the process-wide state ---- */
 
@@ -74,6 +75,7 @@ struct tt_ib_port {
 
 /* What the caller sees as a device: a port, or several. */
 struct tt_ib_device {
+  int index;
   char name[TT_IB_NAME * TT_IB_RAILS];
   int count;
   int port[TT_IB_RAILS]; /* indices; also of devices, since ports come first */
@@ -185,6 +187,8 @@ struct tt_ib_hooks {
 
 struct tt_ib_link {
   const struct tt_ib_hooks *hooks;
+  const struct tt_ib_device *device;
+  struct tt_counted counted;
   bool sends;
   int fd;
   char peer[TT_ADDRESS_TEXT];

@@ -104,3 +104,6 @@ static ncclResult_t net_test(void *request, int *done, int *sizes)
 #define net_close_listen tt_ib_close_listen
 
 #include "plugins/common/net_exports.h"
+
+NET_EXPORT const struct tt_net_counters tuttiNetCounters = {.size = sizeof(struct tt_net_counters),
+                                                            .read = tt_counted_read};

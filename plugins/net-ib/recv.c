@@ -241,7 +241,10 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   int slot = (int)(comm->next % TT_IB_SLOTS);
   struct recv_request *request = &comm->request[slot];
-  if (request->base.kind != TT_IB_REQUEST_NONE) return ncclSuccess;
+  if (request->base.kind != TT_IB_REQUEST_NONE) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
   for (int i = 0; i < n; i++)
     if (sizes[i] && !memory[i])
       return TT_FAIL(ncclInternalError, "net ib: irecv into %zu bytes that are not registered", sizes[i]);
@@ -264,6 +267,8 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
   request->wanted = comm->link.pieces == 32 ? UINT32_MAX : (1u << comm->link.pieces) - 1;
   for (int i = 0; i < n; i++) request->room[i] = sizes[i];
   request->base.kind = TT_IB_REQUEST_RECV;
+  tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
+  tt_count_begun(&comm->link.counted);
   TT_TRY(tell_sender(comm, request));
   *out = request;
   return ncclSuccess;
@@ -351,7 +356,11 @@ ncclResult_t tt_ib_recv_test(struct tt_ib_request *base, int *done, int *sizes)
   struct recv_request *request = (struct recv_request *)base;
   if (!request->done) TT_TRY(progress(request->comm));
   if (!request->done) return ncclSuccess;
-  for (int i = 0; i < request->n && sizes; i++) sizes[i] = (int)request->bytes[i];
+  for (int i = 0; i < request->n; i++) {
+    if (sizes) sizes[i] = (int)request->bytes[i];
+    tt_count_message(&request->comm->link.counted, request->bytes[i]);
+  }
+  tt_count_ended(&request->comm->link.counted);
   request->base.kind = TT_IB_REQUEST_NONE;
   *done = 1;
   return ncclSuccess;

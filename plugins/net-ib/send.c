@@ -373,6 +373,7 @@ static ncclResult_t look_for_clear(struct tt_ib_send_comm *comm)
     memset(group, 0, sizeof *group);
     memcpy(group->entry, entry, count * sizeof *entry);
     group->count = (int)count;
+    tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
     group->active = true;
     group->number = number;
     comm->next = number + 1;
@@ -421,6 +422,12 @@ static ncclResult_t down(struct tt_ib_link *link, int qp)
   return ncclSuccess;
 }
 
+static void queue_again(struct tt_ib_send_comm *comm, int slot, int piece)
+{
+  tt_count(&comm->link.counted, TT_COUNT_RETRIES, 1);
+  queue_piece(comm, slot, piece, tt_ib_alive(&comm->link, comm->group[slot].carrier[piece]));
+}
+
 static ncclResult_t take_state(struct tt_ib_link *link, const struct tt_ib_note *note)
 {
   struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
@@ -441,7 +448,7 @@ static ncclResult_t take_state(struct tt_ib_link *link, const struct tt_ib_note 
       if (arrived & 1u << piece)
         piece_arrived(comm, group, piece);
       else
-        queue_piece(comm, slot, piece, tt_ib_alive(link, group->carrier[piece]));
+        queue_again(comm, slot, piece);
     }
   }
   return ncclSuccess;
@@ -460,7 +467,10 @@ ncclResult_t tt_ib_isend(void *send_comm, void *data, size_t bytes, int tag, voi
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   if (bytes && !memory) return TT_FAIL(ncclInternalError, "net ib: isend of %zu bytes that are not registered", bytes);
   TT_TRY(look_for_clear(comm));
-  if (!take_tag(comm, (uint32_t)tag)) return ncclSuccess;
+  if (!take_tag(comm, (uint32_t)tag)) {
+    tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
+    return ncclSuccess;
+  }
   ncclResult_t result = new_request(comm, &request);
   if (result != ncclSuccess) {
     give_tag(comm, (uint32_t)tag);
@@ -475,7 +485,9 @@ ncclResult_t tt_ib_isend(void *send_comm, void *data, size_t bytes, int tag, voi
   if (!match_request(comm, request)) {
     *comm->waiting_end = request;
     comm->waiting_end = &request->next;
+    tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SEND_WAITS, 1);
   }
+  tt_count_begun(&comm->link.counted);
   *out = request;
   return post_lanes(comm);
 }
@@ -499,6 +511,8 @@ ncclResult_t tt_ib_send_test(struct tt_ib_request *base, int *done, int *sizes)
   }
   *done = 1;
   if (sizes) *sizes = (int)request->bytes;
+  tt_count_message(&comm->link.counted, request->bytes);
+  tt_count_ended(&comm->link.counted);
   free_request(request);
   return ncclSuccess;
 }

@@ -32,6 +32,23 @@ static void logger(ncclDebugLogLevel level, unsigned long flags, const char *whe
   pthread_mutex_unlock(&lock);
 }
 
+const char *logged(const char *part)
+{
+  pthread_mutex_lock(&lock);
+  const char *found = strstr(log_text, part);
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void first_warning(char *line, size_t size)
+{
+  pthread_mutex_lock(&lock);
+  const char *found = strstr(log_text, "WARN");
+  if (found) snprintf(line, size, "%.*s", (int)strcspn(found, "\n"), found);
+  pthread_mutex_unlock(&lock);
+  ck_assert_ptr_nonnull(found);
+}
+
 static void *fake_symbol(const char *name)
 {
   if (!verbs) verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -14,8 +14,10 @@
 
 extern const ncclNet_v12_t *net;
 extern void *context;
-extern char log_text[1 << 16]; /* all lines of the plugin, in order, each with its level in front */
-extern char warning[1024];     /* the last one */
+extern char log_text[1 << 16]; /* all lines of the plugin, in order, each with its level in front; for messages */
+const char *logged(const char *part);        /* not NULL: a line has it */
+void first_warning(char *line, size_t size); /* fails if there is none */
+extern char warning[1024];                   /* the last one */
 
 void start(void);                 /* opens and initialises the plugin, which must have devices */
 void start_without_devices(void); /* or need not */

@@ -178,7 +178,10 @@ START_TEST(wrong)
               {"NCCL_IB_HCA", "fake0:1:2:3:4", "more than a name"},
               {"NCCL_IB_ADDR_FAMILY", "AF_IB", "AF_INET6"},
               {"NCCL_IB_ADDR_RANGE", "10.0.0.0/33", "0 to 32 bits"},
-              {"NCCL_IB_ADDR_RANGE", "fd00::/64", "NCCL_IB_ADDR_FAMILY"}};
+              {"NCCL_IB_ADDR_RANGE", "fd00::/64", "NCCL_IB_ADDR_FAMILY"},
+              {"NCCL_IB_TIMEOUT", "32", "from 1 to 31"},
+              {"NCCL_IB_QPS_PER_CONNECTION", "two", "from 1 to 128"},
+              {"NCCL_IB_SPLIT_DATA_ON_QPS", "2", "0 or 1"}};
   int count = -1;
   setenv(list[_i].name, list[_i].value, 1);
   ck_assert_int_eq(start_result(), ncclInvalidUsage);
@@ -374,7 +377,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, class_of_the_communicator);
   tcase_add_loop_test(tcase, queue_pairs, 0, 2);
   tcase_add_loop_test(tcase, adaptive_routing, 0, 2);
-  tcase_add_loop_test(tcase, wrong, 0, 5);
+  tcase_add_loop_test(tcase, wrong, 0, 8);
   tcase_add_loop_test(tcase, filtered, 0, 6);
   tcase_add_test(tcase, rails_and_planes);
   tcase_add_test(tcase, merging);
