@@ -243,7 +243,7 @@ static bool next_write(struct tt_ib_send_comm *comm, int index, struct group *gr
 {
   struct lane *lane = &comm->lane[index];
   const struct tt_ib_qp *qp = &comm->link.qp[index];
-  size_t begin, bytes = 0;
+  size_t begin = 0, bytes = 0;
   for (; lane->member < group->count; lane->member++, lane->offset = 0) {
     bytes = slice(group->request[lane->member], piece, group->pieces, &begin);
     if (lane->offset < bytes) break;
