@@ -1,6 +1,7 @@
 /* FNV-1a, SipHash-2-4 and the kernel's random numbers. */
 #include "base/hash.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -43,8 +44,8 @@ static void sip_rounds(uint64_t v[4], int rounds)
   }
 }
 
-/* Little-endian, so that all machines agree. */
-static uint64_t load_word(const unsigned char *at, size_t bytes)
+/* The bytes that fill no word. Little-endian, so that all machines agree. */
+static uint64_t load_rest(const unsigned char *at, size_t bytes)
 {
   uint64_t word = 0;
   for (size_t i = 0; i < bytes; i++) word |= (uint64_t)at[i] << (8 * i);
@@ -58,12 +59,14 @@ uint64_t tt_hash_keyed(const struct tt_key *key, const void *data, size_t bytes)
                    key->k1 ^ 0x7465646279746573u};
   size_t left = bytes;
   for (; left >= 8; left -= 8, at += 8) {
-    uint64_t word = load_word(at, 8);
+    uint64_t word;
+    memcpy(&word, at, 8);
+    word = le64toh(word);
     v[3] ^= word;
     sip_rounds(v, 2);
     v[0] ^= word;
   }
-  uint64_t last = load_word(at, left) | (uint64_t)(bytes & 0xff) << 56;
+  uint64_t last = load_rest(at, left) | (uint64_t)(bytes & 0xff) << 56;
   v[3] ^= last;
   sip_rounds(v, 2);
   v[0] ^= last;
