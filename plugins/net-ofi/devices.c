@@ -41,7 +41,7 @@ static ncclResult_t find_devices(void)
 {
   char why[400] = "";
   state.nics = state.devices = 0;
-  state.fabric = tt_ofi_fabric(why, sizeof why);
+  state.fabric = tt_ofi_nics_likely(why, sizeof why) ? tt_ofi_fabric(why, sizeof why) : NULL;
   if (state.fabric) TT_TRY(tt_ofi_nics_find(state.fabric, state.nic, &state.nics, why, sizeof why));
   for (int i = 0; i < state.nics; i++) {
     struct tt_ofi_device *device = &state.device[state.devices++];
@@ -165,8 +165,8 @@ ncclResult_t tt_ofi_device_fuse(const int *members, int count, int *out)
   return result;
 }
 
-/* Versions before 11 never say that they are done. Sockets that were left in the middle of a connect end with the library;
- * endpoints end with the process, since libfabric may have ended before this is called. */
+/* Versions before 11 never say that they are done. Sockets that were left in the middle of a connect end with the
+ * library; endpoints end with the process, since libfabric may have ended before this is called. */
 __attribute__((destructor)) static void unload(void)
 {
   tt_meeting_forget();

@@ -57,6 +57,9 @@ struct tt_ofi_nic {
   _Atomic uint64_t last_key; /* for providers that let the user choose keys */
 };
 
+/* Whether to ask libfabric at all, which takes a quarter of a second: there is a NIC, or somebody wants a provider that
+ * needs none. Else a phrase in `why`. */
+bool tt_ofi_nics_likely(char *why, size_t size);
 /* Finds the NICs of one provider; *count 0 and a phrase in `why` if there are none. The infos are the caller's, to be
  * freed by tt_ofi_nics_free. */
 ncclResult_t tt_ofi_nics_find(const struct tt_ofi_fabric *fabric, struct tt_ofi_nic nics[TT_OFI_NICS], int *count,

@@ -1,6 +1,7 @@
 /* NICs: what libfabric offers that this plugin can use, one provider's. */
 #include "net_ofi.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -35,6 +36,32 @@ static bool any_will_do(void)
 {
   const char *provider = getenv("FI_PROVIDER"), *net = tt_param_string(TT_PARAM_NCCL_NET);
   return (provider && *provider && *provider != '^') || (net && strcasecmp(net, "ofi") == 0);
+}
+
+/* Where kernels list NICs that the preferred providers use. */
+static bool has_nic(void)
+{
+  static const char *const classes[] = {"/sys/class/infiniband", "/sys/class/cxi", "/sys/class/cxi_user",
+                                        "/sys/class/hfi1"};
+  for (size_t i = 0; i < TT_COUNT(classes); i++) {
+    DIR *class = opendir(classes[i]);
+    struct dirent *entry = NULL;
+    while (class && (entry = readdir(class)) && entry->d_name[0] == '.')
+      ;
+    if (class) closedir(class);
+    if (entry) return true;
+  }
+  return false;
+}
+
+bool tt_ofi_nics_likely(char *why, size_t size)
+{
+  if (any_will_do() || tt_param_string(TT_PARAM_TUTTI_OFI_PROVIDERS) || has_nic()) return true;
+  snprintf(
+      why, size,
+      "there is no NIC (in /sys/class/infiniband, cxi or hfi1); FI_PROVIDER, TUTTI_OFI_PROVIDERS or NCCL_NET=ofi take "
+      "providers that need none, such as tcp");
+  return false;
 }
 
 static const struct fi_info *find_provider(const struct fi_info *list, const char *names)
