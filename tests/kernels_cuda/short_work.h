@@ -3,6 +3,7 @@
 #ifndef TEST_KERNELS_CUDA_SHORT_WORK_H
 #define TEST_KERNELS_CUDA_SHORT_WORK_H
 
+#include <check.h>
 #include <stdbool.h>
 #include "tutti/device.h"
 
@@ -24,5 +25,8 @@ void make_work(const struct tt_program *program, int nchannels, int protocol, bo
 /* Makes a work, and reads its short form; returns whether it has one, which it must if it is short enough. Adds the
  * number of its barriers, if asked to. */
 bool read_work(const struct tt_program *program, int nchannels, int protocol, bool in_place, int *barriers);
+
+/* test_engines.c */
+void add_engines(TCase *tc);
 
 #endif
