@@ -131,7 +131,6 @@ void tt_ib_link_end(struct tt_ib_link *link)
 
 void tt_ib_link_card(const struct tt_ib_link *link, const void *memory, struct tt_ib_card *card)
 {
-  card->magic = TT_IB_MAGIC;
   card->memory = (uintptr_t)memory;
   card->rails = (uint32_t)link->rails;
   card->qps = (uint32_t)link->qps;
@@ -149,15 +148,20 @@ void tt_ib_link_card(const struct tt_ib_link *link, const void *memory, struct t
   for (int i = 0; i < link->qps; i++) card->qp[i] = link->qp[i].qp->qp_num;
 }
 
-ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card *card, uint8_t traffic_class)
+void tt_ib_link_met(struct tt_ib_link *link, int fd)
 {
   union tt_address address;
   socklen_t bytes = sizeof address;
-  if (getpeername(link->fd, &address.sa, &bytes) == 0)
+  link->fd = fd;
+  tt_meeting_tune(fd);
+  if (getpeername(fd, &address.sa, &bytes) == 0)
     tt_address_print(&address, link->peer);
   else
     strcpy(link->peer, "an unknown address");
-  tt_socket_watch_peer(link->fd);
+}
+
+ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card *card, uint8_t traffic_class)
+{
   link->remote = *card;
   if (card->rails < 1 || card->rails > TT_IB_RAILS || card->qps != (uint32_t)link->qps ||
       card->pieces != (uint32_t)link->pieces)

@@ -226,6 +226,8 @@ ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *
 ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link);
 /* What this side tells the other. */
 void tt_ib_link_card(const struct tt_ib_link *link, const void *memory, struct tt_ib_card *card);
+/* Takes over the socket that the two sides have met over. */
+void tt_ib_link_met(struct tt_ib_link *link, int fd);
 /* Connects the queue pairs with those of the card. */
 ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card *card, uint8_t traffic_class);
 void tt_ib_link_end(struct tt_ib_link *link);
@@ -280,7 +282,7 @@ ncclResult_t tt_ib_close_listen(void *listen_comm);
 ncclResult_t tt_ib_connect(int dev, int traffic_class, void *handle, void **send_comm);
 /* Ends the attempts that were never completed. */
 void tt_ib_connect_forget(void);
-uint64_t tt_ib_card_proof(const struct tt_key *key, const struct tt_ib_card *card);
+extern const struct tt_meeting_kind tt_ib_meeting;
 /* The number of queue pairs of a connection between two devices, and of pieces of its messages. */
 int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int *pieces);
 /* Moves what can be moved now; *done counts. Closed: ncclRemoteError without a word. */

@@ -10,8 +10,7 @@
 
 #include <stdint.h>
 #include <infiniband/verbs.h>
-#include "base/hash.h"
-#include "base/socket.h"
+#include "plugins/common/meeting.h"
 #include "tutti/net.h"
 
 /* "TTIBNET" and the version of this protocol. */
@@ -26,11 +25,9 @@
 /* Written by listen into the caller's handle. `pending` is 0 on the wire; the connecting side keeps the number of its
  * attempt there between calls, since the storage is the same in each. */
 struct tt_ib_handle {
-  uint64_t magic;
-  struct tt_key key; /* random for each listener: proves that a client was given the handle */
-  uint32_t rails;    /* ports behind the listener's device */
-  uint32_t qps;      /* queue pairs that it wants on each */
-  union tt_address address;
+  struct tt_meeting_handle meeting; /* first */
+  uint32_t rails;                   /* ports behind the listener's device */
+  uint32_t qps;                     /* queue pairs that it wants on each */
   uint64_t pending;
 };
 _Static_assert(sizeof(struct tt_ib_handle) <= NCCL_NET_HANDLE_MAXSIZE, "the handle has 128 bytes");
@@ -44,20 +41,17 @@ struct tt_ib_wire_rail {
   char name[40]; /* for the other side's errors */
 };
 
-/* All that a side tells the other: the sender first, then the receiver in answer. */
+/* All that a side tells the other once they have met: the sender first, then the receiver in answer. */
 struct tt_ib_card {
-  uint64_t magic;
   uint64_t connection; /* random, of the sender's choice */
   uint64_t memory;     /* address of the side's shared memory: the sender's ring of entries, the receiver's records */
   uint32_t rails, qps;
   uint32_t pieces; /* into which a message is cut */
   uint8_t traffic_class, service_level;
-  uint8_t answers; /* 1 in the receiver's, so that no card passes for its own answer */
-  uint8_t unused;
+  uint8_t unused[2];
   char refusal[160]; /* not empty: the connection cannot be made, and why */
   struct tt_ib_wire_rail rail[TT_IB_RAILS];
   uint32_t qp[TT_IB_QPS]; /* queue pair i is on rail i mod rails, of either side */
-  uint64_t proof;         /* keyed hash of all before it */
 };
 
 /* After that, on the socket: the sender's GO, which says that its queue pairs are ready. Then, from either side,
