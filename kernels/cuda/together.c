@@ -28,7 +28,7 @@ ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_w
   if (!are_independent(context, works, nworks, &nblocks)) return ncclSuccess;
   all.nwords = (nblocks + 3) / 4 * 4;
   for (int w = 0; w < nworks; w++) {
-    TT_TRY(tt_cuda_put_short(context, works[w], TT_CUDA_WHOLE, words, &one));
+    TT_TRY(tt_cuda_get_short(context, works[w], TT_CUDA_WHOLE, words, &one));
     if (one.nwords == 0 || one.form == TT_CUDA_FORM_MAPPED || all.nwords + one.nwords > TT_CUDA_PARAM_WORDS)
       return ncclSuccess;
     memcpy(launch->words + all.nwords, words, one.nwords * sizeof(*words));

@@ -602,11 +602,14 @@ END_TEST
 
 bool __real_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
 bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
-static _Atomic int overlooks; /* every other question after rank 1 is answered as if it were there */
+static struct tt_bootstrap
+    *_Atomic overlooking;     /* rank 0's: every other question after rank 1 is answered as if it were */
+static _Atomic int overlooks; /* there; how many there were, and one more */
 
 bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank)
 {
-  if (rank == 1 && atomic_load(&overlooks) > 0 && atomic_fetch_add(&overlooks, 1) % 2 == 1) return false;
+  bool asked = rank == 1 && bootstrap == atomic_load(&overlooking) && atomic_load(&overlooks) > 0;
+  if (asked && atomic_fetch_add(&overlooks, 1) % 2 == 1) return false;
   return __real_tt_bootstrap_left(bootstrap, rank);
 }
 
@@ -622,12 +625,13 @@ static void relay_leaves_early(struct rank *rank)
     tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS);
     while (!__real_tt_bootstrap_left(rank->bootstrap, 1) && !tt_deadline_passed(deadline)) usleep(500);
     RANK_CHECK(rank, __real_tt_bootstrap_left(rank->bootstrap, 1));
+    atomic_store(&overlooking, rank->bootstrap);
     atomic_store(&overlooks, 1);
   }
   RANK_CHECK(rank, connect_pair(rank) && pass_on(rank, 10));
   if (rank->rank == 0) {
     char label[96];
-    RANK_CHECK(rank, atomic_load(&overlooks) == 1 + 2 * CHANNELS);
+    RANK_CHECK(rank, atomic_load(&overlooks) >= 1 + 2 * CHANNELS);
     tt_transport_net.label(rank->env, end_of(rank, 0), label, sizeof(label));
     RANK_CHECK(rank, strcmp(label, "NET/Counting/1") == 0);
   }
@@ -643,6 +647,7 @@ START_TEST(relay_that_leaves_early)
   share_turns();
   world_run(3, relay_leaves_early);
   atomic_store(&overlooks, 0);
+  atomic_store(&overlooking, NULL);
   munmap(shared, sizeof(*shared));
   expect_no_line_with(log, "WARN");
 }

@@ -91,7 +91,7 @@ END_TEST
 /* An all-to-all in place needs an order that one between different buffers has not. */
 START_TEST(apart)
 {
-  struct tt_program ordered = {.nsemaphores = 1}, free_of_order = {0};
+  struct tt_program ordered = {.npeers = 1, .nsemaphores = 1}, free_of_order = {.npeers = 1};
   struct ncclComm two = {.nranks = 2};
   char memory[40];
   struct tt_task in_place = {.collective = TT_FUNC_ALL_TO_ALL, .count = 10, .datatype = ncclInt8}, between = in_place;

@@ -162,6 +162,18 @@ static bool only_shared_to_output(const struct tt_program *program, const struct
   return true;
 }
 
+/* A member's output to which the instruction does not write. */
+static bool is_left_alone(const struct tt_program *program, const struct tt_instruction *copy,
+                          const struct tt_operand *source)
+{
+  if (source->kind != TT_SRC || source->buffer != TT_MEMBER_OUTPUT) return false;
+  for (uint32_t i = 0; i < copy->noperands; i++) {
+    const struct tt_operand *operand = &program->operands[copy->first_operand + i];
+    if (operand->kind == TT_DST && (operand->buffer != TT_MEMBER_OUTPUT || operand->peer == source->peer)) return false;
+  }
+  return true;
+}
+
 bool may_repeat(const struct tt_program *program, uint32_t instruction)
 {
   const struct tt_instruction *copy = &program->instructions[instruction];
@@ -171,7 +183,8 @@ bool may_repeat(const struct tt_program *program, uint32_t instruction)
   if (only_shared_to_output(program, copy)) return true;
   for (uint32_t i = 0; i < copy->noperands; i++) {
     const struct tt_operand *operand = &program->operands[copy->first_operand + i];
-    bool from_input = operand->kind == TT_SRC && own_buffer(program, operand) == TT_INPUT;
+    bool from_input =
+        (operand->kind == TT_SRC && own_buffer(program, operand) == TT_INPUT) || is_left_alone(program, copy, operand);
     bool to_memory = operand->kind == TT_DST && (!reduces || own_buffer(program, operand) >= TT_SCRATCH);
     if (!from_input && !to_memory) return false;
   }
