@@ -602,9 +602,9 @@ END_TEST
 
 bool __real_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
 bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
-static struct tt_bootstrap
-    *_Atomic overlooking;     /* rank 0's: every other question after rank 1 is answered as if it were */
-static _Atomic int overlooks; /* there; how many there were, and one more */
+/* Every other question of rank 0 after rank 1 is answered as if rank 1 were there. */
+static struct tt_bootstrap *_Atomic overlooking; /* rank 0's */
+static _Atomic int overlooks;                    /* questions, and one more; 0: all are answered truly */
 
 bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank)
 {
