@@ -46,7 +46,7 @@ static ncclResult_t find_devices(void)
   for (int i = 0; i < state.nics; i++) {
     struct tt_ofi_device *device = &state.device[state.devices++];
     *device = (struct tt_ofi_device){.count = 1, .members = {i}, .nic = {&state.nic[i]}};
-    snprintf(device->name, sizeof device->name, "%s", state.nic[i].name);
+    memcpy(device->name, state.nic[i].name, sizeof state.nic[i].name); /* which is shorter, and ends with 0 */
   }
   if (state.nics)
     print_devices();
