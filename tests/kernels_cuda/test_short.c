@@ -278,34 +278,49 @@ static void launch_group(int nworks)
   ck_assert_int_eq(tt_cuda_launch(group_works, nworks, NULL, &launch), ncclSuccess);
 }
 
-/* Sends, receives and copies of a group are one kernel, in which each block finds its work as if that were alone. */
-START_TEST(together)
+/* Each block of the launch finds what its work would have alone. */
+static void expect_group(int nworks)
 {
   static uint32_t words[TT_CUDA_PARAM_WORDS];
-  struct program_set pair = emit_pair(2, 0, 1), own = emit_pair(1, 0, 0);
   struct tt_cuda_short_shape shape;
+  const uint32_t *all = launched.launch.words;
   uint32_t item = 0;
-  make_group(&pair, &own);
-  launch_group(3);
-  ck_assert_int_eq(launched.count, 1);
-  ck_assert(launched.form == TT_CUDA_FORM_SHORT && launched.protocol == TT_PROTO_LL128);
-  ck_assert_uint_eq(launched.grid.x, 4);
-  ck_assert_uint_eq(launched.launch.nitems, 4);
-  ck_assert_ptr_null(launched.launch.blob);
-  for (int w = 0; w < 3; w++) {
+  for (int w = 0; w < nworks; w++) {
     ck_assert_int_eq(tt_cuda_put_short(&fake_context, group_works[w], TT_CUDA_WHOLE, words, &shape), ncclSuccess);
     ck_assert_uint_le(shape.threads, launched.block.x);
     for (uint32_t c = 0; c < group_works[w]->nchannels; c++, item++) {
-      const uint32_t *at = launched.launch.words + 4 * (launched.launch.words[item] & 0xffff);
-      ck_assert_uint_eq(launched.launch.words[item] >> 16, c);
-      ck_assert_uint_ge((uintptr_t)at, (uintptr_t)(launched.launch.words + 4));
-      ck_assert_uint_le((uintptr_t)(at + shape.nwords), (uintptr_t)(launched.launch.words + launched.launch.nwords));
+      const uint32_t *at = all + 4 * (all[item] & 0xffff);
+      ck_assert_uint_eq(all[item] >> 16, c);
+      ck_assert_uint_le((uintptr_t)(at + shape.nwords), (uintptr_t)(all + launched.launch.nwords));
       ck_assert_mem_eq(at, words, shape.nwords * sizeof(*words));
     }
   }
+  ck_assert_uint_eq(launched.launch.nitems, item);
+  ck_assert_uint_ge(all[0] & 0xffff, (item + 3) / 4);
+}
+
+/* Sends, receives and copies of a group are one kernel; also where they come again, with other buffers. */
+START_TEST(together)
+{
+  struct program_set pair = emit_pair(2, 0, 1), own = emit_pair(1, 0, 0);
+  make_group(&pair, &own);
+  for (int time = 0; time < 3; time++) {
+    for (int w = 0; w < 3; w++) group[w].work.repeat = time == 0 ? 0 : 500 + (uint64_t)w;
+    forget_launches();
+    launch_group(3);
+    ck_assert_int_eq(launched.count, 1);
+    ck_assert(launched.form == TT_CUDA_FORM_SHORT && launched.protocol == TT_PROTO_LL128);
+    ck_assert_uint_eq(launched.grid.x, 4);
+    ck_assert_ptr_null(launched.launch.blob);
+    expect_group(3);
+    for (int w = 0; w < 3; w++) group[w].work.input = (const char *)group[w].work.input + 64;
+    for (int w = 0; w < 3; w++) group[w].work.output = (char *)group[w].work.output + 64;
+  }
+  group[1].work.repeat = 0;
   group[1].channels[0].geometry.last_chunk = 20000; /* more lines than a block has octets */
   launch_group(3);
   ck_assert_int_eq(launched.form, TT_CUDA_FORM_DEEP);
+  tt_cuda_repeats_free(&fake_context);
   forget_programs();
   free_set(&pair);
   free_set(&own);
