@@ -42,8 +42,11 @@ void mutant_double_operand(struct mutant *mutant, uint32_t instruction, uint32_t
  * reduced on one rank only, any order is as good as another. */
 bool same_meaning(const struct tt_program *original, const struct tt_program *changed, bool order_matters);
 /* A copy from input to output that is not part of a reducing collective may be done twice; one to scratch or shared
- * memory always, and what is read from shared memory and goes to the output alone. */
+ * memory always, and what is read from shared memory and goes to the output alone, or from a member's output that the
+ * copy does not write. */
 bool may_repeat(const struct tt_program *program, uint32_t instruction);
+/* A broadcast's root has in its input what it has in its output. */
+bool holds_the_same(const struct tt_program *program, const struct tt_operand *source, uint8_t buffer);
 
 /* mutant_order.c. Two data instructions are independent if they share no direction of a connection and no memory that
  * one of them writes, in place or not. A message without data is about the shared memory, all of it. Other ranks keep

@@ -181,13 +181,29 @@ static bool is_only(const struct tt_program *program, uint32_t instruction, uint
   return only;
 }
 
+/* Whether a rank's buffers are used by others, and it uses none of theirs. */
+static bool is_idle(const struct tt_program *program)
+{
+  bool idle = program->algorithm == TT_ALGO_MAPPED;
+  for (uint32_t i = 0; i < program->noperands; i++)
+    idle &= program->operands[i].buffer != TT_MEMBER_INPUT && program->operands[i].buffer != TT_MEMBER_OUTPUT;
+  return idle;
+}
+
+/* One writes what the other says may be read now. */
+static bool is_fill_and_tell(const struct tt_program *program, uint32_t one, uint32_t other)
+{
+  return is_idle(program) && is_only(program, other, TT_SEND) && !is_only(program, one, TT_SEND) &&
+         !is_only(program, one, TT_RECV);
+}
+
 bool may_swap(const struct tt_program *program, uint32_t instruction)
 {
   uint32_t next = instruction + 1;
   bool first = is_data(program, instruction), second = is_data(program, next);
-  /* A rank whose buffers others use, and that does nothing itself, is answered. */
-  bool idle = program->algorithm == TT_ALGO_MAPPED && program->ninstructions == 2;
-  if (idle && is_only(program, instruction, TT_SEND) && is_only(program, next, TT_RECV)) return false;
+  /* It is answered; and before it tells others to begin, its buffers are as they shall be. */
+  if (is_idle(program) && is_only(program, instruction, TT_SEND)) return false;
+  if (is_fill_and_tell(program, instruction, next)) return false;
   if (first && second) return !conflict(program, instruction, next, true, false);
   if (!first && !second) return may_swap_semaphores(program, instruction);
   uint32_t semaphore = first ? next : instruction;
@@ -199,6 +215,7 @@ bool may_swap(const struct tt_program *program, uint32_t instruction)
 static bool pair_is_independent(const struct tt_program *program, uint32_t one, uint32_t other)
 {
   bool first = is_data(program, one), second = is_data(program, other);
+  if (is_fill_and_tell(program, one, other)) return false;
   if (first && second) return !conflict(program, one, other, true, false);
   if (!first && !second) return false;
   const struct tt_strand *theirs = other_side(program, first ? other : one);

@@ -190,3 +190,9 @@ bool may_repeat(const struct tt_program *program, uint32_t instruction)
   }
   return true;
 }
+
+bool holds_the_same(const struct tt_program *program, const struct tt_operand *source, uint8_t buffer)
+{
+  return program->collective == TT_FUNC_BROADCAST && source->kind == TT_SRC && source->buffer == TT_MEMBER_OUTPUT &&
+         buffer == TT_MEMBER_INPUT;
+}

@@ -150,7 +150,7 @@ static void retarget(struct trial *trial, uint32_t at)
     if (is_of_member(trial->original, original) && !is_of_member(trial->original, operand)) operand->peer = 0;
     mutant->program.nscratch = 1;
     mutant->program.scratch_blocks = (uint32_t)trial->set->n;
-    judge(trial, mutant, false, "buffer of operand", at, buffers[i]);
+    judge(trial, mutant, holds_the_same(trial->original, original, buffers[i]), "buffer of operand", at, buffers[i]);
   }
   bool local = original->kind == TT_SRC || original->kind == TT_DST;
   for (uint32_t peer = 0; !local && peer < trial->original->npeers; peer++) {
