@@ -130,7 +130,7 @@ class Init(Failures):
         for limit, setting in ((12, {}), (20, {}), (20, {"NCCL_SHM_DISABLE": "1"})):
             command = ["prlimit", f"--nofile={limit}:{limit}", lib.RANKS]
             file = os.path.join(self.work, f"id-{len(runs)}")
-            runs.append((limit, [self.start(*command, r, 8, file, "init", "all_reduce:1000", NCCL_BOOTSTRAP_TIMEOUT=3,
+            runs.append((limit, [self.start(*command, r, 8, file, "init", "all_reduce:1000", NCCL_BOOTSTRAP_TIMEOUT=8,
                                             NCCL_DEBUG="WARN", **setting) for r in range(8)]))
         for limit, processes in runs:
             for process in processes:

@@ -86,6 +86,7 @@ static void expect_event(const char *action, const char *words)
   fake(action);
   drive(NULL, recv, results);
   ck_assert_msg(results[1] == ncclSystemError || results[1] == ncclRemoteError, "result %d", results[1]);
+  for (uint64_t end = now_ms() + LONG_MS; !logged(words) && now_ms() < end;) usleep(1000); /* a thread's line */
   ck_assert_msg(logged(words) != NULL, "\"%s\" is not in: %s", words, log_text);
   ck_assert_msg(strstr(warning, "fake0") != NULL, "%s", warning);
   pair_close(&pair);
