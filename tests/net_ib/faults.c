@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Statuses and the words for them; `remote`: not this side's fault. */
 static const struct {
