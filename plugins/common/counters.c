@@ -57,15 +57,16 @@ void tt_counted_open(struct tt_counted *counted)
 
 void tt_counted_close(struct tt_counted *counted)
 {
-  if (!counted->link) return;
   pthread_mutex_lock(&list.lock);
-  struct device *device = find_device(counted->dev);
-  if (counted->refresh) counted->refresh(counted);
-  tt_count_set(counted, TT_COUNT_DEPTH, 0); /* what was under way is nobody's now */
-  if (device) add(device->closed, counted);
-  *counted->link = counted->next;
-  if (counted->next) counted->next->link = counted->link;
-  counted->link = NULL;
+  if (counted->link) { /* which its neighbours' closing changes */
+    struct device *device = find_device(counted->dev);
+    if (counted->refresh) counted->refresh(counted);
+    tt_count_set(counted, TT_COUNT_DEPTH, 0); /* what was under way is nobody's now */
+    if (device) add(device->closed, counted);
+    *counted->link = counted->next;
+    if (counted->next) counted->next->link = counted->link;
+    counted->link = NULL;
+  }
   pthread_mutex_unlock(&list.lock);
 }
 
