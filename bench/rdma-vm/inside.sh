@@ -42,8 +42,8 @@ for bytes in 1048576 16777216; do
   count=$((32 * 1048576 / bytes))
   size=$((bytes / 1048576))M
   [ $bytes -gt 8388608 ] && largest=8388608 || largest=$bytes # a message of rxe is at most 8 MiB
-  one=$(best -n verbs ib_write_bw 4 -s "$largest" -n $((32 * 1048576 / largest)))
-  both=$(best -n verbs ib_write_bw 4 -b -s "$largest" -n $((32 * 1048576 / largest)))
+  one=$(best -n verbs ib_write_bw 4 -s "$largest" -n $((64 * 1048576 / largest)))
+  both=$(best -n verbs ib_write_bw 4 -b -s "$largest" -n $((64 * 1048576 / largest)))
   way=$(best -nr ranks broadcast $bytes $count)
   pair=$(best -nr ranks sendrecv $bytes $count)
   awk -v a="$one" -v b="$way" -v n=$bytes 'BEGIN { printf "%.4f %.4f\n", n / b / 1.048576, n / b / 1.048576 / a }' |
