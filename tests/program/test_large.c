@@ -9,7 +9,7 @@ static int largest(const struct operation *operation)
   if (operation->algorithm == TT_ALGO_ONE_SHOT || operation->algorithm == TT_ALGO_TWO_SHOT) return 511;
   if (operation->algorithm == TT_ALGO_DIRECT && !has_root(operation)) return 256;
   if (operation->algorithm == TT_ALGO_NVLS || operation->algorithm == TT_ALGO_MAPPED) return 129;
-  if (operation->algorithm == TT_ALGO_NVLS_TREE) return operation->variant == 2 ? 4096 : 256;
+  if (operation->algorithm == TT_ALGO_NVLS_TREE) return operation->variant == 2 ? 1024 : 256;
   int shape = operation->variant % NODE_SHAPES;
   if (operation->algorithm == TT_ALGO_COLLNET_DIRECT) return shape == NODES_ONE || shape == NODES_DEALT ? 129 : 4096;
   if (operation->algorithm == TT_ALGO_COLLNET_CHAIN) return 4096;
