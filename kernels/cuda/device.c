@@ -8,12 +8,7 @@
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
 #include "kernels/cuda/stream.h"
-
-/* Eight slots each, with their headers. LL and LL128 are for small messages; a slot of LL128 holds 16 KiB in lines of
- * 120 bytes, and line 0, so that messages of a power of two fill whole slots. A step of Simple costs about 0.65 us on
- * an H100 whatever its size, so slots are large (docs/performance.md). */
-#define LL128_LINES ((16384 + 119) / 120 + 1)
-#define SLOTS(payload) (TT_SLOTS * ((payload) + TT_SLOT_HEADER))
+#include "kernels/cuda/traits.h"
 
 static ncclResult_t count(int *devices)
 {
@@ -63,10 +58,8 @@ const struct tt_device *tt_cuda_device(void)
   static const struct tt_device device = {
       .size = sizeof(struct tt_device),
       .name = "cuda",
-      .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE,
-      .default_buffer = {[TT_PROTO_LL] = SLOTS(16384),
-                         [TT_PROTO_LL128] = SLOTS(LL128_LINES * 128),
-                         [TT_PROTO_SIMPLE] = SLOTS(524288)},
+      .protocols = TT_CUDA_PROTOCOLS,
+      .default_buffer = TT_CUDA_BUFFERS,
       .count = count,
       .launch = tt_cuda_launch,
       .version = TT_DEVICE_VERSION,
@@ -74,7 +67,7 @@ const struct tt_device *tt_cuda_device(void)
                   TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC | TT_DEVICE_JOIN |
                   TT_DEVICE_GRAPHS | TT_DEVICE_COPY | TT_DEVICE_DMABUF | TT_DEVICE_LINES | TT_DEVICE_REACH |
                   TT_DEVICE_ENGINES | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_FLUSH,
-      .channels = 64,
+      .channels = TT_CUDA_CHANNELS,
       .current = current,
       .properties = properties,
       .can_map = can_map,

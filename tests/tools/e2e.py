@@ -839,6 +839,32 @@ class Tune(Case):
             self.assertEqual(broken.returncode, 3)
             self.assertIn(f"{rules.name}:4:16: \"rign\" as algorithm is none of", broken.stderr)
 
+    def gpus(self, *words, **env):
+        """What is chosen for one size on GPUs."""
+        return self.decide(*words, "--gpus", **env)["decisions"][0]["used"]
+
+    def test_decide_for_gpus(self):
+        """As tests/tuning/test_gpu.c has it of the core; environment and shape count as they do in a communicator."""
+        all_reduce = ("all_reduce", "-n", 4, "-b")
+        for size, expected in (("8K", ("one_shot", "LL", 16)), ("32K", ("one_shot", "LL128", 32)),
+                               ("512K", ("two_shot", "LL128", 64)), ("512M", ("ring", "SIMPLE", 64))):
+            self.assertEqual(self.chosen(self.gpus(*all_reduce, size)), expected)
+        self.assertEqual(self.gpus(*all_reduce, "8K", NCCL_MAX_NCHANNELS=2)["channels"], 2)
+        self.assertNotEqual(self.gpus(*all_reduce, "32K", NCCL_P2P_DISABLE=1)["protocol"], "LL128")
+        self.assertNotEqual(self.gpus(*all_reduce, "32K", "-N", 2)["protocol"], "LL128")
+        self.assertEqual(self.gpus(*all_reduce, "512M", "-N", 2)["channels"], 4)
+        self.assertGreater(self.gpus(*all_reduce, "8M", "-N", 2)["predicted_us"],
+                           4 * self.gpus(*all_reduce, "8M")["predicted_us"])
+        mapped = self.gpus("alltoall", "-n", 4, "-b", "1G", "--mapped")
+        self.assertEqual((mapped["algorithm"], mapped["copy_engines"]), ("mapped", True))
+        for words, env in ((("--mapped",), {"TUTTI_COPY_ENGINES": 0}), (("--mapped",), {"NCCL_P2P_DIRECT_DISABLE": 1}),
+                           ((), {})):
+            self.assertFalse(self.gpus("alltoall", "-n", 4, "-b", "1G", *words, **env)["copy_engines"])
+        small = self.gpus("alltoall", "-n", 4, "-b", "16M", "--mapped", TUTTI_COPY_ENGINES=1)
+        self.assertEqual((small["copy_engines"], small["channels"]), (True, 1))
+        text = run(self.TUNE, "decide", "gather", "-n", 4, "-b", 64, "-g", env=environment()).stdout
+        self.assertIn("gather on 4 ranks of 1 node, GPUs, without CollNet and NVLS", text)
+
     def test_documented_output(self):
         """docs/programs.md shows what the tool prints."""
         blocks = re.findall(r"(?s)```\n\$ tutti-tune ([^\n]*)\n(.*?)```", self.document())
@@ -888,7 +914,8 @@ class Tune(Case):
                             (["programs", "gather", "--json", "--picture"], "--json"),
                             (["simulate", "reduce", "--shared-by", "all"], "node"),
                             (["programs", "gather", "scatter"], "scatter"), (["decide"], "all_reduce"),
-                            (["decide", "gather"], "tuners are asked about"), (["decide", "reduce", "-N", 9], "--nodes 9"),
+                            (["decide", "sendrecv"], "one algorithm"), (["decide", "reduce", "-N", 9], "--nodes 9"),
+                            (["decide", "reduce", "-m"], "--mapped"), (["simulate", "reduce", "-g"], "--gpus"),
                             (["decide", "reduce", "-b", 8, "-e", 4], "--end"), (["simulate", "reduce", "-e", 4], "--end"),
                             (["decide", "reduce", "-S", "file"], "--svg"), (["decide", "reduce", "-f", 1], "--factor 1")):
             with self.subTest(words):

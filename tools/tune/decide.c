@@ -1,6 +1,6 @@
-/* The command `decide`: what the core would choose for a collective on the host device without a tuner, what the tuner
- * that NCCL_TUNER_PLUGIN or NCCL_TUNER_CONFIG_FILE brings says to it, and what is used and why. The core's own code
- * decides; only the communicator is made up, from the number of ranks and nodes. */
+/* The command `decide`: what the core would choose for a collective without a tuner, what the tuner that
+ * NCCL_TUNER_PLUGIN or NCCL_TUNER_CONFIG_FILE brings says to it, and what is used and why. The core's own code decides;
+ * only the communicator is made up (communicator.h). */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -9,8 +9,7 @@
 #include "base/check.h"
 #include "base/host.h"
 #include "base/param.h"
-#include "connect/connect.h" /* TT_MAX_CHANNELS */
-#include "kernels/host/host.h"
+#include "communicator.h"
 #include "names.h"
 #include "program/emit.h"
 #include "tune.h"
@@ -32,38 +31,6 @@ static void find_own_plugins(void)
   tt_host_set_library_dir(path);
 }
 
-static int limit(enum tt_param_id param, int fallback)
-{
-  int64_t value = tt_param_int(param);
-  return value > 0 ? (int)value : fallback;
-}
-
-/* What the ranks of such a communicator would agree on. */
-static struct tt_tuning_input make_input(const struct tune_options *o)
-{
-  static const enum tt_param_id sizes[TT_NUM_PROTOCOLS] = {[TT_PROTO_LL] = TT_PARAM_NCCL_LL_BUFFSIZE,
-                                                           [TT_PROTO_LL128] = TT_PARAM_NCCL_LL128_BUFFSIZE,
-                                                           [TT_PROTO_SIMPLE] = TT_PARAM_NCCL_BUFFSIZE};
-  const struct tt_device *device = tt_host_device();
-  bool shared = !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE);
-  struct tt_tuning_input input = {.kind = TT_TUNING_HOST,
-                                  .nranks = o->nranks,
-                                  .nnodes = o->nodes,
-                                  .max_ranks_per_node = (o->nranks + o->nodes - 1) / o->nodes,
-                                  .all_mapped = o->nodes == 1 && shared,
-                                  .nodes_mapped = shared,
-                                  .protocols = device->protocols,
-                                  .device_channels = device->channels,
-                                  .min_channels = limit(TT_PARAM_NCCL_MIN_NCHANNELS, 1),
-                                  .max_channels = limit(TT_PARAM_NCCL_MAX_NCHANNELS, TT_MAX_CHANNELS)};
-  for (int p = 0; p < TT_NUM_PROTOCOLS; p++) {
-    if (!(device->protocols & 1u << p)) continue;
-    int64_t wanted = tt_param_int(sizes[p]);
-    input.buffer_bytes[p] = wanted < 0 ? device->default_buffer[p] : (size_t)wanted;
-  }
-  return input;
-}
-
 /* *tuner is NULL where there is none; what was tried is then in `offer`. False: its init failed. */
 static bool open_tuner(const struct tune_options *o, struct tt_tuner **tuner, struct tt_tuner_offer *offer)
 {
@@ -74,24 +41,47 @@ static bool open_tuner(const struct tune_options *o, struct tt_tuner **tuner, st
                                                  .minRanksPerNvlDomain = o->nranks / o->nodes,
                                                  .maxRanksPerNvlDomain = (o->nranks + o->nodes - 1) / o->nodes}};
   find_own_plugins();
-  tt_tuner_fill_constants(TT_TUNING_HOST, &request.constants);
+  tt_tuner_fill_constants(o->gpus ? TT_TUNING_GPU : TT_TUNING_HOST, &request.constants);
   tt_tuner_open(&request, tuner, offer);
   return *tuner || offer->result == ncclSuccess;
 }
 
-static ncclResult_t decide(const struct tt_tuning *tuning, struct tt_tuner *tuner, int collective, uint64_t bytes,
-                           struct decision *decision)
+/* Tuners have a say in five collectives only. */
+static bool is_asked(const struct tune_options *o, const struct tt_tuner *tuner)
 {
-  const struct tt_tuner_query query = {.collective = collective, .bytes = bytes};
+  return tuner && o->collective <= TT_FUNC_ALL_REDUCE;
+}
+
+/* As plan/engines.c does. */
+static void choose_engines(const struct tune_options *o, const struct tt_tuning *tuning, struct tt_choice *choice,
+                           uint64_t bytes)
+{
+  int64_t setting = tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES);
+  if (choice->algorithm != TT_ALGO_MAPPED || tt_collective_reduces(o->collective)) return;
+  if (setting < 0 ? !tt_tuning_engines_win(tuning, o->collective, bytes) : setting != 1) return;
+  size_t used = strlen(choice->reason);
+  choice->engines = true;
+  choice->nchannels = 1;
+  snprintf(choice->reason + used, sizeof(choice->reason) - used, ", by copy engines");
+}
+
+static ncclResult_t decide(const struct tune_options *o, const struct tt_tuning *tuning, struct tt_tuner *tuner,
+                           uint64_t bytes, struct decision *decision)
+{
+  const struct tt_tuner_query query = {
+      .collective = o->collective, .bytes = bytes, .without = o->mapped ? TT_WITH_MAPPED : 0};
   struct tt_tuner_answer answer;
   memset(decision, 0, sizeof *decision);
   decision->bytes = bytes;
-  TT_TRY(tt_tuning_choose(tuning, collective, (size_t)bytes, &decision->own));
+  TT_TRY(tt_tuning_choose_without(tuning, o->collective, (size_t)bytes, query.without, &decision->own));
+  choose_engines(o, tuning, &decision->own, bytes);
   decision->used = decision->own;
-  if (!tuner) return ncclSuccess;
+  if (!is_asked(o, tuner)) return ncclSuccess;
   tt_tuner_answer(tuning, tuner, &query, &answer);
   tt_tuner_describe(&answer, decision->said, sizeof decision->said);
-  return tt_tuner_obey(tuning, &query, &answer, &decision->used);
+  TT_TRY(tt_tuner_obey(tuning, &query, &answer, &decision->used));
+  choose_engines(o, tuning, &decision->used, bytes);
+  return ncclSuccess;
 }
 
 /* ---- Printing ---- */
@@ -104,8 +94,12 @@ static void choice_text(const struct tt_choice *choice, char *text, size_t size)
 
 static void print_head(const struct tune_options *o, const struct tt_tuner *tuner, const struct tt_tuner_offer *offer)
 {
-  printf("# %s on %d ranks of %d node%s, host device, without CollNet. ", tune_collective_word(o->collective),
-         o->nranks, o->nodes, o->nodes == 1 ? "" : "s");
+  printf("# %s on %d ranks of %d node%s, %s, without CollNet%s. ", tune_collective_word(o->collective), o->nranks,
+         o->nodes, o->nodes == 1 ? "" : "s",
+         !o->gpus    ? "host device"
+         : o->mapped ? "GPUs, buffers mapped"
+                     : "GPUs",
+         o->gpus ? " and NVLS" : "");
   if (tuner)
     printf("Tuner: %s (v%d), %s\n", tt_tuner_name(tuner), tt_tuner_version(tuner), tt_tuner_path(tuner));
   else
@@ -129,6 +123,7 @@ static void choice_json(struct tool_json *json, const char *key, const struct tt
   tool_json_string(json, "algorithm", tune_algorithm_word(choice->algorithm));
   tool_json_string(json, "protocol", tt_protocol_name(choice->protocol));
   tool_json_integer(json, "channels", choice->nchannels);
+  tool_json_bool(json, "copy_engines", choice->engines);
   tool_json_real(json, "predicted_us", choice->microseconds);
   tool_json_string(json, "why", choice->reason);
   tool_json_close(json, '{');
@@ -150,6 +145,7 @@ static void json_head(struct tool_json *json, const struct tune_options *o, cons
   tool_json_string(json, "collective", tune_collective_word(o->collective));
   tool_json_integer(json, "nranks", o->nranks);
   tool_json_integer(json, "nodes", o->nodes);
+  tool_json_string(json, "device", o->gpus ? "cuda" : "host");
   tool_json_string(json, "tuner", tuner ? tt_tuner_name(tuner) : NULL);
   tool_json_string(json, "tuner_path", tuner ? tt_tuner_path(tuner) : NULL);
   tool_json_open(json, "decisions", '[');
@@ -160,11 +156,11 @@ static ncclResult_t decide_all(const struct tune_options *o, const struct tt_tun
 {
   for (uint64_t bytes = o->bytes; bytes <= o->end; bytes *= (uint64_t)o->factor) {
     struct decision decision;
-    TT_TRY(decide(tuning, tuner, o->collective, bytes, &decision));
+    TT_TRY(decide(o, tuning, tuner, bytes, &decision));
     if (o->json)
-      print_json(json, &decision, tuner != NULL);
+      print_json(json, &decision, is_asked(o, tuner));
     else
-      print_text(&decision, tuner != NULL);
+      print_text(&decision, is_asked(o, tuner));
     if (bytes == 0) break;
   }
   return ncclSuccess;
@@ -172,14 +168,14 @@ static ncclResult_t decide_all(const struct tune_options *o, const struct tt_tun
 
 enum tune_status tune_decide(const struct tune_options *o, char *error, size_t size)
 {
-  struct tt_tuning_input input = make_input(o);
+  struct tt_tuning_input input;
   struct tt_tuning *tuning = NULL;
   struct tt_tuner *tuner = NULL;
   struct tt_tuner_offer offer;
   struct tool_json json = {0};
   enum tune_status status = TUNE_FAILED;
-  if (tt_param_check() != ncclSuccess || tt_tuning_create(&input, &tuning) != ncclSuccess ||
-      !open_tuner(o, &tuner, &offer))
+  if (tt_param_check() != ncclSuccess || tune_communicator(o, &input) != ncclSuccess ||
+      tt_tuning_create(&input, &tuning) != ncclSuccess || !open_tuner(o, &tuner, &offer))
     goto out;
   if (o->json)
     json_head(&json, o, tuner);

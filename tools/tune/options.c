@@ -42,6 +42,8 @@ static const struct flag flags[] = {
     {"bytes", 'b', SIMULATE | DECIDE, SIZE, AT(bytes), 0, 0},
     {"end", 'e', DECIDE, SIZE, AT(end), 0, 0},
     {"factor", 'f', DECIDE, COUNT, AT(factor), 2, 1024},
+    {"gpus", 'g', DECIDE, SET, AT(gpus), 0, 0},
+    {"mapped", 'm', DECIDE, SET, AT(mapped), 0, 0},
     {"channels", 'C', SIMULATE, COUNT, AT(channels), 1, TUNE_MOST_CHANNELS},
     {"slot-bytes", 0, SIMULATE, SIZE, AT(slot_bytes), 0, 0},
     {"smallest-chunk", 0, SIMULATE, SIZE, AT(smallest_chunk), 0, 0},
@@ -223,9 +225,8 @@ static bool check_algorithm(struct parser *parser)
 static bool can_decide(struct parser *parser)
 {
   struct tune_options *o = parser->options;
-  if (o->collective > TT_FUNC_ALL_REDUCE)
-    return wrong(parser, "%s: tuners are asked about broadcast, reduce, all_gather, reduce_scatter and all_reduce only",
-                 tune_collective_word(o->collective));
+  if (o->collective == TT_FUNC_SEND_RECV) return wrong(parser, "sendrecv: has one algorithm, and nothing is decided");
+  if (o->mapped && !o->gpus) return wrong(parser, "--mapped: only GPUs (--gpus) use each other's buffers in place");
   if (!is_given(parser, "bytes")) o->bytes = 8;
   if (is_given(parser, "bytes") && !is_given(parser, "end")) o->end = o->bytes;
   if (o->end < o->bytes)
@@ -375,9 +376,12 @@ void tune_options_help(FILE *out)
       "  Ranks:\n"
       "      --instruction T  --message T  --semaphore T       each time (0.2, 0, 0)\n"
       "      --reduce X  --copy X                     bytes that instructions reduce, or move (0, 0)\n\n"
-      "decide: what the core chooses for the host device, what a tuner (NCCL_TUNER_PLUGIN, NCCL_TUNER_CONFIG_FILE)\n"
-      "says to it, and what is used and why; other variables count, too\n"
-      "  -b, --bytes SIZE  -e, --end SIZE  -f, --factor N  from, to, and times what (8, 64M, 4; just -b: one size)\n\n"
+      "decide: what the core chooses, what a tuner (NCCL_TUNER_PLUGIN, NCCL_TUNER_CONFIG_FILE) says to it, and what "
+      "is\n"
+      "used and why; other variables count, too\n"
+      "  -b, --bytes SIZE  -e, --end SIZE  -f, --factor N  from, to, and times what (8, 64M, 4; just -b: one size)\n"
+      "  -g, --gpus            on GPUs that NVLink joins within a node, in place of the host device\n"
+      "  -m, --mapped          and whose ranks have mapped each other's buffers: windows, captured, of one process\n\n"
       "Of these, decide has -n, -N and -J; the others have all\n"
       "  -n, --nranks N        ranks (8)\n"
       "  -a, --algo NAME       algorithm (programs: a table of all; simulate: all)\n"

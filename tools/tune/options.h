@@ -24,6 +24,7 @@ struct tune_options {
   uint64_t bytes, slot_bytes, smallest_chunk;
   uint64_t end; /* decide: sizes from `bytes` to this, each `factor` times the one before */
   int factor;
+  bool gpus, mapped;            /* decide: in place of the host device; buffers that all ranks have mapped */
   struct tt_simulate_cost cost; /* nanoseconds */
 };
 
