@@ -3,7 +3,8 @@
  *
  * What comes from another GPU and goes to several (a broadcast) crosses the wire to this one once: it is copied to this
  * rank's own destination, and from there to the others, in pieces, so that one piece comes while the one before it goes
- * on. The copies that go on have a stream of their own. */
+ * on. The copies that go on have a stream of their own, the second one. So has a large block that stays on this GPU,
+ * which takes no wire, while the others cross theirs. */
 #include <stddef.h>
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
@@ -12,6 +13,8 @@
 
 /* Estimate: 10 us at 391 bytes a nanosecond, several times as long as a copy takes to begin. */
 #define PIECE_BYTES ((size_t)4 << 20)
+/* Estimate: a GPU copies this in itself in about the time that two events take. */
+#define APART_BYTES ((size_t)1 << 20)
 
 bool tt_cuda_has_engines(const struct tt_work *work)
 {
@@ -51,7 +54,7 @@ static ncclResult_t copy_one(struct place from, struct place to, cudaStream_t st
   return ncclSuccess;
 }
 
-/* ---- On its way to others ---- */
+/* ---- The second stream ---- */
 
 static ncclResult_t open_second(struct tt_device_context *context)
 {
@@ -73,6 +76,8 @@ static ncclResult_t follow(struct tt_device_context *context, cudaStream_t strea
   TT_CUDA_TRY(cudaStreamWaitEvent(stream, context->state->engines.event, 0), "waiting for a copy");
   return ncclSuccess;
 }
+
+/* ---- On its way to others ---- */
 
 static struct place piece_of(struct place place, size_t at)
 {
@@ -107,9 +112,30 @@ static int find_own(const struct tt_work *work, const struct tt_cuda_operand *ou
   return own;
 }
 
-static ncclResult_t copy_repetition(struct tt_device_context *context, const struct tt_work *work,
+/* What a pass over the instructions does. */
+enum pass { COUNT_BYTES, COPY_ALL, COPY_OWN, COPY_OTHERS };
+
+struct passing {
+  enum pass pass;
+  cudaStream_t stream;
+  size_t own, others; /* bytes that stay on this GPU, and that do not */
+};
+
+/* Copies from this rank's memory. */
+static ncclResult_t copy_own_source(const struct passing *passing, struct place from, const struct place *tos, int ntos,
+                                    int own)
+{
+  for (int k = 0; k < ntos; k++) {
+    if (passing->pass == COPY_OWN && k != own) continue;
+    if (passing->pass == COPY_OTHERS && k == own) continue;
+    TT_TRY(copy_one(from, tos[k], passing->stream));
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t pass_repetition(struct tt_device_context *context, const struct tt_work *work,
                                     const struct tt_cuda_program *packed, const struct tt_cuda_instruction *instruction,
-                                    uint32_t repetition, cudaStream_t stream)
+                                    uint32_t repetition, struct passing *passing)
 {
   int first = instruction->first_operand + instruction->nsends, noutputs = instruction->noutputs;
   const struct tt_cuda_operand *source = tt_cuda_operand_of(packed, first);
@@ -118,16 +144,22 @@ static ncclResult_t copy_repetition(struct tt_device_context *context, const str
     return TT_FAIL(ncclInternalError, "rank %d: copy engines are to copy to %d places", context->rank, noutputs);
   for (int k = 0; k < noutputs; k++) tos[k] = place_of(work, packed, source + 1 + k, repetition);
   bool remote = source->buffer == TT_MEMBER_INPUT || source->buffer == TT_MEMBER_OUTPUT;
-  int own = remote && noutputs > 1 ? find_own(work, source + 1, noutputs) : -1;
-  if (own >= 0) return pass_on(context, from, tos[own], tos, noutputs, stream);
-  for (int k = 0; k < noutputs; k++) TT_TRY(copy_one(from, tos[k], stream));
+  int own = find_own(work, source + 1, noutputs);
+  if (passing->pass == COUNT_BYTES) {
+    for (int k = 0; k < noutputs; k++)
+      if (tos[k].at != from.at) *(k == own && !remote ? &passing->own : &passing->others) += from.bytes;
+    return ncclSuccess;
+  }
+  if (!remote) return copy_own_source(passing, from, tos, noutputs, own);
+  if (passing->pass == COPY_OWN) return ncclSuccess;
+  if (own >= 0 && noutputs > 1) return pass_on(context, from, tos[own], tos, noutputs, passing->stream);
+  for (int k = 0; k < noutputs; k++) TT_TRY(copy_one(from, tos[k], passing->stream));
   return ncclSuccess;
 }
 
-ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
+static ncclResult_t pass_over(struct tt_device_context *context, const struct tt_work *work,
+                              const struct tt_cuda_program *packed, struct passing *passing)
 {
-  const struct tt_cuda_program *packed, *on_device;
-  TT_TRY(tt_cuda_program_get(context, work->channels[0].program, &packed, &on_device));
   for (int i = 0; i < tt_cuda_strand_of(packed, 0)->ninstructions; i++) {
     const struct tt_cuda_instruction *instruction =
         tt_cuda_instruction_of(packed, tt_cuda_strand_of(packed, 0)->first_instruction + i);
@@ -135,7 +167,26 @@ ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const st
     if (instruction->ninputs > 1)
       return TT_FAIL(ncclInternalError, "rank %d: copy engines are to do a work that reduces", context->rank);
     for (uint32_t r = 0; r < instruction->repeat; r++)
-      TT_TRY(copy_repetition(context, work, packed, instruction, r, stream));
+      TT_TRY(pass_repetition(context, work, packed, instruction, r, passing));
   }
   return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
+{
+  const struct tt_cuda_program *packed, *on_device;
+  struct passing passing = {.pass = COUNT_BYTES, .stream = stream};
+  TT_TRY(tt_cuda_program_get(context, work->channels[0].program, &packed, &on_device));
+  TT_TRY(pass_over(context, work, packed, &passing));
+  if (passing.own < APART_BYTES || passing.others == 0) {
+    passing.pass = COPY_ALL;
+    return pass_over(context, work, packed, &passing);
+  }
+  TT_TRY(open_second(context));
+  struct passing own = {.pass = COPY_OWN, .stream = context->state->engines.stream};
+  TT_TRY(follow(context, own.stream, stream));
+  TT_TRY(pass_over(context, work, packed, &own));
+  passing.pass = COPY_OTHERS;
+  TT_TRY(pass_over(context, work, packed, &passing));
+  return follow(context, stream, own.stream);
 }

@@ -27,17 +27,19 @@ struct CUstream_st {
 };
 struct CUevent_st {
   bool second;
-  int copies;
+  int copies, launches;
 };
 static struct CUstream_st second;
 static struct CUevent_st recorded;
 static int done[2], seen[2][2];
+static int seen_launches; /* by the second stream; all are on the user's */
 
 void forget_launches(void)
 {
   memset(&launched, 0, sizeof(launched));
   memset(done, 0, sizeof(done));
   memset(seen, 0, sizeof(seen));
+  seen_launches = 0;
 }
 
 /* The address of a byte tells which kernel it is. */
@@ -93,7 +95,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
   ck_assert(kind == cudaMemcpyDefault && (stream == NULL || stream == &second) && launched.ncopies < FAKE_COPIES);
   bool on_second = stream != NULL;
-  launched.copies[launched.ncopies++] = (struct fake_copy){.after = launched.count,
+  launched.copies[launched.ncopies++] = (struct fake_copy){.after = on_second ? seen_launches : launched.count,
                                                            .from = from,
                                                            .to = to,
                                                            .bytes = bytes,
@@ -129,6 +131,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
   event->second = stream != NULL;
   event->copies = done[event->second];
+  event->launches = event->second ? seen_launches : launched.count;
   return cudaSuccess;
 }
 
@@ -137,6 +140,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   ck_assert(flags == 0 && event->second != (stream != NULL));
   seen[stream != NULL][event->second] = event->copies;
   launched.awaited = seen[0][1];
+  if (stream != NULL) seen_launches = event->launches;
   return cudaSuccess;
 }
 

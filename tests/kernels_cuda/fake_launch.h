@@ -15,7 +15,7 @@ extern struct fake_launched {
   dim3 grid, block;
   struct tt_cuda_launch launch;
   struct fake_copy {
-    int after;
+    int after; /* launches that it waits for */
     const void *from, *to;
     size_t bytes;
     bool second; /* it is on the backend's own stream */

@@ -82,6 +82,45 @@ static int copies_on(bool second)
   return count;
 }
 
+/* A large block that stays on this GPU is copied beside those that leave it, and all are there before the next kernel;
+ * in place there is none. _i: ranks. */
+START_TEST(engines_apart)
+{
+  static const struct operation operations[] = {{TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, 0},
+                                                {TT_FUNC_ALL_TO_ALL, TT_ALGO_MAPPED, 1}};
+  enum { RANK = 1, ELEMENTS = 1 << 20 };
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  for (int o = 0; o < 4; o++) {
+    bool in_place = o == 2, small = o == 3;
+    struct program_set set = emit_set(&operations[o % 2], _i, 0, NULL);
+    make_work(set.programs[RANK], 1, TT_PROTO_SIMPLE, in_place);
+    struct tt_geometry *g = &made.channels[0].geometry;
+    g->hi = g->lo + (small ? SHARE : ELEMENTS);
+    g->chunk = g->last_chunk = g->input_stride = g->output_stride = g->hi - g->lo;
+    made.outputs[RANK] = made.work.output;
+    if (in_place) made.work.input = (char *)made.work.output + RANK * 4 * g->output_stride;
+    made.work.engines = 1;
+    forget_launches();
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    bool apart = !in_place && !small;
+    ck_assert_int_eq(launched.ncopies, in_place ? _i - 1 : _i);
+    ck_assert_int_eq(copies_on(true), apart);
+    ck_assert_int_eq(launched.awaited, apart);
+    for (int k = 0; k < launched.ncopies; k++) {
+      const struct fake_copy *copy = &launched.copies[k];
+      const char *to = copy->to, *output = made.work.output;
+      bool own = to == output + RANK * 4 * g->output_stride;
+      ck_assert_int_eq(copy->after, 1);
+      ck_assert_int_eq(copy->second, own && apart);
+      if (apart) ck_assert_int_eq(copy->awaited, 0); /* none stands behind the other stream's */
+    }
+    forget_programs();
+    free_set(&set);
+  }
+}
+END_TEST
+
 static void launch_broadcast(const struct tt_program *program, int rank, bool in_place, size_t share)
 {
   struct tt_work *works[] = {&made.work};
@@ -210,6 +249,7 @@ END_TEST
 void add_engines(TCase *tc)
 {
   tcase_add_loop_test(tc, engines, 2, 9);
+  tcase_add_loop_test(tc, engines_apart, 2, 9);
   tcase_add_test(tc, engines_leave_out);
   tcase_add_loop_test(tc, engines_broadcast, 2, 7);
 }
