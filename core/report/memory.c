@@ -1,6 +1,7 @@
 /* See memory.h. */
 #include "report/memory.h"
 
+#include <stdbool.h>
 #include "base/check.h"
 #include "base/pool.h"
 #include "plan/shared.h"
@@ -12,6 +13,7 @@ struct memory {
   size_t buffers;                     /* of all connections, those that are being made included */
   size_t pools;                       /* of the network, from which connections take slots */
   uint64_t spares;                    /* slots beyond a pool's limit that connections needed so far */
+  bool busy; /* the proxy was, for as long as a report may take: pools and spares are not known */
   size_t scratch, node, shared;
   size_t work; /* tasks, works and what a group needs while it runs, in use and kept for the next */
 };
@@ -36,7 +38,8 @@ static void measure(struct ncclComm *comm, struct memory *memory)
   memory->buffers = tt_connect_bytes(comm->connect);
   memory->shared = tt_shm_used(comm->env->shm);
   struct tt_proxy_state state;
-  if (comm->env->proxy == NULL || !tt_proxy_look(comm->env->proxy, NULL, &state)) return;
+  if (comm->env->proxy == NULL) return;
+  memory->busy = !tt_proxy_look(comm->env->proxy, NULL, &state);
   memory->pools = state.pool_bytes;
   memory->spares = state.spares;
 }
@@ -46,19 +49,27 @@ static size_t total(const struct memory *memory)
   return memory->buffers + memory->pools + memory->scratch + memory->node + memory->work;
 }
 
+static void write_known(struct tt_writer *writer, const char *key, uint64_t value, bool known)
+{
+  if (known)
+    tt_writer_number(writer, key, value);
+  else
+    tt_writer_text(writer, key, NULL);
+}
+
 void tt_report_memory(struct tt_writer *writer, struct ncclComm *comm)
 {
   struct memory memory;
   measure(comm, &memory);
   tt_writer_open(writer, "memory", '{');
-  tt_writer_number(writer, "bytes", total(&memory));
+  write_known(writer, "bytes", total(&memory), !memory.busy);
   tt_writer_number(writer, "connections", (uint64_t)memory.connections);
   tt_writer_number(writer, "connection_bytes", memory.buffers);
   tt_writer_open(writer, "slot_bytes", '{');
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) tt_writer_number(writer, tt_protocol_name(p), memory.protocols[p]);
   tt_writer_close(writer, '{');
-  tt_writer_number(writer, "network_pool_bytes", memory.pools);
-  tt_writer_number(writer, "network_pool_spares", memory.spares);
+  write_known(writer, "network_pool_bytes", memory.pools, !memory.busy);
+  write_known(writer, "network_pool_spares", memory.spares, !memory.busy);
   tt_writer_number(writer, "scratch_bytes", memory.scratch);
   tt_writer_number(writer, "node_bytes", memory.node);
   tt_writer_number(writer, "work_bytes", memory.work);

@@ -12,6 +12,7 @@
  * on devices with streams. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 #include "tutti.h"
 
 static struct {
-  _Atomic int ready;
+  _Atomic int ready, looked;
   ncclUniqueId id;
 } * shared;
 static int nranks, scenarios;
@@ -309,6 +310,13 @@ static void pairs(struct rank *rank, size_t bytes)
 
 /* ---- pool ---- */
 
+/* No collective, which would make connections. */
+static void wait_for_all(void)
+{
+  int last = (atomic_fetch_add(&shared->looked, 1) / nranks + 1) * nranks;
+  while (atomic_load(&shared->looked) < last) usleep(1000);
+}
+
 static uint64_t number_of(const char *report, const char *name)
 {
   const char *at = strstr(report, name);
@@ -320,16 +328,22 @@ static void pool(struct rank *rank, uint64_t most)
   enum { SPARE = 36 << 10 }; /* of the fake device */
   static char reports[64][1 << 20];
   char *report = reports[rank->rank % 64];
-  size_t bytes = sizeof reports[0];
-  CHECK(rank, tuttiCommReport(rank->comm, tuttiReportJson, report, &bytes));
+  do { /* null: what serves the network was busy */
+    size_t bytes = sizeof reports[0];
+    CHECK(rank, tuttiCommReport(rank->comm, tuttiReportJson, report, &bytes));
+  } while (strstr(report, "\"network_pool_bytes\": null") != NULL);
   uint64_t held = number_of(report, "network_pool_bytes"), spares = number_of(report, "network_pool_spares");
   printf("rank %d: %llu ends of connections, %llu bytes, network pools %llu bytes with %llu spares\n", rank->rank,
-         (unsigned long long)number_of(report, "\"connections\""),
+         (unsigned long long)number_of(strstr(report, "\"memory\""), "\"connections\""),
          (unsigned long long)number_of(report, "connection_bytes"), (unsigned long long)held,
          (unsigned long long)spares);
-  if (held > 0 && held <= most + spares * SPARE) return;
+  if (held > 0 && held <= most + spares * SPARE) {
+    wait_for_all(); /* ranks that go on may make connections with those that have not looked */
+    return;
+  }
   fprintf(stderr, "rank %d: network pools hold %llu bytes, %llu at most are allowed, and %llu spares\n", rank->rank,
           (unsigned long long)held, (unsigned long long)most, (unsigned long long)spares);
+  fprintf(stderr, "%s\n", report);
   _exit(1);
 }
 

@@ -245,6 +245,41 @@ START_TEST(memory_is_counted)
 }
 END_TEST
 
+/* A proxy that is never to be had. */
+static int busy_proxy;
+
+bool __real_tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state);
+bool __wrap_tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state)
+{
+  if ((void *)proxy != &busy_proxy) return __real_tt_proxy_look(proxy, conn, state);
+  *state = (struct tt_proxy_state){0};
+  return false;
+}
+
+bool __real_tt_proxy_each_figures(struct tt_proxy *proxy, tt_proxy_figures_visit *visit, void *context);
+bool __wrap_tt_proxy_each_figures(struct tt_proxy *proxy, tt_proxy_figures_visit *visit, void *context)
+{
+  return (void *)proxy != &busy_proxy && __real_tt_proxy_each_figures(proxy, visit, context);
+}
+
+/* What is not known is not told as if it were nothing. */
+START_TEST(memory_that_is_not_known)
+{
+  ncclComm_t comms[2];
+  ck_assert_int_eq(ncclCommInitAll(comms, 2, NULL), ncclSuccess);
+  struct tt_proxy *own = comms[0]->env->proxy;
+  comms[0]->env->proxy = (struct tt_proxy *)&busy_proxy;
+  char *json = report(comms[0], tuttiReportJson), *text = report(comms[0], tuttiReportText);
+  comms[0]->env->proxy = own;
+  ck_assert_msg(strstr(json, "\"network_pool_bytes\": null,\n\"network_pool_spares\": null") != NULL, "%s", json);
+  ck_assert_msg(strstr(json, "\"memory\": {\n\"bytes\": null") != NULL, "%s", json);
+  ck_assert_msg(strstr(text, "network_pool_bytes") == NULL && strstr(text, "scratch_bytes") != NULL, "%s", text);
+  free(json);
+  free(text);
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(ncclCommDestroy(comms[r]), ncclSuccess);
+}
+END_TEST
+
 Suite *calls_suite(void)
 {
   Suite *suite = suite_create("calls");
@@ -257,6 +292,7 @@ Suite *calls_suite(void)
   tcase_add_test(tcase, groups);
   tcase_add_test(tcase, failures);
   tcase_add_test(tcase, memory_is_counted);
+  tcase_add_test(tcase, memory_that_is_not_known);
   suite_add_tcase(suite, tcase);
   return suite;
 }
