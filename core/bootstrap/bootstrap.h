@@ -77,13 +77,19 @@ typedef void tt_bootstrap_handler(void *context, int peer, uint32_t tag, const v
 ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *bootstrap, uint32_t tag, uint32_t tag_mask,
                                       tt_bootstrap_handler *handler, void *context);
 
+/* As send, to a rank that may have left: one that cannot be reached counts as one that has, unless it is known to be
+ * dead. */
+ncclResult_t tt_bootstrap_send_unless_left(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data,
+                                           size_t bytes);
+
 /* A message that may be lost without harm: queued if the peer can be reached, dropped without a word if not. */
 void tt_bootstrap_notify(struct tt_bootstrap *bootstrap, int peer, uint32_t tag, const void *data, size_t bytes);
 
 /* Whether a rank is known to be gone without a goodbye, or does not answer any more: its number and what happened. For
  * who waits: while this is called every second or so, peers are asked whether they are there (TUTTI_PEER_TIMEOUT). */
 bool tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t why_size);
-/* Whether a rank is known to have said goodbye. Ranks that have no connection with it may not know. */
+/* Whether a rank is known to have said goodbye. Ranks that have no connection with it may not know, but for those that
+ * tried to send unless it has left. */
 bool tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
 
 /* Moves the all-gather onto a ring of net connections (NCCL_OOB_NET_ENABLE). `net` outlives the object. All ranks. */

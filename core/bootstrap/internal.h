@@ -47,6 +47,8 @@ struct tt_peer {
   bool dialling; /* a link is being dialled */
   bool closing;  /* an idle link is being closed: its messages come before those of a new one */
   bool left;     /* said goodbye */
+  bool optional; /* it is not needed: that it cannot be reached means that it has left */
+  bool absent;   /* and it cannot */
   bool dead;     /* its connection broke, it cannot be reached, or another rank says so */
 };
 

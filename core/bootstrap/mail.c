@@ -211,8 +211,10 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
     TT_TRY_GOTO(hopeless(b, peer, scope, deadline), result, out);
     tt_liveness_wait(b);
     warn_late(b, peer, tt_timer_ns() - start, &warned);
-    if (p->links == 0 && peer != b->rank && p->endpoint.count && tt_timer_ns() - start > WATCH_MS * 1000000ull)
+    if (p->links == 0 && peer != b->rank && p->endpoint.count && tt_timer_ns() - start > WATCH_MS * 1000000ull) {
+      p->optional = false;
       TT_TRY_GOTO(tt_service_dial(b, peer), result, out);
+    }
     tick(b);
   }
 out:
@@ -236,7 +238,23 @@ static ncclResult_t unwrap(struct tt_message *message, void **data, size_t *byte
 ncclResult_t tt_bootstrap_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes)
 {
   if (tag < TT_TAG_USER) return TT_FAIL(ncclInternalError, "message tag 0x%x belongs to the bootstrap", tag);
+  TT_TRY(check_peer(b, peer));
+  pthread_mutex_lock(&b->mutex);
+  b->peers[peer].optional = false;
+  pthread_mutex_unlock(&b->mutex);
   return tt_mail_send(b, peer, tag, data, bytes, true);
+}
+
+ncclResult_t tt_bootstrap_send_unless_left(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data,
+                                           size_t bytes)
+{
+  TT_TRY(check_peer(b, peer));
+  struct tt_peer *p = &b->peers[peer];
+  pthread_mutex_lock(&b->mutex);
+  if (!p->out && !p->dialling && !p->waiting) p->optional = true;
+  ncclResult_t result = p->absent ? gone(b, peer, "send to") : ncclSuccess;
+  pthread_mutex_unlock(&b->mutex);
+  return result == ncclSuccess ? tt_mail_send(b, peer, tag, data, bytes, true) : result;
 }
 
 ncclResult_t tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
@@ -285,9 +303,10 @@ ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *b, uint32_t tag, uint
 void tt_bootstrap_notify(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes)
 {
   pthread_mutex_lock(&b->mutex);
-  bool reachable = peer >= 0 && peer < b->nranks && !b->peers[peer].dead && !b->peers[peer].left;
+  const struct tt_peer *p = peer >= 0 && peer < b->nranks ? &b->peers[peer] : NULL;
+  bool reachable = p && !p->dead && !p->left && !p->absent;
   pthread_mutex_unlock(&b->mutex);
-  if (reachable) (void)tt_mail_send(b, peer, tag, data, bytes, true);
+  if (reachable) (void)tt_bootstrap_send_unless_left(b, peer, tag, data, bytes);
 }
 
 bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_size)
@@ -306,7 +325,7 @@ bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_
 bool tt_bootstrap_left(struct tt_bootstrap *b, int rank)
 {
   pthread_mutex_lock(&b->mutex);
-  bool left = rank >= 0 && rank < b->nranks && b->peers[rank].left;
+  bool left = rank >= 0 && rank < b->nranks && (b->peers[rank].left || b->peers[rank].absent);
   pthread_mutex_unlock(&b->mutex);
   return left;
 }

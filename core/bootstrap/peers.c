@@ -22,6 +22,7 @@ void tt_peer_ready(struct tt_bootstrap *b, struct tt_service_link *l)
 {
   struct tt_peer *p = &b->peers[l->peer];
   p->links++;
+  p->absent = false;
   if (l->link->dialled) p->dialling = false;
   /* While an idle link closes, nothing may overtake what is on it in either direction. */
   if (!p->out && !p->closing) {
@@ -29,6 +30,15 @@ void tt_peer_ready(struct tt_bootstrap *b, struct tt_service_link *l)
     send_waiting(p);
   }
   pthread_cond_broadcast(&b->changed);
+}
+
+/* Nobody answers where a peer listened that may have left. */
+static void be_absent(struct tt_peer *p)
+{
+  p->absent = true;
+  tt_mail_free(p->waiting);
+  p->waiting = p->waiting_tail = NULL;
+  p->waiting_bytes = 0;
 }
 
 /* After an idle link is gone: any other takes over, or a new one is dialled. */
@@ -56,7 +66,10 @@ void tt_peer_ended(struct tt_bootstrap *b, struct tt_service_link *l)
   if (!l->ready) {
     p->dialling = false;
     snprintf(why, sizeof(why), "cannot be reached: %.200s", l->link->why);
-    if (!p->out && !p->left) tt_peer_dead(b, l->peer, why, false);
+    if (!p->out && p->optional)
+      be_absent(p);
+    else if (!p->out && !p->left)
+      tt_peer_dead(b, l->peer, why, false);
   } else if (l->closing) {
     closed_idle(b, l);
   } else if (!p->left && !b->leaving) {

@@ -17,9 +17,10 @@
 
 /* Bits of the relay's word. */
 enum {
-  TT_DESK_READY = 1,  /* the network connection is there */
-  TT_DESK_FAILED = 2, /* `result` and `why` say how */
-  TT_DESK_CLOSED = 4  /* the relay does not touch this memory any more */
+  TT_DESK_READY = 1,   /* the network connection is there */
+  TT_DESK_FAILED = 2,  /* `result` and `why` say how */
+  TT_DESK_CLOSED = 4,  /* the relay does not touch this memory any more */
+  TT_DESK_ACCEPTED = 8 /* the relay serves it, even once it has left; without this bit one that has left never will */
 };
 
 struct tt_desk_operation {

@@ -7,7 +7,9 @@
  * engine of its own: one that fails stops no other.
  *
  * A relay may leave before its users: its thread then goes on until the last of them has closed or is dead, and a
- * process that exits waits for such threads, bounded. One that was aborted fails its users at once.
+ * process that exits waits for such threads, bounded. One that was aborted fails its users at once. Only those are its
+ * users that it has accepted on their desk, which it does before it says goodbye or never: who asked and sees the
+ * goodbye but no such word sends for itself.
  *
  * A user that closes waits, bounded, until the relay says that it does not touch the memory any more; if it does not,
  * that memory is never used again. */
@@ -53,10 +55,10 @@ struct tt_relayed {
   struct tt_doorbell *bell; /* the relay's */
   bool closed;              /* the relay does not touch the block any more, or never did */
   bool asked, refused;      /* refused, with `why`: guarded by the relay's lock */
-  bool gone;                /* it had left the communicator before it could be asked: the sender is to do it itself */
+  bool gone;                /* it left the communicator before it accepted: the sender is to do it itself */
   char why[TT_DESK_TEXT];
-  tt_deadline left_deadline; /* once the relay is known to have left */
-  struct tt_relayed *next;   /* of those that asked and have no answer */
+  tt_deadline look_at;     /* once the relay is known to have left: when to look again whether its process is there */
+  struct tt_relayed *next; /* of those that asked and have no answer */
 };
 
 /* Makes the block, and points connector->conn into it unless that has slots of a pool. */

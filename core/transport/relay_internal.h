@@ -54,10 +54,10 @@ struct tt_relay {
   uint64_t bell_offset;
   pthread_mutex_t lock; /* guards all below but the thread's */
   pthread_cond_t ended_now;
-  struct tt_relay_user *fresh; /* not yet seen by the thread */
+  struct tt_relay_user *fresh; /* not accepted yet */
   struct tt_relayed *asking;   /* this rank's */
   bool running, ended;         /* the thread */
-  bool left;                   /* its communicator is gone: no new users come */
+  bool left;                   /* its communicator is gone: nobody is accepted any more */
   bool quit;                   /* all users fail */
   pthread_t thread;
   bool lingers;
@@ -69,12 +69,16 @@ struct tt_relay {
 
 /* ---- relay_user.c: one user ---- */
 
+/* Maps the user's memory, which is only looked at. */
+ncclResult_t tt_relay_user_map(struct tt_relay_user *user);
 /* Does what can be done now. *moved: something was; *busy: something is to be polled. False: the user has closed. */
 bool tt_relay_user_advance(struct tt_relay_user *user, bool *moved, bool *busy);
 /* Tells the user that it is served no more. */
 void tt_relay_user_fail(struct tt_relay_user *user, ncclResult_t result, const char *why);
 /* Gives up all that belongs to the user, and says so. Frees it. */
 void tt_relay_user_end(struct tt_relay_user *user);
+/* Frees one that was not accepted, whose memory may have another use by now. */
+void tt_relay_user_drop(struct tt_relay_user *user);
 
 /* ---- relay_slab.c: the pool of a user's rank ---- */
 

@@ -29,6 +29,23 @@ static struct tt_relay *lingering; /* freed by their own threads, which end with
 
 /* ---- The thread ---- */
 
+/* Accepts a user unless the communicator is gone: who sees that before the word of acceptance helps itself. Called with
+ * the lock held, which it gives up meanwhile. */
+static void accept_user(struct tt_relay *relay, struct tt_relay_user *user)
+{
+  pthread_mutex_unlock(&relay->lock);
+  bool mapped = tt_relay_user_map(user) == ncclSuccess;
+  if (!mapped) tt_relay_refuse(relay, user, tt_log_thread_error());
+  pthread_mutex_lock(&relay->lock);
+  if (!mapped || relay->left) {
+    tt_relay_user_drop(user);
+    return;
+  }
+  atomic_fetch_or(&user->desk->state, TT_DESK_ACCEPTED);
+  user->next = relay->users;
+  relay->users = user;
+}
+
 /* Users that came, and whether to go on. */
 static bool take_new(struct tt_relay *relay, bool *left, bool *quit)
 {
@@ -37,8 +54,7 @@ static bool take_new(struct tt_relay *relay, bool *left, bool *quit)
   while (relay->fresh) {
     struct tt_relay_user *user = relay->fresh;
     relay->fresh = user->next;
-    user->next = relay->users;
-    relay->users = user;
+    accept_user(relay, user);
   }
   *left = relay->left;
   *quit = relay->quit;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 
-static ncclResult_t map(struct tt_relay_user *user)
+ncclResult_t tt_relay_user_map(struct tt_relay_user *user)
 {
   struct tt_resources *resources = user->relay->resources;
   const struct tt_relay_layout *layout = &user->layout;
@@ -104,10 +104,6 @@ static ncclResult_t send_slots(struct tt_relay_user *user, bool *moved, bool *bu
 bool tt_relay_user_advance(struct tt_relay_user *user, bool *moved, bool *busy)
 {
   ncclResult_t result = ncclSuccess;
-  if (!user->block && (result = map(user)) != ncclSuccess) {
-    tt_relay_refuse(user->relay, user, tt_log_thread_error());
-    return false;
-  }
   if (atomic_load_explicit(&user->desk->closing, memory_order_acquire)) return false;
   if (user->failed) return true;
   if (user->proxied)
@@ -122,23 +118,25 @@ bool tt_relay_user_advance(struct tt_relay_user *user, bool *moved, bool *busy)
 void tt_relay_user_fail(struct tt_relay_user *user, ncclResult_t result, const char *why)
 {
   user->failed = true;
-  if (!user->desk) return;
   tt_proxy_desk_fail(user->desk, result, why);
   tt_doorbell_ring(user->bell);
 }
 
+void tt_relay_user_drop(struct tt_relay_user *user)
+{
+  struct tt_resources *resources = user->relay->resources;
+  tt_resources_unmap(resources, user->number, user->block, user->layout.bytes);
+  tt_resources_unmap(resources, user->number, user->bell, sizeof(*user->bell));
+  free(user);
+}
+
 void tt_relay_user_end(struct tt_relay_user *user)
 {
-  struct tt_relay *relay = user->relay;
   tt_proxy_conn_destroy(user->proxied);
   tt_proxy_destroy(user->proxy);
-  if (user->comm) tt_net_close_send(relay->net, user->comm);
+  if (user->comm) tt_net_close_send(user->relay->net, user->comm);
   tt_relay_slabs_free(user);
-  if (user->desk) {
-    atomic_fetch_or(&user->desk->state, TT_DESK_CLOSED);
-    tt_doorbell_ring(user->bell);
-  }
-  tt_resources_unmap(relay->resources, user->number, user->block, user->layout.bytes);
-  tt_resources_unmap(relay->resources, user->number, user->bell, sizeof(*user->bell));
-  free(user);
+  atomic_fetch_or(&user->desk->state, TT_DESK_CLOSED);
+  tt_doorbell_ring(user->bell);
+  tt_relay_user_drop(user);
 }

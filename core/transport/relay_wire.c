@@ -45,7 +45,7 @@ size_t tt_relay_pack_refusal(uint64_t block, const char *why, unsigned char data
 ncclResult_t tt_relay_send_request(struct tt_bootstrap *bootstrap, int relay, const struct tt_relay_request *request)
 {
   unsigned char data[TT_RELAY_MESSAGE_MAX];
-  return tt_bootstrap_send(bootstrap, relay, TT_TAG_RELAY, data, tt_relay_pack_request(request, data));
+  return tt_bootstrap_send_unless_left(bootstrap, relay, TT_TAG_RELAY, data, tt_relay_pack_request(request, data));
 }
 
 void tt_relay_send_refusal(struct tt_bootstrap *bootstrap, int user, uint64_t block, const char *why)

@@ -3,9 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
+#include "base/uds.h"
 #include "transport/memory.h"
 #include "transport/net_block.h"
 #include "transport/relay_wire.h"
@@ -15,8 +17,9 @@
 #define CLOSE_MS 5000
 #define ABORT_MS 100
 #define CLOSE_POLL_NS 50000
-/* A relay that has left the communicator may still serve what it was asked before. */
-#define LEFT_MS 2000
+/* A relay that has left the communicator still serves what it has accepted: whether its process is there is looked at
+ * so often. */
+#define LOOK_MS 500
 #define PAGE 4096
 
 /* What shared memory gives for a block. */
@@ -110,6 +113,23 @@ static ncclResult_t ask(struct tt_transport_env *env, const struct tt_connector 
                  relayed->relay, tt_log_thread_error());
 }
 
+/* Whether the relay has left, and will never touch the memory: it has accepted before its goodbye what it serves. */
+static bool left_without_accepting(const struct tt_relay *relay, const struct tt_relayed *relayed)
+{
+  return tt_bootstrap_left(relay->bootstrap, relayed->relay) && atomic_load(&relayed->desk->state) == 0;
+}
+
+/* Whether the relay's process is there, as far as it has been looked at lately. */
+static bool is_there(const struct tt_transport_env *env, struct tt_relayed *relayed)
+{
+  int socket;
+  if (!tt_deadline_passed(relayed->look_at)) return true;
+  relayed->look_at = tt_deadline_in_ms(LOOK_MS);
+  if (tt_uds_connect(env->peers[relayed->relay].uds, &socket) != ncclSuccess || socket < 0) return false;
+  close(socket);
+  return true;
+}
+
 /* There is no answer yet: whether there can be one. */
 static ncclResult_t check_relay(struct tt_transport_env *env, const struct tt_connector *connector,
                                 struct tt_relayed *relayed)
@@ -128,11 +148,16 @@ static ncclResult_t check_relay(struct tt_transport_env *env, const struct tt_co
     return TT_FAIL(ncclRemoteError, "rank %d cannot send to rank %d through rank %d: rank %d %s", env->rank,
                    connector->peer, relayed->relay, dead, why);
   if (!tt_bootstrap_left(relay->bootstrap, relayed->relay)) return ncclSuccess;
-  if (relayed->left_deadline == 0) relayed->left_deadline = tt_deadline_in_ms(LEFT_MS);
-  if (!tt_deadline_passed(relayed->left_deadline)) return ncclSuccess;
+  if (left_without_accepting(relay, relayed)) {
+    set_asking(relay, relayed, false);
+    relayed->asked = false;
+    relayed->closed = relayed->gone = true;
+    return ncclSuccess;
+  }
+  if (is_there(env, relayed)) return ncclSuccess;
   return TT_FAIL(ncclRemoteError,
-                 "rank %d cannot send to rank %d through rank %d, which has left the communicator: it destroyed or "
-                 "aborted it before this operation",
+                 "rank %d cannot send to rank %d through rank %d, which has left the communicator, and whose process "
+                 "is gone: destroy the communicator on all ranks before one of their processes exits",
                  env->rank, connector->peer, relayed->relay);
 }
 
@@ -188,7 +213,7 @@ static bool wait_closed(struct tt_transport_env *env, struct tt_relayed *relayed
     pthread_mutex_lock(&relay->lock);
     refused = relayed->refused;
     pthread_mutex_unlock(&relay->lock);
-    if (refused) return true;
+    if (refused || left_without_accepting(relay, relayed)) return true;
     int dead;
     char why[64];
     if (tt_bootstrap_dead(relay->bootstrap, &dead, why, sizeof(why)) && dead == relayed->relay) break;

@@ -10,6 +10,7 @@ void add_shared(Suite *suite);
 void add_device(Suite *suite);
 void add_routes(Suite *suite);
 void add_relay(Suite *suite);
+void add_relay_end(Suite *suite);
 
 int main(void)
 {
@@ -23,6 +24,7 @@ int main(void)
   add_device(suite);
   add_routes(suite);
   add_relay(suite);
+  add_relay_end(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);

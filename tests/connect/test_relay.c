@@ -1,96 +1,15 @@
-/* Sending through another rank: data, failures of every kind, and ends in every order. Rank 0 sends to rank 2 through
- * rank 1, whose user does nothing meanwhile. A counting plugin that claims several devices looks on. */
-#include "world.h"
+/* Sending through another rank: data, and failures of every kind. */
+#include "relay_pair.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "tests/common/held.h"
-#include "tests/fakes/net/counting.h"
 #include "transport/relay.h"
 
 #if defined NET_SOCKET && defined NET_COUNTING
-
-#define CHANNELS 3
-#define PATIENCE_MS 60000
-
-static counting_read_fn *counting_read;
-static counting_hold_fn *counting_hold;
-static struct counting seen;
-
-static void use_counting(void)
-{
-  world_use_net(true);
-  set_env("NCCL_SHM_DISABLE", "1");
-  set_env("NCCL_NET_PLUGIN", NET_COUNTING);
-  set_env("COUNTING_INNER", NET_SOCKET);
-  set_env("COUNTING_DEVICES", "4");
-  /* Both stay loaded to the end, as in test_net.c. */
-  ck_assert_ptr_nonnull(dlopen(NET_SOCKET, RTLD_NOW | RTLD_LOCAL));
-  void *plugin = dlopen(NET_COUNTING, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_ptr_nonnull(plugin);
-  counting_read = (counting_read_fn *)dlsym(plugin, "counting_read");
-  counting_hold = (counting_hold_fn *)dlsym(plugin, "counting_hold");
-  ck_assert_ptr_nonnull(counting_read);
-  ck_assert_ptr_nonnull(counting_hold);
-  counting_read(&seen, 1);
-}
-
-/* Everybody sends through the rank that comes next; what rank r receives comes on device 0. */
-static bool through_next(const void *routes, int peer, int channel, int index, bool send, struct tt_route *route)
-{
-  const struct rank *rank = routes;
-  int next = (rank->rank + 1) % rank->nranks;
-  (void)peer, (void)index;
-  *route = (struct tt_route){.device = send ? 1 + channel : 0, .rank = send ? next : rank->rank};
-  return true;
-}
-
-static bool use_routes(struct rank *rank)
-{
-  rank->env->route = through_next;
-  rank->env->routes = rank;
-  return tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess;
-}
-
-static int conn_index; /* 1: with slots of a pool */
-
-static ncclResult_t connect_channels(struct rank *rank, int to, int from, int channels)
-{
-  ncclResult_t result = ncclSuccess;
-  for (int c = 0; c < channels; c++) {
-    if (to >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, to, c, conn_index, true);
-    if (from >= 0 && result == ncclSuccess) result = tt_connect_need(rank->connect, from, c, conn_index, false);
-  }
-  return result == ncclSuccess ? tt_connect_run(rank->connect) : result;
-}
-
-static struct tt_connector *end_of(struct rank *rank, int channel)
-{
-  return rank->rank == 0 ? tt_connect_get(rank->connect, 2, channel, conn_index, true)
-                         : tt_connect_get(rank->connect, 0, channel, conn_index, false);
-}
-
-static bool pass_on(struct rank *rank, int count)
-{
-  for (int c = 0; c < CHANNELS; c++) {
-    struct tt_connector *end = end_of(rank, c);
-    if (!end || !(rank->rank == 0 ? send_by_hand(rank, end, count) : recv_by_hand(rank, end, count))) return false;
-  }
-  return true;
-}
-
-static bool connect_pair(struct rank *rank)
-{
-  if (rank->rank == 1) return true;
-  return connect_channels(rank, rank->rank == 0 ? 2 : -1, rank->rank == 0 ? -1 : 0, CHANNELS) == ncclSuccess;
-}
 
 /* ---- Data ---- */
 
@@ -150,16 +69,6 @@ START_TEST(data_of_processes)
 }
 END_TEST
 
-static void use_pool(const char *slots)
-{
-  use_counting();
-  world_use_device(&world_device_by_hand);
-  conn_index = 1;
-  set_env("NCCL_NET_SHARED_COMMS", "0");
-  set_env("TUTTI_NET_POOL_SLOTS", slots);
-}
-
-/* Down to one slot for all, so that spares are needed. */
 START_TEST(slots_of_a_pool)
 {
   static const char *const slots[] = {"64", "1"};
@@ -322,14 +231,6 @@ START_TEST(dying_relay)
 }
 END_TEST
 
-static void *abort_soon(void *arg)
-{
-  struct rank *rank = arg;
-  usleep(100000);
-  atomic_store(&rank->abort, 1);
-  return NULL;
-}
-
 static _Atomic bool aborted;
 
 /* A relay that does not answer: it has closed its half of the service. */
@@ -453,206 +354,6 @@ START_TEST(stuck_relay)
 }
 END_TEST
 
-/* ---- Ends in every order ---- */
-
-static struct shared {
-  int order[3];
-  _Atomic int turn;
-} * shared;
-
-static bool await_turn(int turn)
-{
-  tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS);
-  while (atomic_load(&shared->turn) < turn && !tt_deadline_passed(deadline)) usleep(500);
-  return atomic_load(&shared->turn) >= turn;
-}
-
-/* Those that are left go on with each other after each end, if they can. */
-static void in_turn(struct rank *rank)
-{
-  bool pair = rank->rank != 1;
-  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
-  if (pair) RANK_CHECK(rank, pass_on(rank, 10));
-  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
-  for (int turn = 0; turn < 3; turn++) {
-    RANK_CHECK(rank, await_turn(turn));
-    if (shared->order[turn] == rank->rank) {
-      rank_close(rank);
-      atomic_fetch_add(&shared->turn, 1);
-      return;
-    }
-    RANK_CHECK(rank, await_turn(turn + 1));
-    if (turn == 0 && shared->order[0] == 1 && pair) RANK_CHECK(rank, pass_on(rank, 10));
-  }
-}
-
-/* The process that relays ends in the way that programs do, while it is needed. */
-static void in_turn_and_exit(struct rank *rank)
-{
-  in_turn(rank);
-  if (rank->rank == 1 && !rank->failed && (shared->order[0] == 1 || shared->order[2] == 0)) exit(0);
-}
-
-static void share_turns(void)
-{
-  shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(shared, MAP_FAILED);
-}
-
-static void run_orders(int norders, bool processes)
-{
-  static const int orders[6][3] = {{1, 0, 2}, {2, 1, 0}, {0, 1, 2}, {0, 2, 1}, {2, 0, 1}, {1, 2, 0}};
-  use_counting();
-  share_turns();
-  for (int i = 0; i < norders; i++) {
-    memcpy(shared->order, orders[i], sizeof(shared->order));
-    atomic_store(&shared->turn, 0);
-    if (processes)
-      world_run_processes(3, in_turn_and_exit, NULL);
-    else
-      world_run(3, in_turn);
-  }
-  munmap(shared, sizeof(*shared));
-}
-
-START_TEST(every_order)
-{
-  run_orders(6, false);
-}
-END_TEST
-
-/* Before both, between both, and after its user. */
-START_TEST(orders_of_processes)
-{
-  run_orders(3, true);
-}
-END_TEST
-
-START_TEST(relay_first_with_a_pool)
-{
-  use_pool("8");
-  run_orders(1, true);
-}
-END_TEST
-
-/* The user dies without a word after its relay has ended. */
-static void after_the_relay(struct rank *rank)
-{
-  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
-  if (rank->rank != 1) RANK_CHECK(rank, pass_on(rank, 5));
-  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
-  rank->abort = rank->rank == 2;
-  if (rank->rank == 2) return;
-  RANK_CHECK(rank, await_turn(rank->rank == 0));
-  if (rank->rank == 0) raise(SIGKILL);
-  rank_close(rank);
-  atomic_store(&shared->turn, 1);
-  exit(0); /* says so if it gives up */
-}
-
-/* Warnings go to a file. */
-static int log_to_file(void)
-{
-  char file[] = "/tmp/tutti-relay-XXXXXX";
-  int fd = mkstemp(file);
-  ck_assert_int_ge(fd, 0);
-  set_env("NCCL_DEBUG", "WARN");
-  set_env("NCCL_DEBUG_FILE", file);
-  tt_log_reset();
-  unlink(file);
-  return fd;
-}
-
-static void expect_no_line_with(int fd, const char *words)
-{
-  char text[1 << 14] = "";
-  ssize_t bytes = pread(fd, text, sizeof(text) - 1, 0);
-  close(fd);
-  ck_assert_int_ge(bytes, 0);
-  ck_assert_msg(!strstr(text, words), "%s", text);
-}
-
-START_TEST(dead_user)
-{
-  int statuses[3];
-  use_counting();
-  int log = log_to_file();
-  share_turns();
-  world_run_processes(3, after_the_relay, statuses);
-  ck_assert_int_eq(statuses[0], -SIGKILL);
-  ck_assert_int_eq(statuses[1], 0);
-  munmap(shared, sizeof(*shared));
-  expect_no_line_with(log, "still send through it");
-}
-END_TEST
-
-/* A relay whose communicator is gone frees what it holds when its last user has closed, and waits for nothing else. */
-START_TEST(relay_first_leaves_nothing)
-{
-  run_orders(1, false); /* what stays anyway */
-  int before = held_descriptors(), now = before + 1;
-  run_orders(1, false);
-  for (tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS); now > before && !tt_deadline_passed(deadline);) {
-    usleep(1000);
-    now = held_descriptors();
-  }
-  ck_assert_int_le(now, before);
-}
-END_TEST
-
-bool __real_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
-bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
-/* Every other question of rank 0 after rank 1 is answered as if rank 1 were there. */
-static struct tt_bootstrap *_Atomic overlooking; /* rank 0's */
-static _Atomic int overlooks; /* questions, and one more; 0: all are answered truly. Whether there are
-                                 any depends on who is the first to notice */
-
-bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank)
-{
-  bool asked = rank == 1 && bootstrap == atomic_load(&overlooking) && atomic_load(&overlooks) > 0;
-  if (asked && atomic_fetch_add(&overlooks, 1) % 2 == 1) return false;
-  return __real_tt_bootstrap_left(bootstrap, rank);
-}
-
-/* The relay leaves just when it is to be asked: whoever sends does so itself, and nothing is wrong. */
-static void relay_leaves_early(struct rank *rank)
-{
-  RANK_CHECK(rank, use_routes(rank));
-  if (rank->rank == 1) {
-    rank_close(rank);
-    return;
-  }
-  if (rank->rank == 0) {
-    tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS);
-    while (!__real_tt_bootstrap_left(rank->bootstrap, 1) && !tt_deadline_passed(deadline)) usleep(500);
-    RANK_CHECK(rank, __real_tt_bootstrap_left(rank->bootstrap, 1));
-    atomic_store(&overlooking, rank->bootstrap);
-    atomic_store(&overlooks, 1);
-  }
-  RANK_CHECK(rank, connect_pair(rank) && pass_on(rank, 10));
-  if (rank->rank == 0) {
-    char label[96];
-    tt_transport_net.label(rank->env, end_of(rank, 0), label, sizeof(label));
-    RANK_CHECK(rank, strcmp(label, "NET/Counting/1") == 0);
-  }
-  atomic_fetch_add(&shared->turn, 1);
-  RANK_CHECK(rank, await_turn(2));
-  rank_close(rank);
-}
-
-START_TEST(relay_that_leaves_early)
-{
-  use_counting();
-  int log = log_to_file();
-  share_turns();
-  world_run(3, relay_leaves_early);
-  atomic_store(&overlooks, 0);
-  atomic_store(&overlooking, NULL);
-  munmap(shared, sizeof(*shared));
-  expect_no_line_with(log, "WARN");
-}
-END_TEST
-
 void add_relay(Suite *suite)
 {
   TCase *tc = tcase_create("relay");
@@ -663,10 +364,6 @@ void add_relay(Suite *suite)
   tcase_add_test(tc, slots_of_a_pool_of_processes);
   tcase_add_test(tc, dying_relay_with_a_pool);
   tcase_add_test(tc, aborted_relay_with_a_pool);
-  tcase_add_test(tc, relay_first_with_a_pool);
-  tcase_add_test(tc, dead_user);
-  tcase_add_test(tc, relay_first_leaves_nothing);
-  tcase_add_test(tc, relay_that_leaves_early);
   tcase_add_test(tc, failing_network);
   tcase_add_test(tc, refusing_relay);
   tcase_add_test(tc, dead_relay);
@@ -675,8 +372,6 @@ void add_relay(Suite *suite)
   tcase_add_test(tc, abort_while_connecting);
   tcase_add_test(tc, aborted_relay);
   tcase_add_test(tc, aborted_relay_of_processes);
-  tcase_add_test(tc, every_order);
-  tcase_add_test(tc, orders_of_processes);
   suite_add_tcase(suite, tc);
 }
 
