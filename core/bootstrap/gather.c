@@ -41,9 +41,9 @@ ncclResult_t tt_gather_endpoints(struct tt_bootstrap *b)
     if (!window) return TT_FAIL(ncclSystemError, "out of memory for the addresses of %d ranks", 2 * w + 1);
     for (int i = -w; i <= w; i++)
       tt_wire_put_endpoint(window + (size_t)(i + w) * TT_ENDPOINT_BYTES, &b->peers[(b->rank + i + n) % n].endpoint);
-    ncclResult_t result = tt_mail_send(b, sides[0], TT_TAG_EXCHANGE + (uint32_t)round, window, bytes, true);
+    ncclResult_t result = tt_mail_send(b, sides[0], TT_TAG_EXCHANGE + (uint32_t)round, window, bytes, TT_MAIL_NEEDED);
     if (result == ncclSuccess)
-      result = tt_mail_send(b, sides[1], TT_TAG_EXCHANGE + (uint32_t)round, window, bytes, false);
+      result = tt_mail_send(b, sides[1], TT_TAG_EXCHANGE + (uint32_t)round, window, bytes, TT_MAIL_AWAITED);
     free(window);
     for (int side = 0; side < 2 && result == ncclSuccess; side++) {
       struct tt_message *message;
@@ -73,7 +73,7 @@ static ncclResult_t bruck(struct tt_bootstrap *b, const int *ranks, int me, int 
     if (!packed) return TT_FAIL(ncclSystemError, "out of memory for %zu bytes of an all-gather", (size_t)count * bytes);
     for (int i = 0; i < count && bytes; i++)
       memcpy(packed + (size_t)i * bytes, data + (size_t)((me - i + n) % n) * bytes, bytes);
-    ncclResult_t result = tt_mail_send(b, ranks ? ranks[to] : to, tag, packed, (size_t)count * bytes, true);
+    ncclResult_t result = tt_mail_send(b, ranks ? ranks[to] : to, tag, packed, (size_t)count * bytes, TT_MAIL_NEEDED);
     free(packed);
     TT_TRY(result);
     struct tt_message *message;
@@ -120,7 +120,7 @@ ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *b)
   for (int distance = 1, round = 0; distance < b->nranks; distance *= 2, round++) {
     struct tt_message *message;
     uint32_t tag = TT_TAG_BARRIER + (uint32_t)round;
-    TT_TRY(tt_mail_send(b, (b->rank + distance) % b->nranks, tag, NULL, 0, true));
+    TT_TRY(tt_mail_send(b, (b->rank + distance) % b->nranks, tag, NULL, 0, TT_MAIL_NEEDED));
     TT_TRY(receive_exactly(b, (b->rank - distance + b->nranks) % b->nranks, tag, everybody, deadline, 0, &message));
     free(message);
   }

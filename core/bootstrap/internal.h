@@ -149,8 +149,14 @@ struct tt_mail_scope {
   const int *ranks;
   int count;
 };
-/* `dial` false: the peer will connect to us. */
-ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes, bool dial);
+enum tt_mail_kind {
+  TT_MAIL_NEEDED,   /* connects to the peer, which is dead if it cannot be reached */
+  TT_MAIL_AWAITED,  /* the peer will connect to us */
+  TT_MAIL_OPTIONAL, /* connects to the peer, which has left if it cannot be reached */
+  TT_MAIL_NOTICE    /* likewise; and if it has left or is dead, nothing is to be done */
+};
+ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes,
+                          enum tt_mail_kind kind);
 ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, struct tt_mail_scope scope,
                              tt_deadline deadline, struct tt_message **message);
 void tt_mail_append(struct tt_message **head, struct tt_message **tail, struct tt_message *message);

@@ -77,7 +77,8 @@ static ncclResult_t gone(const struct tt_bootstrap *b, int peer, const char *doi
 }
 
 /* Keeps a message for a link that is not there yet. */
-static ncclResult_t keep(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes, bool dial)
+static ncclResult_t keep(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes,
+                         enum tt_mail_kind kind)
 {
   struct tt_peer *p = &b->peers[peer];
   struct tt_message *message = copy_message(tag, data, bytes);
@@ -87,7 +88,7 @@ static ncclResult_t keep(struct tt_bootstrap *b, int peer, uint32_t tag, const v
     pthread_cond_broadcast(&b->changed);
     return ncclSuccess;
   }
-  if (dial) {
+  if (kind != TT_MAIL_AWAITED) {
     ncclResult_t result = tt_service_dial(b, peer);
     if (result != ncclSuccess) {
       free(message);
@@ -104,7 +105,8 @@ static size_t queued(const struct tt_peer *p)
   return p->waiting_bytes + (p->out ? p->out->link->queued : 0);
 }
 
-ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes, bool dial)
+ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes,
+                          enum tt_mail_kind kind)
 {
   ncclResult_t result = ncclSuccess;
   TT_TRY(check_peer(b, peer));
@@ -127,10 +129,13 @@ ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const 
     }
     tick(b);
   }
-  if (p->dead || p->left)
-    result = gone(b, peer, "send to");
+  bool optional = kind == TT_MAIL_OPTIONAL || kind == TT_MAIL_NOTICE;
+  if (!p->out && !p->dialling && !p->waiting) p->optional = optional;
+  if (kind == TT_MAIL_NEEDED) p->optional = false;
+  if (p->dead || p->left || (optional && p->absent))
+    result = kind == TT_MAIL_NOTICE ? ncclSuccess : gone(b, peer, "send to");
   else if (!p->out || p->waiting)
-    result = keep(b, peer, tag, data, bytes, dial);
+    result = keep(b, peer, tag, data, bytes, kind);
   else {
     p->out->link->used_ns = tt_timer_ns();
     result = tt_link_send(p->out->link, tag, data, bytes);
@@ -238,23 +243,13 @@ static ncclResult_t unwrap(struct tt_message *message, void **data, size_t *byte
 ncclResult_t tt_bootstrap_send(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes)
 {
   if (tag < TT_TAG_USER) return TT_FAIL(ncclInternalError, "message tag 0x%x belongs to the bootstrap", tag);
-  TT_TRY(check_peer(b, peer));
-  pthread_mutex_lock(&b->mutex);
-  b->peers[peer].optional = false;
-  pthread_mutex_unlock(&b->mutex);
-  return tt_mail_send(b, peer, tag, data, bytes, true);
+  return tt_mail_send(b, peer, tag, data, bytes, TT_MAIL_NEEDED);
 }
 
 ncclResult_t tt_bootstrap_send_unless_left(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data,
                                            size_t bytes)
 {
-  TT_TRY(check_peer(b, peer));
-  struct tt_peer *p = &b->peers[peer];
-  pthread_mutex_lock(&b->mutex);
-  if (!p->out && !p->dialling && !p->waiting) p->optional = true;
-  ncclResult_t result = p->absent ? gone(b, peer, "send to") : ncclSuccess;
-  pthread_mutex_unlock(&b->mutex);
-  return result == ncclSuccess ? tt_mail_send(b, peer, tag, data, bytes, true) : result;
+  return tt_mail_send(b, peer, tag, data, bytes, TT_MAIL_OPTIONAL);
 }
 
 ncclResult_t tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
@@ -302,11 +297,7 @@ ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *b, uint32_t tag, uint
 
 void tt_bootstrap_notify(struct tt_bootstrap *b, int peer, uint32_t tag, const void *data, size_t bytes)
 {
-  pthread_mutex_lock(&b->mutex);
-  const struct tt_peer *p = peer >= 0 && peer < b->nranks ? &b->peers[peer] : NULL;
-  bool reachable = p && !p->dead && !p->left && !p->absent;
-  pthread_mutex_unlock(&b->mutex);
-  if (reachable) (void)tt_bootstrap_send_unless_left(b, peer, tag, data, bytes);
+  if (peer >= 0 && peer < b->nranks) (void)tt_mail_send(b, peer, tag, data, bytes, TT_MAIL_NOTICE);
 }
 
 bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_size)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/check.h"
 #include "base/log.h"
 #include "bootstrap/wire.h"
 
@@ -217,6 +218,75 @@ START_TEST(peer_that_left_is_named)
 }
 END_TEST
 
+static _Atomic int told_of_left;
+
+static void count_left(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                       const char *text)
+{
+  (void)subsystems, (void)file, (void)line, (void)func;
+  if (level == TT_LOG_WARN && strstr(text, "has left the communicator")) atomic_fetch_add(&told_of_left, 1);
+}
+
+/* The others tell rank 0, which leaves, this and that. */
+static ncclResult_t body_notices(struct rank *me)
+{
+  for (int i = 0; me->rank != 0 && i < 20000; i++) {
+    tt_bootstrap_notify(me->b, 0, TT_TAG_USER, &i, sizeof(i));
+    if (i % 64 == 0 && tt_bootstrap_left(me->b, 0)) i += 4000;
+  }
+  return ncclSuccess;
+}
+
+START_TEST(notice_for_one_that_leaves)
+{
+  tt_log_redirect(count_left);
+  for (int i = 0; i < 20; i++) ranks_succeed(3, body_notices, NULL);
+  tt_log_redirect(NULL);
+  ck_assert_int_eq(told_of_left, 0);
+}
+END_TEST
+
+/* Rank 3 leaves, of which rank 0, in a communicator of eight, is told by nobody. */
+static ncclResult_t body_unheard_of(struct rank *me)
+{
+  int dead;
+  char why[256] = "";
+  const uint32_t tag = TT_TAG_USER + 1;
+  if (me->rank == 3) return ncclSuccess;
+  if (me->rank != 0) {
+    void *data;
+    size_t bytes;
+    TT_TRY(tt_bootstrap_recv(me->b, 0, tag, &data, &bytes, tt_deadline_in_ms(60000)));
+    free(data);
+    return ncclSuccess;
+  }
+  /* Whether that fails depends on whether rank 3 is still there. */
+  tt_log_hush(true);
+  ncclResult_t result = ncclSuccess;
+  for (tt_deadline end = tt_deadline_in_ms(60000); result == ncclSuccess && !tt_deadline_passed(end); usleep(1000))
+    result = tt_bootstrap_send_unless_left(me->b, 3, tag, NULL, 0);
+  tt_log_hush(false);
+  if (result != ncclRemoteError || !tt_bootstrap_left(me->b, 3)) return TT_FAIL(ncclInternalError, "rank 3 has left");
+  tt_bootstrap_notify(me->b, 3, tag, NULL, 0);
+  if (tt_bootstrap_dead(me->b, &dead, why, sizeof(why))) return TT_FAIL(ncclInternalError, "rank %d %s", dead, why);
+  for (int r = 1; r < me->nranks; r++)
+    if (r != 3) TT_TRY(tt_bootstrap_send(me->b, r, tag, NULL, 0));
+  /* Who needs it must be told. */
+  for (tt_deadline end = tt_deadline_in_ms(60000); !tt_deadline_passed(end); usleep(1000)) {
+    tt_log_hush(true);
+    result = tt_bootstrap_send(me->b, 3, tag, NULL, 0);
+    tt_log_hush(false);
+    if (result != ncclSuccess) return strstr(tt_log_thread_error(), "rank 3") ? ncclSuccess : ncclInternalError;
+  }
+  return TT_FAIL(ncclInternalError, "rank 3 seems to take messages");
+}
+
+START_TEST(one_that_left_unheard_of)
+{
+  ranks_succeed(8, body_unheard_of, NULL);
+}
+END_TEST
+
 static ncclResult_t body_deadline(struct rank *me)
 {
   void *data;
@@ -303,6 +373,8 @@ Suite *suite_errors(void)
   tcase_add_test(tests, root_is_gone);
   tcase_add_loop_test(tests, first_address_goes_nowhere, 0, 2);
   tcase_add_test(tests, peer_that_left_is_named);
+  tcase_add_test(tests, notice_for_one_that_leaves);
+  tcase_add_test(tests, one_that_left_unheard_of);
   tcase_add_test(tests, deadline_names_the_peer);
   tcase_add_loop_test(tests, abort_flag, 0, 2);
   tcase_add_test(tests, unequal_sizes_are_noticed);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "collectives.h"
+#include "tests/common/held.h"
 #include "tests/fakes/device/fake.h"
 
 enum { N = 3, COUNT = 20000, LONG_MS = 60000 };
@@ -107,11 +108,16 @@ static void nothing_is_left(void)
   ck_assert_int_eq(counts.launches, 0);
 }
 
-static void await_contexts(int wanted)
+/* What communicators hold goes with the last of their graphs, and without another call: of the device, and threads,
+ * descriptors and mappings of the process. */
+static void await_nothing(struct held before)
 {
-  struct fake_counts counts = {.contexts = wanted + 1};
-  for (uint64_t end = now_ms() + LONG_MS; counts.contexts > wanted && now_ms() < end; usleep(1000)) fake_count(&counts);
-  ck_assert_int_eq(counts.contexts, wanted);
+  struct fake_counts counts = {.contexts = 1};
+  struct held now;
+  for (uint64_t end = now_ms() + LONG_MS; counts.contexts > 0 && now_ms() < end; usleep(1000)) fake_count(&counts);
+  nothing_is_left();
+  ck_assert_msg(held_settles(before, LONG_MS, &now), "threads %d -> %d, descriptors %d -> %d, mappings %d -> %d",
+                before.threads, now.threads, before.descriptors, now.descriptors, before.mappings, now.mappings);
 }
 
 /* Graphs that are gone before their communicator: nothing of it stays. _i: a replay still runs when a graph goes. */
@@ -155,6 +161,7 @@ START_TEST(end_told_late)
   struct ring ring;
   struct late late = {.gone = false};
   pthread_t thread;
+  struct held before = held_now();
   open_ring(&ring);
   tt_log_redirect(keep_warning);
   capture(&ring, late.graphs, 1);
@@ -164,7 +171,7 @@ START_TEST(end_told_late)
   pthread_join(thread, NULL);
   for (int r = 1; r < N; r++) ok(ncclCommDestroy(ring.comms[r]));
   close_ring(&ring);
-  await_contexts(0);
+  await_nothing(before);
 }
 END_TEST
 
@@ -174,6 +181,7 @@ START_TEST(communicator_first)
   struct ring ring;
   struct fake_graph *graphs[2][N];
   struct fake_counts counts;
+  struct held before = held_now();
   open_ring(&ring);
   capture(&ring, graphs[0], 3);
   capture(&ring, graphs[1], 1);
@@ -192,8 +200,7 @@ START_TEST(communicator_first)
   ck_assert_int_eq(counts.contexts, N);
   for (int r = 0; r < N; r++) fake_graph_destroy(graphs[1][r]);
   close_ring(&ring);
-  await_contexts(0);
-  nothing_is_left();
+  await_nothing(before);
 }
 END_TEST
 
