@@ -69,6 +69,19 @@ static ncclResult_t check_members(ncclConfig_t *config)
   return ncclSuccess;
 }
 
+/* Members of which the user should know that nothing follows from them. */
+static void tell_unused(const ncclConfig_t *config)
+{
+  if (config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT)
+    TT_INFO(TT_INIT, "config member cgaClusterSize is %d: it has no effect here, where blocks do not form clusters",
+            config->cgaClusterSize);
+  if (config->nvlinkCentricSched != NCCL_CONFIG_UNDEF_INT)
+    TT_INFO(TT_INIT,
+            "config member nvlinkCentricSched is %d: it has no effect here, where the topology decides which links are "
+            "used",
+            config->nvlinkCentricSched);
+}
+
 ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
 {
   *config = undefined;
@@ -82,7 +95,9 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
                      config->magic, CONFIG_MAGIC);
     drop_newer_members(config);
   }
+  ncclConfig_t asked = *config;
   TT_TRY(check_members(config));
+  tell_unused(&asked);
   if (tt_param_text(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES) != NULL)
     config->splitShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES);
   if (tt_param_text(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES) != NULL)

@@ -1,6 +1,7 @@
 /* ncclConfig_t of every size and release; wrong members are named. */
 #include "suites.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "api/config.h"
@@ -130,6 +131,64 @@ START_TEST(wrong_members_are_named)
 }
 END_TEST
 
+static char told[1024];
+
+static void keep_line(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                      const char *text)
+{
+  (void)subsystems, (void)file, (void)line, (void)func;
+  size_t at = strlen(told);
+  if (level == TT_LOG_INFO) snprintf(told + at, sizeof told - at, "%s\n", text);
+}
+
+/* Who sets a member that does nothing is told so, and nobody else. */
+START_TEST(members_without_effect)
+{
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+  setenv("NCCL_DEBUG", "INFO", 1);
+  tt_param_reset();
+  tt_log_reset();
+  tt_log_redirect(keep_line);
+  ck_assert_int_eq(tt_config_read(NULL, &config), ncclSuccess);
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_msg(strstr(told, "no effect") == NULL, "%s", told);
+  user.cgaClusterSize = 2;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_msg(strstr(told, "cgaClusterSize is 2: it has no effect") != NULL, "%s", told);
+  ck_assert_ptr_null(strstr(told, "nvlinkCentricSched"));
+  user.nvlinkCentricSched = 1;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert_msg(strstr(told, "nvlinkCentricSched is 1: it has no effect") != NULL, "%s", told);
+  tt_log_redirect(NULL);
+}
+END_TEST
+
+/* What the settings of GPUs' ways do not allow is an error before anything is made, which names the variable, its
+ * value, and what it may be. */
+START_TEST(wrong_variables_are_named)
+{
+  static const char *const names[] = {"NCCL_P2P_LEVEL",           "NCCL_P2P_READ_ENABLE", "NCCL_P2P_DIRECT_DISABLE",
+                                      "NCCL_P2P_USE_CUDA_MEMCPY", "NCCL_CUMEM_ENABLE",    "NCCL_GRAPH_REGISTER",
+                                      "NCCL_NVLS_ENABLE",         "NCCL_NET_GDR_LEVEL"};
+  static const char *const values[] = {"-3", "maybe", "1 2", "0x", "1.5"};
+  for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+      ncclComm_t comms[2] = {NULL, NULL};
+      char said[96];
+      setenv(names[n], values[v], 1);
+      tt_param_reset();
+      ck_assert_msg(ncclCommInitAll(comms, 2, NULL) == ncclInvalidUsage, "%s=%s", names[n], values[v]);
+      ck_assert(comms[0] == NULL && comms[1] == NULL);
+      snprintf(said, sizeof said, "%s=%s,", names[n], values[v]);
+      ck_assert_msg(strstr(ncclGetLastError(NULL), said) != NULL, "\"%s\" does not name %s", ncclGetLastError(NULL),
+                    said);
+      ck_assert_msg(strstr(ncclGetLastError(NULL), "it must be") != NULL, "\"%s\"", ncclGetLastError(NULL));
+      unsetenv(names[n]);
+    }
+  tt_param_reset();
+}
+END_TEST
+
 /* The variable, where it is set, has the last word. */
 START_TEST(blocking_or_not)
 {
@@ -157,6 +216,8 @@ Suite *config_suite(void)
   tcase_add_test(tests, every_size);
   tcase_add_test(tests, padding_is_not_a_member);
   tcase_add_test(tests, wrong_members_are_named);
+  tcase_add_test(tests, members_without_effect);
+  tcase_add_test(tests, wrong_variables_are_named);
   tcase_add_test(tests, blocking_or_not);
   suite_add_tcase(suite, tests);
   return suite;
