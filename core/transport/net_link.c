@@ -1,6 +1,7 @@
 /* See net_link.h. */
 #include "transport/net_link.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,26 +11,28 @@
 struct tt_net_link {
   struct tt_net_link *next;
   bool send;
-  int owner;        /* of one for receiving: the rank */
-  int peer;         /* of one for sending: the receiving rank */
   uint64_t process; /* of one for receiving: that of the senders */
   int device, channel, index;
-  int conns;          /* that use it now */
+  int conns;          /* that use it now; guarded by the links' lock */
   struct tt_net *net; /* that it was made with; referenced */
   struct tt_net_link_offer offer;
+  pthread_mutex_t lock; /* guards what follows: who connects calls the network meanwhile */
   void *listen_comm;
   struct tt_proxy_link *wire; /* NULL: not connected yet */
-  ncclResult_t failed;        /* and `why` */
+  _Atomic int failed;         /* and `why`; may be read without the lock */
   char why[400];
 };
 
-/* Of one communicator in one process, named by the first of its ranks there. */
+/* Of one communicator in one process, named by the first of its ranks there. There may be thousands of links, and every
+ * one is looked for as often as there are connections. */
 struct tt_net_links {
   struct tt_net_links *next;
   char name[TT_UDS_NAME_BYTES];
   int envs; /* guarded by `lock`, as is the list */
-  pthread_mutex_t links_lock;
-  struct tt_net_link *links;
+  int nranks;
+  pthread_mutex_t links_lock;    /* guards the lists, and is held for looking only */
+  struct tt_net_link **receives; /* by the rank that owns them */
+  struct tt_net_link **sends;    /* by the receiving rank */
   uint64_t ids;
 };
 
@@ -43,6 +46,30 @@ static const char *name_of(const struct tt_transport_env *env)
   return env->peers[first].uds;
 }
 
+static void free_lists(struct tt_net_links *links)
+{
+  free(links->receives);
+  free(links->sends);
+  free(links);
+}
+
+static ncclResult_t new_links(const char *name, int nranks, struct tt_net_links **out)
+{
+  struct tt_net_links *links;
+  TT_TRY(TT_CALLOC(&links, 1));
+  ncclResult_t result = TT_CALLOC(&links->receives, (size_t)nranks);
+  if (result == ncclSuccess) result = TT_CALLOC(&links->sends, (size_t)nranks);
+  if (result != ncclSuccess) {
+    free_lists(links);
+    return result;
+  }
+  snprintf(links->name, sizeof(links->name), "%s", name);
+  links->nranks = nranks;
+  pthread_mutex_init(&links->links_lock, NULL);
+  *out = links;
+  return ncclSuccess;
+}
+
 ncclResult_t tt_net_links_open(struct tt_transport_env *env)
 {
   const char *name = name_of(env);
@@ -51,9 +78,7 @@ ncclResult_t tt_net_links_open(struct tt_transport_env *env)
   struct tt_net_links *links = all;
   while (links && strcmp(links->name, name) != 0) links = links->next;
   if (!links) {
-    TT_TRY_GOTO(TT_CALLOC(&links, 1), result, out);
-    snprintf(links->name, sizeof(links->name), "%s", name);
-    pthread_mutex_init(&links->links_lock, NULL);
+    TT_TRY_GOTO(new_links(name, env->nranks, &links), result, out);
     links->next = all;
     all = links;
   }
@@ -69,19 +94,15 @@ static void free_link(struct tt_net_link *link)
   if (link->listen_comm) tt_net_close_listen(link->net, link->listen_comm);
   tt_proxy_link_release(link->wire);
   tt_net_close(link->net);
+  pthread_mutex_destroy(&link->lock);
   free(link);
 }
 
-/* Frees the links for receiving of a rank, or all. */
-static void free_links(struct tt_net_links *links, int owner, bool everything)
+static void free_links(struct tt_net_link **list)
 {
-  for (struct tt_net_link **at = &links->links; *at;) {
-    struct tt_net_link *link = *at;
-    if (!everything && (link->send || link->owner != owner)) {
-      at = &link->next;
-      continue;
-    }
-    *at = link->next;
+  while (*list) {
+    struct tt_net_link *link = *list;
+    *list = link->next;
     free_link(link);
   }
 }
@@ -92,7 +113,7 @@ void tt_net_links_close(struct tt_transport_env *env)
   if (!links) return;
   env->links = NULL;
   pthread_mutex_lock(&links->links_lock);
-  free_links(links, env->rank, false);
+  free_links(&links->receives[env->rank]);
   pthread_mutex_unlock(&links->links_lock);
   pthread_mutex_lock(&lock);
   bool last = --links->envs == 0;
@@ -101,9 +122,12 @@ void tt_net_links_close(struct tt_transport_env *env)
   if (last) *at = links->next;
   pthread_mutex_unlock(&lock);
   if (!last) return;
-  free_links(links, 0, true);
+  for (int r = 0; r < links->nranks; r++) {
+    free_links(&links->receives[r]);
+    free_links(&links->sends[r]);
+  }
   pthread_mutex_destroy(&links->links_lock);
-  free(links);
+  free_lists(links);
 }
 
 bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_connector *connector)
@@ -115,7 +139,13 @@ bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_conn
   return ranks > 1;
 }
 
-/* Called with the lock held. */
+/* Of a connection's kind and ranks. */
+static struct tt_net_link **list_of(const struct tt_transport_env *env, const struct tt_connector *connector)
+{
+  return connector->send ? &env->links->sends[connector->peer] : &env->links->receives[env->rank];
+}
+
+/* Called with the lists' lock held. */
 static ncclResult_t make_link(struct tt_transport_env *env, const struct tt_connector *connector, int device,
                               struct tt_net_link **out)
 {
@@ -123,20 +153,20 @@ static ncclResult_t make_link(struct tt_transport_env *env, const struct tt_conn
   if (!link) return TT_FAIL(ncclSystemError, "no memory for a network connection with rank %d", connector->peer);
   memset(link, 0, sizeof(*link));
   link->send = connector->send;
-  link->owner = env->rank;
-  link->peer = connector->peer;
   link->process = env->peers[connector->peer].process;
   link->device = device;
   link->channel = connector->channel;
   link->index = connector->index;
   link->net = tt_net_retain(env->net);
-  link->next = env->links->links;
-  env->links->links = link;
+  pthread_mutex_init(&link->lock, NULL);
+  struct tt_net_link **list = list_of(env, connector);
+  link->next = *list;
+  *list = link;
   *out = link;
   return ncclSuccess;
 }
 
-/* Called with the lock held. */
+/* Called with the lists' lock held. */
 static ncclResult_t listen_new(struct tt_transport_env *env, const struct tt_connector *connector, int device,
                                struct tt_net_link **out)
 {
@@ -144,7 +174,7 @@ static ncclResult_t listen_new(struct tt_transport_env *env, const struct tt_con
   TT_TRY(make_link(env, connector, device, &link));
   ncclResult_t result = tt_net_listen(link->net, device, link->offer.handle, &link->listen_comm);
   if (result != ncclSuccess) {
-    env->links->links = link->next;
+    *list_of(env, connector) = link->next;
     free_link(link);
     return result;
   }
@@ -160,10 +190,10 @@ ncclResult_t tt_net_link_offer(struct tt_transport_env *env, const struct tt_con
   int most = (tt_net_version(env->net) <= 6 ? NCCL_NET_MAX_REQUESTS_V6 : NCCL_NET_MAX_REQUESTS) / 2;
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&env->links->links_lock);
-  struct tt_net_link *link = env->links->links;
-  while (link && (link->send || link->owner != env->rank || link->process != env->peers[connector->peer].process ||
-                  link->device != device || link->channel != connector->channel || link->index != connector->index ||
-                  link->failed != ncclSuccess || link->conns >= most))
+  struct tt_net_link *link = *list_of(env, connector);
+  while (link && (link->process != env->peers[connector->peer].process || link->device != device ||
+                  link->channel != connector->channel || link->index != connector->index ||
+                  atomic_load(&link->failed) != ncclSuccess || link->conns >= most))
     link = link->next;
   if (!link) result = listen_new(env, connector, device, &link);
   if (result == ncclSuccess) {
@@ -180,8 +210,8 @@ ncclResult_t tt_net_link_join(struct tt_transport_env *env, const struct tt_conn
 {
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&env->links->links_lock);
-  struct tt_net_link *link = env->links->links;
-  while (link && (!link->send || link->peer != connector->peer || link->offer.id != offer->id)) link = link->next;
+  struct tt_net_link *link = *list_of(env, connector);
+  while (link && link->offer.id != offer->id) link = link->next;
   if (!link) {
     result = make_link(env, connector, device, &link);
     if (result == ncclSuccess) link->offer = *offer;
@@ -194,7 +224,7 @@ ncclResult_t tt_net_link_join(struct tt_transport_env *env, const struct tt_conn
   return result;
 }
 
-/* One attempt. *comm stays NULL if it is too early. Called with the lock held. */
+/* One attempt. *comm stays NULL if it is too early. Called with the link's lock held. */
 static ncclResult_t try_to_connect(struct tt_net_link *link, void **comm, int *max_recvs)
 {
   *max_recvs = 1;
@@ -210,7 +240,7 @@ static ncclResult_t try_to_connect(struct tt_net_link *link, void **comm, int *m
   return ncclSuccess;
 }
 
-/* Called with the lock held. */
+/* Called with the link's lock held. */
 static ncclResult_t make_wire(struct tt_net_link *link)
 {
   void *comm = NULL;
@@ -221,8 +251,8 @@ static ncclResult_t make_wire(struct tt_net_link *link)
   if (result == ncclSuccess) return ncclSuccess;
   if (comm && link->send) tt_net_close_send(link->net, comm);
   if (comm && !link->send) tt_net_close_recv(link->net, comm);
-  link->failed = result;
   snprintf(link->why, sizeof(link->why), "%s", tt_log_thread_error());
+  atomic_store(&link->failed, result);
   return result;
 }
 
@@ -230,14 +260,16 @@ ncclResult_t tt_net_link_connect(struct tt_transport_env *env, struct tt_net_lin
 {
   ncclResult_t result = ncclSuccess;
   *wire = NULL;
-  pthread_mutex_lock(&env->links->links_lock);
-  if (link->failed != ncclSuccess)
-    result = TT_FAIL(link->failed, "the network connection that rank %d shares with others of its process failed: %s",
-                     env->rank, link->why);
+  /* Somebody else is at it: its result is seen when this is called again. */
+  if (pthread_mutex_trylock(&link->lock) != 0) return ncclSuccess;
+  if (atomic_load(&link->failed) != ncclSuccess)
+    result = TT_FAIL((ncclResult_t)atomic_load(&link->failed),
+                     "the network connection that rank %d shares with others of its process failed: %s", env->rank,
+                     link->why);
   else if (!link->wire)
     result = make_wire(link);
   if (result == ncclSuccess && link->wire) *wire = tt_proxy_link_retain(link->wire);
-  pthread_mutex_unlock(&env->links->links_lock);
+  pthread_mutex_unlock(&link->lock);
   return result;
 }
 
