@@ -26,13 +26,14 @@ enum {
 /* A service's connection to a peer. */
 struct tt_service_link {
   struct tt_link *link;
-  int peer;                    /* -1: a client that has not proved who it is */
-  bool ready;                  /* the handshake is over and the peer knows of the link */
-  bool closing;                /* no more data will be sent here, and its end is expected */
-  bool said;                   /* TT_TAG_LEAVE was sent */
-  bool gone;                   /* to be freed at the end of the pass */
-  uint64_t made_ns;            /* when it was dialled or accepted */
-  uint64_t asked_ns, heard_ns; /* when TT_TAG_ASK was sent, 0: it was not; when anything came */
+  int peer;                            /* -1: a client that has not proved who it is */
+  bool ready;                          /* the handshake is over and the peer knows of the link */
+  bool closing;                        /* no more data will be sent here, and its end is expected */
+  bool said;                           /* TT_TAG_LEAVE was sent */
+  bool gone;                           /* to be freed at the end of the pass */
+  struct tt_message *held, *held_tail; /* read while an older link to the peer closes, whose messages come first */
+  uint64_t made_ns;                    /* when it was dialled or accepted */
+  uint64_t asked_ns, heard_ns;         /* when TT_TAG_ASK was sent, 0: it was not; when anything came */
 };
 
 struct tt_peer {
@@ -45,7 +46,8 @@ struct tt_peer {
   int links;     /* ready ones */
   int wanted;    /* threads that wait for a message of this peer */
   bool dialling; /* a link is being dialled */
-  bool closing;  /* an idle link is being closed: its messages come before those of a new one */
+  bool deferred; /* a link is to be dialled when others are closed */
+  bool closing;  /* an idle link that was dialled here is being closed: its messages come before those of others */
   bool left;     /* said goodbye */
   bool optional; /* it is not needed: that it cannot be reached means that it has left */
   bool absent;   /* and it cannot */
@@ -80,6 +82,9 @@ struct tt_bootstrap {
   struct tt_peer *peers;
   struct tt_service_link **links;
   int nlinks, links_room;
+  int ndeferred;        /* peers that are */
+  int newest_fd;        /* of a link; descriptors have the lowest free number, so it tells how many there are */
+  int most_descriptors; /* that the process may have */
   bool leaving;
   tt_deadline leave_by;
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
@@ -131,9 +136,18 @@ ncclResult_t tt_service_start(struct tt_bootstrap *b);
 void tt_service_stop(struct tt_bootstrap *b);
 void tt_service_wake(struct tt_bootstrap *b);
 bool tt_service_is_me(const struct tt_bootstrap *b); /* is the caller the service thread? */
-/* Starts to dial a peer unless there is a link or one is coming. With the mutex held. */
+/* Starts to dial a peer, now or when other links are closed, unless there is a link or one is coming. With the mutex
+ * held. */
 ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer);
+/* At once; to be used if there is none and none is coming. */
+ncclResult_t tt_service_dial_now(struct tt_bootstrap *b, int peer);
 bool tt_service_log_step(const struct tt_bootstrap *b, int peer);
+
+/* ---- demand.c: with the mutex held ---- */
+/* True if the peer will be dialled later, since there are too many connections now. */
+bool tt_demand_defer(struct tt_bootstrap *b, int peer);
+/* Closes idle connections, and dials who had to wait. Of the service thread. */
+void tt_demand_look(struct tt_bootstrap *b);
 
 /* ---- peers.c: what the service does with a peer's messages and states. With the mutex held. ---- */
 void tt_peer_ready(struct tt_bootstrap *b, struct tt_service_link *l);

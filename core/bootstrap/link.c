@@ -228,6 +228,9 @@ static void on_challenge(struct tt_link *link)
     return;
   }
   link->state = TT_LINK_ACCEPT;
+  /* From now on the other side may take the link for ready, and its end for the end of this process: who is only slow
+   * must not give it up. */
+  link->timer = link->deadline;
   tt_link_flush(link);
 }
 

@@ -45,7 +45,8 @@ static void be_absent(struct tt_peer *p)
 static void closed_idle(struct tt_bootstrap *b, struct tt_service_link *l)
 {
   struct tt_peer *p = &b->peers[l->peer];
-  p->closing = false;
+  if (l->link->dialled) p->closing = false;
+  if (p->closing) return;
   for (int i = 0; i < b->nlinks && !p->out; i++) {
     struct tt_service_link *other = b->links[i];
     if (other != l && other->peer == l->peer && other->ready && !other->closing && !other->gone) p->out = other;
@@ -143,8 +144,10 @@ static bool own_message(struct tt_bootstrap *b, struct tt_service_link *l, const
     p->left = true;
     p->links--;
     l->gone = true;
+    if (l->closing && l->link->dialled) p->closing = false;
     if (p->out == l) p->out = NULL;
     pthread_cond_broadcast(&b->changed);
+    tt_service_wake(b); /* for what was held back */
     return true;
   case TT_TAG_CLOSE:
     if (p->out == l) p->out = NULL;

@@ -1,10 +1,12 @@
 /* The service thread of a bootstrap object: accepts, dials, reads and writes for all its links. */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
@@ -15,9 +17,6 @@
 #define UNPROVEN_MAX 128
 /* A peer's listener is open before its address is known: refused for so long means that the peer is gone. */
 #define REFUSED_MS 3000
-/* Links made on demand are closed after so long without a message, or at once when there are more. */
-#define IDLE_MS 30000
-#define ON_DEMAND_MAX 64
 /* How long a goodbye may take. */
 #define LEAVE_MS 2000
 /* After an abort nobody is waited for, but what was said before, perhaps why, is still sent. */
@@ -66,13 +65,10 @@ static ncclResult_t add_link(struct tt_bootstrap *b, struct tt_link *link, int p
   return ncclSuccess;
 }
 
-ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer)
+ncclResult_t tt_service_dial_now(struct tt_bootstrap *b, int peer)
 {
   struct tt_peer *p = &b->peers[peer];
   struct tt_link *link = NULL;
-  if (p->out || p->dialling || p->closing || p->dead || p->left) return ncclSuccess;
-  if (p->endpoint.count == 0)
-    return TT_FAIL(ncclInternalError, "rank %d does not know yet where rank %d listens", b->rank, peer);
   struct tt_link_patience patience = {.deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_SOCKET_TIMEOUT) * 1000),
                                       .refused_ms = REFUSED_MS};
   TT_TRY(tt_link_dial(&p->endpoint, &b->listener.endpoint.addresses[0], &b->key, TT_PURPOSE_PEER, b->nonce, b->rank,
@@ -82,9 +78,19 @@ ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer)
     tt_link_free(link);
     return result;
   }
+  if (link->fd >= 0) b->newest_fd = link->fd;
   p->dialling = true;
   tt_service_wake(b);
   return ncclSuccess;
+}
+
+ncclResult_t tt_service_dial(struct tt_bootstrap *b, int peer)
+{
+  struct tt_peer *p = &b->peers[peer];
+  if (p->out || p->dialling || p->deferred || p->closing || p->dead || p->left) return ncclSuccess;
+  if (p->endpoint.count == 0)
+    return TT_FAIL(ncclInternalError, "rank %d does not know yet where rank %d listens", b->rank, peer);
+  return tt_demand_defer(b, peer) ? ncclSuccess : tt_service_dial_now(b, peer);
 }
 
 static enum tt_challenge_status lookup(void *context, const struct tt_hello *hello, struct tt_key *key)
@@ -128,6 +134,7 @@ static void accept_all(struct tt_bootstrap *b, int listen_fd)
   while ((fd = tt_listener_accept(listen_fd, &exhausted)) >= 0) {
     struct tt_link *link = NULL;
     drop_oldest_unproven(b, UNPROVEN_MAX, "too many clients that prove nothing");
+    b->newest_fd = fd;
     if (tt_link_adopt(fd, lookup, b, &link) != ncclSuccess)
       close(fd);
     else if (add_link(b, link, -1, NULL) != ncclSuccess)
@@ -137,6 +144,32 @@ static void accept_all(struct tt_bootstrap *b, int listen_fd)
   if (!drop_oldest_unproven(b, 1, "out of file descriptors"))
     TT_INFO(TT_BOOTSTRAP, "Bootstrap: rank %d is out of file descriptors (ulimit -n); a peer has to wait", b->rank);
   b->accept_after = tt_deadline_in_ms(EXHAUSTED_MS);
+}
+
+/* Whether an older link to the peer closes, whose messages come first. */
+static bool holds_back(const struct tt_bootstrap *b, const struct tt_service_link *l)
+{
+  return b->peers[l->peer].closing && !(l->closing && l->link->dialled);
+}
+
+static void receive(struct tt_bootstrap *b, struct tt_service_link *l)
+{
+  while (l->held && !l->gone && !holds_back(b, l)) {
+    struct tt_message *message = l->held;
+    l->held = message->next;
+    tt_peer_message(b, l, message);
+  }
+  for (int i = 0; i < BURST && l->link->state == TT_LINK_READY && !l->gone; i++) {
+    struct tt_message *message = tt_link_receive(l->link);
+    if (!message) break;
+    l->link->used_ns = tt_timer_ns();
+    tt_liveness_heard(l);
+    /* Both may close a link to the other, and each waits for the other's answer. */
+    if (holds_back(b, l) && message->tag != TT_TAG_CLOSE)
+      tt_mail_append(&l->held, &l->held_tail, message);
+    else
+      tt_peer_message(b, l, message);
+  }
 }
 
 static void serve(struct tt_bootstrap *b, struct tt_service_link *l)
@@ -151,16 +184,8 @@ static void serve(struct tt_bootstrap *b, struct tt_service_link *l)
     l->peer = (int)(link->dialled ? l->peer : (int)link->hello.rank);
     tt_peer_ready(b, l);
   }
-  for (int i = 0; i < BURST && link->state == TT_LINK_READY && !l->gone; i++) {
-    /* While an older link to the peer closes, what it carries comes first. */
-    if (b->peers[l->peer].closing && !l->closing) break;
-    struct tt_message *message = tt_link_receive(link);
-    if (!message) break;
-    link->used_ns = tt_timer_ns();
-    tt_liveness_heard(l);
-    tt_peer_message(b, l, message);
-  }
-  if (link->state == TT_LINK_CLOSED && !l->gone) {
+  if (l->ready) receive(b, l);
+  if (link->state == TT_LINK_CLOSED && !l->gone && !l->held) {
     if (l->peer < 0)
       drop(b, l, link->why);
     else
@@ -179,29 +204,11 @@ static void free_gone(struct tt_bootstrap *b)
       continue;
     }
     if (l->peer >= 0 && b->peers[l->peer].out == l) b->peers[l->peer].out = NULL;
+    tt_mail_free(l->held);
     tt_link_free(l->link);
     free(l);
   }
   b->nlinks = kept;
-}
-
-/* Asks to close links that were made on demand and are not used. */
-static void close_idle(struct tt_bootstrap *b)
-{
-  struct tt_service_link *idlest = NULL;
-  int on_demand = 0;
-  for (int i = 0; i < b->nlinks; i++) {
-    struct tt_service_link *l = b->links[i];
-    if (!l->ready || l->closing || l->gone || !l->link->dialled || tt_service_log_step(b, l->peer)) continue;
-    on_demand++;
-    if (l->link->out || b->peers[l->peer].wanted || b->peers[l->peer].closing || b->peers[l->peer].out != l) continue;
-    if (!idlest || l->link->used_ns < idlest->link->used_ns) idlest = l;
-  }
-  if (!idlest) return;
-  if (on_demand <= ON_DEMAND_MAX && tt_timer_ns() - idlest->link->used_ns < (uint64_t)IDLE_MS * 1000000) return;
-  if (tt_link_send(idlest->link, TT_TAG_CLOSE, NULL, 0) != ncclSuccess) return;
-  idlest->closing = b->peers[idlest->peer].closing = true;
-  b->peers[idlest->peer].out = NULL;
 }
 
 /* Whether a partner that will come, since it needs this rank, has not heard yet of the death because of which this rank
@@ -219,7 +226,7 @@ static bool has_partner_to_tell(const struct tt_bootstrap *b)
 /* Says goodbye where everything is sent; true when nothing is left to wait for. */
 static bool leave(struct tt_bootstrap *b)
 {
-  bool done = true, sent = true, aborted = tt_bootstrap_aborted(b);
+  bool done = b->ndeferred == 0, sent = done, aborted = tt_bootstrap_aborted(b);
   if (b->leave_by == 0) b->leave_by = tt_deadline_in_ms(aborted ? ABORT_LEAVE_MS : LEAVE_MS);
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
@@ -252,12 +259,24 @@ static struct pollfd *poll_set(struct tt_bootstrap *b, nfds_t *count, int *nlist
   *nlisteners = (int)n - 1;
   for (int i = 0; i < b->nlinks; i++) {
     struct tt_service_link *l = b->links[i];
-    short events = tt_link_events(l->link);
-    if (l->ready && b->peers[l->peer].closing && !l->closing) events &= (short)~POLLIN;
-    set[n++] = (struct pollfd){.fd = l->link->fd, .events = events};
+    set[n++] = (struct pollfd){.fd = l->link->fd, .events = tt_link_events(l->link)};
   }
   *count = n;
   return set;
+}
+
+/* Whether there is something to do for a link whose descriptor nobody has looked at, or on which nothing came. With
+ * hundreds of them, each read in vain costs as much as one that brings something. */
+static bool is_due(const struct tt_service_link *l)
+{
+  return l->link->state == TT_LINK_CLOSED || l->held || tt_deadline_passed(l->link->timer);
+}
+
+/* Links are only added while others are looked at: the first ones are those of the set. */
+static void serve_all(struct tt_bootstrap *b, const struct pollfd *polled, int npolled)
+{
+  for (int i = 0; i < b->nlinks; i++)
+    if (i >= npolled || polled[i].revents || is_due(b->links[i])) serve(b, b->links[i]);
 }
 
 static void *run(void *arg)
@@ -267,7 +286,7 @@ static void *run(void *arg)
   pthread_mutex_lock(&b->mutex);
   while (!b->leaving || !leave(b)) {
     nfds_t count = 0;
-    int nlisteners = 0;
+    int nlisteners = 0, npolled = b->nlinks;
     tt_deadline timer;
     struct pollfd *set = poll_set(b, &count, &nlisteners, &timer);
     int ms = tt_deadline_poll_ms(timer, !set || b->leaving ? 20 : 1000);
@@ -280,11 +299,11 @@ static void *run(void *arg)
     if (b->handler_new) tt_peer_rehandle(b);
     for (int i = 0; set && i < nlisteners; i++)
       if (set[1 + i].revents) accept_all(b, set[1 + i].fd);
+    serve_all(b, set ? set + 1 + nlisteners : NULL, set ? npolled : 0);
     free(set);
-    for (int i = 0; i < b->nlinks; i++) serve(b, b->links[i]);
     if (!b->leaving) tt_liveness_look(b);
     free_gone(b);
-    if (!b->leaving) close_idle(b);
+    tt_demand_look(b);
   }
   for (int i = 0; i < b->nlinks; i++) b->links[i]->gone = true;
   free_gone(b);
@@ -297,6 +316,9 @@ ncclResult_t tt_service_start(struct tt_bootstrap *b)
   char name[16];
   b->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (b->wake < 0) return TT_FAIL(ncclSystemError, "eventfd() for the bootstrap failed: %s", strerror(errno));
+  struct rlimit limit = {0};
+  b->most_descriptors = INT_MAX;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < INT_MAX) b->most_descriptors = (int)limit.rlim_cur;
   snprintf(name, sizeof(name), "tutti-boot%d", b->rank % 10000);
   b->started = true;
   ncclResult_t result = tt_thread_start(&b->thread, name, run, b);

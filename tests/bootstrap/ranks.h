@@ -47,6 +47,7 @@ Suite *suite_scalable(void);
 Suite *suite_hostile(void);
 Suite *suite_processes(void);
 Suite *suite_net(void);
+Suite *suite_crowded(void);
 int process_main(int argc, char **argv); /* a rank that processes.c started */
 
 #endif
