@@ -32,7 +32,7 @@ __attribute__((visibility("default"))) ncclResult_t tuttiCommReport(ncclComm_t c
 __attribute__((visibility("default"))) ncclResult_t tuttiCommNetStats(ncclComm_t comm, tuttiNetStats_t *stats)
 {
   TT_TRY(tt_api_check_pointer("tuttiCommNetStats", "stats", stats));
-  if (stats->size < sizeof *stats)
+  if (stats->size < offsetof(tuttiNetStats_t, busyNs)) /* the first release has no more */
     return TT_FAIL(ncclInvalidArgument, "tuttiCommNetStats: stats->size is %zu; set it to sizeof(tuttiNetStats_t), %zu",
                    stats->size, sizeof *stats);
   return tt_report_net_stats(comm, stats);

@@ -60,6 +60,10 @@ typedef struct {
 typedef struct {
   size_t size; /* of this struct; the caller's, which gets no more than that. First, always */
   tuttiNetTraffic_t send, recv;
+  /* How long operations had messages left to move, by all connections together, theirs included in which another rank
+   * stands for this one. From when an operation begins on this rank: it waits for the others then, but what programs do
+   * between operations does not count. Operations on devices with streams are not seen. */
+  uint64_t busyNs;
 } tuttiNetStats_t;
 
 /* Any thread, at any moment. Waits for no operation, and costs those that move data nothing. ncclInvalidArgument: as

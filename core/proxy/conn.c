@@ -171,7 +171,7 @@ void tt_proxy_conn_wake(struct tt_proxy_conn *conn)
   conn->active = true;
   enlist(conn, &proxy->active_end);
   if (conn->pool) tt_proxy_pool_count(conn->pool, 1);
-  if (!conn->config.free_running) proxy->nactive++;
+  if (!conn->config.free_running) tt_proxy_count_active(proxy, 1);
 }
 
 void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
@@ -181,7 +181,7 @@ void tt_proxy_conn_rest(struct tt_proxy_conn *conn)
   conn->active = false;
   unlist(conn, &proxy->active_end);
   if (conn->pool) tt_proxy_pool_count(conn->pool, -1);
-  if (!conn->config.free_running) proxy->nactive--;
+  if (!conn->config.free_running) tt_proxy_count_active(proxy, -1);
   if (conn->asks) tt_proxy_conn_idle(conn, true);
 }
 

@@ -25,8 +25,9 @@ struct tt_proxy {
   struct tt_proxy_pool_entry *pools;
   struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;
-  int nactive;        /* connections and reductions with work left; none that are free running */
-  ncclResult_t error; /* the first one */
+  int nactive;                  /* connections and reductions with work left; none that are free running */
+  uint64_t busy_ns, busy_since; /* how long there were any, until they last began to be */
+  ncclResult_t error;           /* the first one */
   struct tt_proxy_copy *copies;
   _Atomic int running; /* connections that are free running, and copies; read without the lock */
 };
@@ -110,6 +111,9 @@ static inline bool tt_proxy_before(uint64_t a, uint64_t b)
 
 /* For who may not wait long. False: somebody is in the engine all the time. */
 bool tt_proxy_try_lock(struct tt_proxy *proxy);
+/* More of them have work left, or fewer. Reads a clock where it is the first, or the last. Called with the lock held.
+ */
+void tt_proxy_count_active(struct tt_proxy *proxy, int change);
 /* Posts and completes what can be. Called with the lock held. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
 /* The same for all that reduces. */

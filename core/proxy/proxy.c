@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/timer.h"
 
 /* How often, and with what pause, a report tries to look. */
 #define LOOKS 20
@@ -84,11 +85,19 @@ bool tt_proxy_try_lock(struct tt_proxy *proxy)
   return true;
 }
 
+void tt_proxy_count_active(struct tt_proxy *proxy, int change)
+{
+  if (proxy->nactive == 0) proxy->busy_since = tt_timer_ns();
+  proxy->nactive += change;
+  if (proxy->nactive == 0) proxy->busy_ns += tt_timer_ns() - proxy->busy_since;
+}
+
 bool tt_proxy_look(struct tt_proxy *proxy, struct tt_proxy_conn *conn, struct tt_proxy_state *state)
 {
   *state = (struct tt_proxy_state){0};
   if (!tt_proxy_try_lock(proxy)) return false;
   state->active = proxy->nactive + tt_proxy_running_busy(proxy);
+  state->busy_ns = proxy->busy_ns + (proxy->nactive > 0 ? tt_timer_ns() - proxy->busy_since : 0);
   for (struct tt_proxy_pool_entry *entry = proxy->pools; entry; entry = entry->next) {
     struct tt_proxy_pool_state pool = tt_proxy_pool_look(entry->pool);
     state->pool_bytes += pool.bytes;

@@ -104,6 +104,7 @@ ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer);
  * False: somebody is in the engine all the time, perhaps in a call of the plugin that does not return. */
 struct tt_proxy_state {
   int active;                      /* connections and reductions with work left */
+  uint64_t busy_ns;                /* how long there were any; of connections that are free running nobody knows */
   size_t pool_bytes;               /* of all pools now */
   uint64_t spares;                 /* units beyond a pool's limit that connections got, so that they could go on */
   uint64_t posted, done, expected; /* steps of the connection: given to the plugin, complete, in all */

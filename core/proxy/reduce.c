@@ -93,7 +93,7 @@ void tt_proxy_reduce_destroy(struct tt_proxy_reduce *reduce)
   pthread_mutex_lock(&proxy->lock);
   *reduce->link = reduce->next;
   if (reduce->next) reduce->next->link = reduce->link;
-  if (reduce->done != reduce->expected) proxy->nactive--;
+  if (reduce->done != reduce->expected) tt_proxy_count_active(proxy, -1);
   deregister(reduce);
   tt_collnet_close_coll(reduce->config.collnet, reduce->config.comm);
   pthread_mutex_unlock(&proxy->lock);
@@ -117,7 +117,7 @@ static ncclResult_t append(struct tt_proxy_reduce *reduce, uint64_t steps, ncclD
     last->datatype = datatype;
     last->op = op;
   }
-  if (reduce->done == reduce->expected) reduce->proxy->nactive++;
+  if (reduce->done == reduce->expected) tt_proxy_count_active(reduce->proxy, 1);
   last->end = reduce->expected += steps;
   return ncclSuccess;
 }
@@ -228,7 +228,7 @@ ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved)
   for (struct tt_proxy_reduce *reduce = proxy->reduces; reduce; reduce = reduce->next) {
     if (reduce->done == reduce->expected) continue;
     TT_TRY(advance(reduce, moved));
-    if (reduce->done == reduce->expected) proxy->nactive--;
+    if (reduce->done == reduce->expected) tt_proxy_count_active(proxy, -1);
   }
   return ncclSuccess;
 }

@@ -2,6 +2,7 @@
 #include "report/network.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "base/check.h"
 #include "report/communicator.h"
 
@@ -71,6 +72,7 @@ void tt_report_network(struct tt_writer *writer, struct ncclComm *comm)
   if (connections.more > 0) tt_writer_signed(writer, "connections_more", connections.more);
   tt_writer_flag(writer, "busy", !looked);
   if (looked) tt_writer_signed(writer, "active_connections", state.active);
+  if (looked) tt_writer_number(writer, "busy_usec", state.busy_ns / 1000);
   for (int send = 1; send >= 0 && connections.listed > 0; send--) {
     tt_writer_open(writer, send ? "sends" : "receives", '{');
     write_figures(writer, &connections.sums[send]);
@@ -193,14 +195,19 @@ ncclResult_t tt_report_sum_network(struct ncclComm *comm, tuttiNetStats_t *stats
 {
   tuttiNetStats_t found = {.size = stats->size};
   struct sums sums = {.stats = &found};
+  struct tt_proxy_state state;
   ncclResult_t result = ncclSuccess;
   if (comm->env != NULL && comm->env->proxy != NULL && comm->net != NULL) {
-    if (!tt_proxy_each_figures(comm->env->proxy, add_connection, &sums)) result = ncclInProgress;
+    if (!tt_proxy_each_figures(comm->env->proxy, add_connection, &sums) ||
+        !tt_proxy_look(comm->env->proxy, NULL, &state))
+      result = ncclInProgress;
+    else
+      found.busyNs = state.busy_ns;
     if (sums.failed) result = TT_FAIL(ncclSystemError, "no memory for the list of a communicator's connections");
     if (sums.count > 0) qsort(sums.comms, sums.count, sizeof(*sums.comms), compare);
     if (result == ncclSuccess) result = tt_net_read_counters(comm->net, add_counters, &sums);
   }
   free(sums.comms);
-  if (result == ncclSuccess) *stats = found;
+  if (result == ncclSuccess) memcpy(stats, &found, TT_MIN(stats->size, sizeof found));
   return result;
 }

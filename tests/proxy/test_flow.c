@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 #include "device.h"
 
 /* A schedule of operations that both ends know. */
@@ -130,6 +131,38 @@ static void run_schedule(const struct fake_mood *mood, uint64_t first, int send_
 {
   run_with_pool(0, mood, first, send_mode, recv_mode);
 }
+
+/* Time counts from when something is announced until it is through; what lies between does not. */
+START_TEST(busy)
+{
+  const struct fake_mood mood = {.seed = 1};
+  const struct timespec pause = {.tv_nsec = 5000000};
+  struct tt_proxy_state state[3];
+  struct end ends[2];
+  bool moved, idle[2] = {false, false};
+  ends_open(ends, &mood, 0, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
+  ck_assert(tt_proxy_look(ends[1].proxy, NULL, &state[0]));
+  ck_assert_uint_eq(state[0].busy_ns, 0);
+  for (int e = 0; e < 2; e++) ck_assert_int_eq(tt_proxy_expect(ends[e].proxied, TT_PROTO_SIMPLE, 1), ncclSuccess);
+  nanosleep(&pause, NULL);
+  ck_assert(tt_proxy_look(ends[1].proxy, NULL, &state[0])); /* while it lasts */
+  ck_assert_uint_ge(state[0].busy_ns, 5000000);
+  for (int turns = 0; !idle[0] || !idle[1]; turns++) {
+    ck_assert_int_lt(turns, 1000000);
+    for (int e = 0; e < 2; e++) {
+      if (ends[e].conn.step == 0)
+        e == 0 ? device_send(&ends[e], TT_PROTO_SIMPLE) : device_recv(&ends[e], TT_PROTO_SIMPLE);
+      ck_assert_int_eq(tt_proxy_progress(ends[e].proxy, &moved, &idle[e]), ncclSuccess);
+    }
+  }
+  ck_assert(tt_proxy_look(ends[1].proxy, NULL, &state[1]));
+  nanosleep(&pause, NULL);
+  ck_assert(tt_proxy_look(ends[1].proxy, NULL, &state[2]));
+  ck_assert_uint_ge(state[1].busy_ns, state[0].busy_ns);
+  ck_assert_uint_eq(state[2].busy_ns, state[1].busy_ns);
+  ends_close(ends);
+}
+END_TEST
 
 /* Slots of a pool, down to one slot for all. */
 START_TEST(pooled)
@@ -301,6 +334,7 @@ void add_flow(Suite *suite)
   TCase *tc = tcase_create("flow");
   tcase_set_timeout(tc, 300);
   tcase_add_test(tc, calm);
+  tcase_add_test(tc, busy);
   tcase_add_test(tc, pooled);
   tcase_add_test(tc, requests_refused);
   tcase_add_test(tc, completion_out_of_order);

@@ -84,9 +84,11 @@ static void print_direction(const char *name, const tuttiNetTraffic_t *traffic)
 void perf_stats_print(const tuttiNetStats_t *stats, int ranks)
 {
   tuttiNetStats_t sum = {0};
+  uint64_t busiest = 0;
   for (int r = 0; r < ranks; r++) {
     add(&sum.send, &stats[r].send);
     add(&sum.recv, &stats[r].recv);
+    if (stats[r].busyNs > busiest) busiest = stats[r].busyNs;
   }
   if (sum.send.messages == 0 && sum.recv.messages == 0) {
     printf("# %-20s : nothing went over a network\n", "Network");
@@ -94,6 +96,7 @@ void perf_stats_print(const tuttiNetStats_t *stats, int ranks)
   }
   print_direction("Network, sent", &sum.send);
   print_direction("Network, received", &sum.recv);
+  if (busiest > 0) printf("# %-20s : %.1f us at the rank with the most\n", "Network, busy", (double)busiest / 1000);
 }
 
 static void save_count(struct tool_json *json, const tuttiNetTraffic_t *traffic, uint64_t bit, const char *key,
