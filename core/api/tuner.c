@@ -6,6 +6,7 @@
 #include "plan/agreed.h"
 #include "plan/plan.h"
 #include "plugin/net.h"
+#include "report/report.h"
 
 /* The agreement first: once it is gone no thread of the bootstrap is in the tuner. */
 static void end_tuner(struct ncclComm *comm)
@@ -51,6 +52,11 @@ static ncclResult_t judge(const struct ncclComm *comm, const struct tt_tuner_off
   return ncclSuccess;
 }
 
+static ncclResult_t net_stats(void *core, tuttiNetStats_t *stats)
+{
+  return tt_report_net_stats(core, stats);
+}
+
 ncclResult_t tt_comm_open_tuner(struct ncclComm *comm, enum tt_tuning_kind kind)
 {
   struct tt_tuner_offer *offers;
@@ -59,6 +65,8 @@ ncclResult_t tt_comm_open_tuner(struct ncclComm *comm, enum tt_tuning_kind kind)
       .nranks = (size_t)comm->nranks,
       .nnodes = (size_t)comm->nnodes,
       .net_path = comm->net != NULL ? tt_net_path(comm->net) : NULL,
+      .net_stats = net_stats,
+      .core = comm,
   };
   bool use;
   count_domains(comm, &request.domains);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/check.h"
+#include "plan/agreed.h"
 #include "plan/gate.h"
 #include "plan/graphs.h"
 #include "plan/kept.h"
@@ -57,6 +58,8 @@ static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *pla
   for (int w = 0; w < plan->nworks; w++) {
     const struct tt_work *work = plan->works[w];
     const struct tt_program *program = work->channels[0].program;
+    if (work->answer != 0 && !tt_agreed_take_back(comm->agreed, work->answer))
+      tt_comm_fail(comm, TT_FAIL(ncclInternalError, "more calls were taken back than a tuner's epoch has"));
     if (work->signature.collective != TT_FUNC_SEND_RECV)
       comm->collectives--;
     else if (program->npeers > 0)

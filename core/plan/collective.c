@@ -126,6 +126,16 @@ bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task)
   return known->mapped;
 }
 
+/* For a tuner that asks to be asked again. */
+static ncclResult_t count_call(struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
+                               uint64_t *answer)
+{
+  const struct tt_tuner_query kind = {
+      .collective = task->collective, .without = without_of(comm, task, mapped), .bytes = bytes};
+  if (comm->nranks == 1 || task->collective > TT_FUNC_ALL_REDUCE) return ncclSuccess;
+  return tt_agreed_count(comm->agreed, &kind, answer);
+}
+
 /* A communicator of one rank needs no choice: every collective is a local copy. */
 static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
                            struct tt_choice *choice)
@@ -173,7 +183,9 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
 
   struct tt_mapped_buffers mapped;
   TT_TRY(tt_mapped_find(plan, task, &mapped));
-  struct tt_work *kept = tt_kept_take(comm, task, mapped.all);
+  uint64_t answer = 0;
+  if (comm->agreed != NULL) TT_TRY(count_call(comm, task, bytes, mapped.all, &answer));
+  struct tt_work *kept = tt_kept_take(comm, task, mapped.all, answer);
   if (kept != NULL) return use_again(plan, task, &mapped, kept);
 
   struct tt_choice choice;
@@ -190,6 +202,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
   work->protocol = choice.protocol;
   work->engines = choice.engines;
   work->order = 0;
+  work->answer = answer;
   work->op_count = task->op_count;
   set_signature(&work->signature, comm, task, &choice);
   set_reduction(&work->reduction, task, comm->nranks);

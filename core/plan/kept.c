@@ -92,14 +92,14 @@ static bool has_order(const struct ncclComm *comm, const struct tt_work *work, c
   return (work->channels[0].program->nsemaphores == 0) == tt_plan_apart(comm, task);
 }
 
-struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped)
+struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped, uint64_t answer)
 {
   if (comm->kept == NULL || tt_log_enabled(TT_LOG_INFO, TT_TUNING)) return NULL; /* each choice is to be logged */
   struct key key = key_of(task);
   for (struct entry **place = bucket_of(comm->kept, &key); *place != NULL; place = &(*place)->next) {
     struct entry *entry = *place;
     struct tt_work *work = entry->work;
-    if (!is_like(work, task, &key) || (work->member_inputs != NULL) != mapped) continue;
+    if (!is_like(work, task, &key) || (work->member_inputs != NULL) != mapped || work->answer != answer) continue;
     if (!has_order(comm, work, task)) continue;
     make_idle(comm->kept, place);
     work->input = task->input;

@@ -9,8 +9,9 @@
 #include "plan/plan.h"
 
 /* A kept work for the task, with its connections, pointed at the task's buffers; NULL: there is none. `mapped`: as for
- * tt_plan_choose, since other works are chosen then; they have room for the members' buffers. */
-struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped);
+ * tt_plan_choose, since other works are chosen then; they have room for the members' buffers. `answer`: as
+ * tt_agreed_count has it, since a tuner that is asked again may want another one; 0: there is none. */
+struct tt_work *tt_kept_take(struct ncclComm *comm, const struct tt_task *task, bool mapped, uint64_t answer);
 /* Keeps a work that was launched, in place of the one that was used last longest ago if there is no room; frees what
  * cannot be kept. */
 void tt_kept_give(struct ncclComm *comm, struct tt_work *work);

@@ -61,7 +61,7 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   bool send = task->collective == TT_FUNC_SEND;
   size_t bytes = task->count * tt_datatype_bytes(task->datatype);
   uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
-  struct tt_work *kept = tt_kept_take(comm, task, false);
+  struct tt_work *kept = tt_kept_take(comm, task, false, 0);
   if (kept != NULL) return use_again(plan, kept, sequence);
 
   struct tt_choice choice;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "base/check.h"
 #include "plugin/shim.h"
 #include "plugin/tuner_list.h"
 #include "plugin/tuner_shim.h"
@@ -22,8 +23,10 @@ const char *tt_tuner_bind(struct tt_tuner_plugin *plugin, const struct tt_tuner_
   plugin->shim = shim;
   memcpy(&plugin->abi, symbol, shim->bytes);
   if (!plugin->abi.v6.name) plugin->abi.v6.name = "unnamed";
-  if (more && more->size >= sizeof *more) plugin->features = more->features & TUTTI_TUNER_ALL_ALGORITHMS;
-  if (shim->version == 2) plugin->features = 0; /* which has no table */
+  if (more && more->size >= offsetof(tuttiTunerExtension_v1_t, asksAgain) && shim->version > 2) { /* v2 has no table */
+    memcpy(&plugin->extension, more, TT_MIN(more->size, sizeof *more));
+    plugin->features = more->features & TUTTI_TUNER_ALL_ALGORITHMS;
+  }
   return plugin->abi.v6.getCollInfo ? NULL : "getCollInfo";
 }
 
@@ -42,9 +45,31 @@ uint64_t tt_tuner_features(const struct tt_tuner *tuner)
   return tuner->plugin->features;
 }
 
+bool tt_tuner_asks_again(const struct tt_tuner *tuner)
+{
+  return tuner->asks_again;
+}
+
 const char *tt_tuner_path(const struct tt_tuner *tuner)
 {
   return tuner->library->path;
+}
+
+static ncclResult_t ask_epoch(struct tt_tuner *tuner, const struct tt_tuner_question *question,
+                              float (*table)[NCCL_NUM_PROTOCOLS], int nalgorithms, struct tt_tuner_reply *reply)
+{
+  const tuttiTunerEpoch_v1_t epoch = {.size = sizeof epoch,
+                                      .collType = (ncclFunc_t)question->collective,
+                                      .nBytes = question->bytes,
+                                      .numPipeOps = question->pipe_ops,
+                                      .regBuff = question->reg_buff,
+                                      .variant = question->variant,
+                                      .epoch = question->epoch,
+                                      .calls = question->calls,
+                                      .netStats = tuner->net_stats,
+                                      .core = tuner->core};
+  return tuner->plugin->extension.getEpochInfo(tuner->ctx, &epoch, (float **)table, nalgorithms, NCCL_NUM_PROTOCOLS,
+                                               &reply->nchannels, &reply->again);
 }
 
 ncclResult_t tt_tuner_ask(struct tt_tuner *tuner, const struct tt_tuner_question *question,
@@ -53,7 +78,8 @@ ncclResult_t tt_tuner_ask(struct tt_tuner *tuner, const struct tt_tuner_question
   memset(reply, 0, sizeof *reply);
   pthread_mutex_lock(&tuner->lock);
   tt_net_before();
-  ncclResult_t result = tuner->plugin->shim->ask(tuner, question, table, nalgorithms, reply);
+  ncclResult_t result = tuner->asks_again ? ask_epoch(tuner, question, table, nalgorithms, reply)
+                                          : tuner->plugin->shim->ask(tuner, question, table, nalgorithms, reply);
   pthread_mutex_unlock(&tuner->lock);
   return result;
 }

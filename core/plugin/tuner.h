@@ -19,15 +19,19 @@ struct tt_tuner_request {
   ncclNvlDomainInfo_v6_t domains;
   ncclTunerConstants_v6_t constants;
   const char *net_path; /* of the net plugin's library, which may hold a tuner too; NULL: there is none */
+  /* For tuners that ask to be asked again, as in tuttiTunerEpoch_v1_t; NULL: nothing is counted. */
+  ncclResult_t (*net_stats)(void *core, tuttiNetStats_t *stats);
+  void *core;
 };
 
 /* What came of it on one rank; plain bytes, for ranks to compare. */
 #define TT_TUNER_NAME_BYTES 64
+#define TT_TUNER_ASKS_AGAIN (UINT64_C(1) << 63) /* no bit of the ABI */
 struct tt_tuner_offer {
   char name[TT_TUNER_NAME_BYTES]; /* "" if there is no tuner */
   int32_t version;
   int32_t result;    /* of its init: ncclSuccess if that did not fail */
-  uint64_t features; /* TUTTI_TUNER_* */
+  uint64_t features; /* TUTTI_TUNER_*, TT_TUNER_ASKS_AGAIN */
   char reason[256];  /* where there is none: what was tried */
 };
 
@@ -46,13 +50,20 @@ const char *tt_tuner_path(const struct tt_tuner *tuner); /* of its library */
 int tt_tuner_version(const struct tt_tuner *tuner);
 uint64_t tt_tuner_features(const struct tt_tuner *tuner); /* TUTTI_TUNER_*, 0 for what its version cannot do */
 
+/* Whether it asks to be asked again about a kind of calls. */
+bool tt_tuner_asks_again(const struct tt_tuner *tuner);
+
 struct tt_tuner_question {
   int collective; /* ncclFuncBroadcast to ncclFuncAllReduce */
   size_t bytes;
   int pipe_ops, reg_buff;
+  /* For tuners that ask to be asked again: see tuttiTunerEpoch_v1_t. */
+  uint32_t variant;
+  uint64_t epoch, calls;
 };
 struct tt_tuner_reply {
-  int nchannels; /* 0: no opinion */
+  int nchannels;  /* 0: no opinion */
+  uint64_t again; /* after so many calls it wants to be asked again; 0: never */
   /* v2 that set one of the two only, or numbers that do not exist: they are here and not in the table. */
   bool odd;
   int algorithm, protocol;

@@ -243,6 +243,10 @@ static ncclResult_t start(struct tt_tuner_library *library, const struct tt_tune
     free(tuner);
     return result;
   }
+  const tuttiTunerExtension_v1_t *more = &library->plugin.extension;
+  tuner->asks_again = more->asksAgain && more->getEpochInfo && more->asksAgain(tuner->ctx) != 0;
+  tuner->net_stats = request->net_stats;
+  tuner->core = request->core;
   int changed = count_changes(&request->constants, &copy.constants);
   if (changed > 0)
     TT_INFO(TT_INIT | TT_TUNING,
@@ -307,6 +311,7 @@ void tt_tuner_open(const struct tt_tuner_request *request, struct tt_tuner **out
     offer->features = library->plugin.features;
     result = start(library, request, out);
     if (result != ncclSuccess) unload(library);
+    if (*out && (*out)->asks_again) offer->features |= TT_TUNER_ASKS_AGAIN;
   }
   list_passed(passed, sizeof passed);
   offer->result = result;

@@ -20,6 +20,7 @@ struct tt_tuner_plugin {
     ncclTuner_v6_t v6;
   } abi;
   uint64_t features;
+  tuttiTunerExtension_v1_t extension; /* zero where it has none, and behind what it has */
 };
 
 struct tt_tuner {
@@ -27,6 +28,9 @@ struct tt_tuner {
   struct tt_tuner_library *library;
   pthread_mutex_t lock; /* held during calls */
   void *ctx;
+  bool asks_again;
+  ncclResult_t (*net_stats)(void *core, tuttiNetStats_t *stats); /* of the request */
+  void *core;
 };
 
 struct tt_tuner_shim {

@@ -59,6 +59,12 @@ static void write_connection(void *context, const struct tt_proxy_figures *figur
   tt_writer_close(writer, '{');
 }
 
+/* What is announced for a stream may begin much later, so how long it is under way says nothing. */
+static uint64_t busy_ns(const struct ncclComm *comm, const struct tt_proxy_state *state)
+{
+  return comm->device->features & TT_DEVICE_STREAMS ? 0 : state->busy_ns;
+}
+
 void tt_report_network(struct tt_writer *writer, struct ncclComm *comm)
 {
   struct tt_proxy_state state;
@@ -72,7 +78,7 @@ void tt_report_network(struct tt_writer *writer, struct ncclComm *comm)
   if (connections.more > 0) tt_writer_signed(writer, "connections_more", connections.more);
   tt_writer_flag(writer, "busy", !looked);
   if (looked) tt_writer_signed(writer, "active_connections", state.active);
-  if (looked) tt_writer_number(writer, "busy_usec", state.busy_ns / 1000);
+  if (looked) tt_writer_number(writer, "busy_usec", busy_ns(comm, &state) / 1000);
   for (int send = 1; send >= 0 && connections.listed > 0; send--) {
     tt_writer_open(writer, send ? "sends" : "receives", '{');
     write_figures(writer, &connections.sums[send]);
@@ -202,7 +208,7 @@ ncclResult_t tt_report_sum_network(struct ncclComm *comm, tuttiNetStats_t *stats
         !tt_proxy_look(comm->env->proxy, NULL, &state))
       result = ncclInProgress;
     else
-      found.busyNs = state.busy_ns;
+      found.busyNs = busy_ns(comm, &state);
     if (sums.failed) result = TT_FAIL(ncclSystemError, "no memory for the list of a communicator's connections");
     if (sums.count > 0) qsort(sums.comms, sums.count, sizeof(*sums.comms), compare);
     if (result == ncclSuccess) result = tt_net_read_counters(comm->net, add_counters, &sums);

@@ -12,8 +12,8 @@
 /* A message of PAT has this many pieces at most, and a slot must hold a line of each. */
 #define SMALLEST_CHUNK ((size_t)TT_MAX(512, TT_PAT_PIECES * TT_PIECE_ALIGN))
 
-_Static_assert(sizeof(struct tt_tuner_query) == 16, "queries travel and are hashed as bytes");
-_Static_assert(sizeof(struct tt_tuner_answer) == 40, "answers travel and are compared as bytes");
+_Static_assert(sizeof(struct tt_tuner_query) == 32, "queries travel and are hashed as bytes");
+_Static_assert(sizeof(struct tt_tuner_answer) == 48, "answers travel and are compared as bytes");
 _Static_assert(TUTTI_NUM_ALGORITHMS == TT_NUM_ALGORITHMS, "tuners number algorithms as programs do");
 
 /* ---- From a table to an answer ---- */
@@ -38,6 +38,7 @@ void tt_tuner_weigh(const float before[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS],
   memset(answer, 0, sizeof *answer);
   answer->refused_algorithm = answer->refused_protocol = -1;
   answer->nchannels = reply->nchannels;
+  answer->again = reply->again;
   for (int i = 0; i < TT_NUM_ALGORITHMS * TT_NUM_PROTOCOLS; i++) {
     int a = i / TT_NUM_PROTOCOLS, p = i % TT_NUM_PROTOCOLS;
     bool known = a < nalgorithms, changed = known && is_changed(before[a][p], after[a][p]);
@@ -94,8 +95,12 @@ void tt_tuner_answer(const struct tt_tuning *tuning, struct tt_tuner *tuner, con
                      struct tt_tuner_answer *answer)
 {
   float before[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS], after[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS];
-  const struct tt_tuner_question question = {
-      .collective = query->collective, .bytes = (size_t)query->bytes, .pipe_ops = 1};
+  const struct tt_tuner_question question = {.collective = query->collective,
+                                             .bytes = (size_t)query->bytes,
+                                             .pipe_ops = 1,
+                                             .variant = query->without,
+                                             .epoch = query->epoch,
+                                             .calls = query->calls};
   int nalgorithms = tt_tuner_features(tuner) & TUTTI_TUNER_ALL_ALGORITHMS ? TUTTI_NUM_ALGORITHMS : NCCL_NUM_ALGORITHMS;
   struct tt_tuner_reply reply;
   tt_tuning_table(tuning, query->collective, (size_t)query->bytes, query->without, before);
@@ -261,6 +266,7 @@ void tt_tuner_describe(const struct tt_tuner_answer *answer, char *text, size_t 
   }
   if (answer->nchannels != 0) append(text, size, ", %d channels", answer->nchannels);
   if (answer->chunk != 0) append(text, size, ", chunks of %llu bytes", (unsigned long long)answer->chunk);
+  if (answer->again != 0) append(text, size, ", to be asked again after %llu calls", (unsigned long long)answer->again);
 }
 
 bool tt_tuner_is_wrong(const struct tt_tuner_answer *answer)

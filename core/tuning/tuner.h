@@ -9,11 +9,15 @@
 #include "plugin/tuner.h"
 #include "tuning/tuning.h"
 
-/* What is asked; a question has one answer for a communicator's whole life. Plain bytes, no padding. */
+/* What is asked; a question has one answer for a communicator's whole life. Plain bytes, no padding. All but `calls`
+ * says which question it is, and all but the last two members which kind of calls it is about. */
 struct tt_tuner_query {
   int32_t collective; /* TT_FUNC_BROADCAST to TT_FUNC_ALL_REDUCE */
   uint32_t without;   /* TT_WITHOUT_* */
   uint64_t bytes;
+  /* Of tuners that ask to be asked again, else 0: questions about this kind before this one, and calls since the last.
+   */
+  uint64_t epoch, calls;
 };
 
 enum tt_tuner_said {
@@ -35,6 +39,7 @@ struct tt_tuner_answer {
   int32_t nchannels;                           /* as it was written */
   int32_t result, chunk_result;                /* of getCollInfo, getChunkSize */
   uint64_t chunk;                              /* as getChunkSize wrote it; 0: it left it alone */
+  uint64_t again;                              /* calls after which it is asked again; 0: never */
 };
 
 /* From the table before and after, of `nalgorithms` rows of which the tuner knows, to its answer. Both have all rows of

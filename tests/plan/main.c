@@ -31,6 +31,7 @@ int main(int argc, char **argv)
     add_mapped(suite);
     add_plain(suite);
     add_captured(suite);
+    add_again(suite);
   }
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

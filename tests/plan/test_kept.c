@@ -30,22 +30,41 @@ START_TEST(found)
   struct tt_program program = {.npeers = 1};
   char in, out;
   struct tt_work *work = new_work(&program, &sum);
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 0));
   tt_kept_give(&comm, work);
   struct tt_task other[4] = {sum, sum, sum, sum};
   other[0].count = 101;
   other[1].datatype = ncclFloat16;
   other[2].op = ncclMax;
   other[3].root = 1;
-  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false));
+  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false, 0));
   struct tt_task same = sum;
   same.input = &in;
   same.output = &out;
-  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false), work);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false, 0), work);
   ck_assert_ptr_eq(work->input, &in);
   ck_assert_ptr_eq(work->output, &out);
-  ck_assert_ptr_null(tt_kept_take(&comm, &same, false)); /* it is in use */
+  ck_assert_ptr_null(tt_kept_take(&comm, &same, false, 0)); /* it is in use */
   tt_kept_give(&comm, work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
+/* A tuner that was asked again wants something else. */
+START_TEST(other_answer)
+{
+  struct tt_program program = {.npeers = 1};
+  struct tt_work *first = new_work(&program, &sum), *second = new_work(&program, &sum);
+  first->answer = 1;
+  second->answer = 2;
+  tt_kept_give(&comm, first);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 0));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 2));
+  tt_kept_give(&comm, second);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, false, 1), first);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, false, 2), second);
+  tt_kept_give(&comm, first);
+  tt_kept_give(&comm, second);
   tt_kept_free(&comm);
 }
 END_TEST
@@ -58,10 +77,10 @@ START_TEST(mapped)
   struct tt_work *plain = new_work(&program, &sum), *mapped = new_work(&program, &sum);
   mapped->member_inputs = inputs;
   tt_kept_give(&comm, plain);
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum, true));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, true, 0));
   tt_kept_give(&comm, mapped);
-  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, true), mapped);
-  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, false), plain);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, true, 0), mapped);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &sum, false, 0), plain);
   tt_pool_give(plain);
   tt_pool_give(mapped);
   tt_kept_free(&comm);
@@ -80,9 +99,9 @@ START_TEST(scaled)
   work->signature.op = (uint8_t)tt_plan_op(&twice);
   work->reduction.scale.bits = 2;
   tt_kept_give(&comm, work);
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
-  ck_assert_ptr_null(tt_kept_take(&comm, &thrice, false));
-  ck_assert_ptr_eq(tt_kept_take(&comm, &twice, false), work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 0));
+  ck_assert_ptr_null(tt_kept_take(&comm, &thrice, false, 0));
+  ck_assert_ptr_eq(tt_kept_take(&comm, &twice, false, 0), work);
   tt_pool_give(work);
   tt_kept_free(&comm);
 }
@@ -103,11 +122,11 @@ START_TEST(apart)
   struct tt_work *with = new_work(&ordered, &in_place), *without = new_work(&free_of_order, &between);
   two.device = &streams;
   tt_kept_give(&two, with);
-  ck_assert_ptr_null(tt_kept_take(&two, &between, false));
+  ck_assert_ptr_null(tt_kept_take(&two, &between, false, 0));
   tt_kept_give(&two, without);
-  ck_assert_ptr_eq(tt_kept_take(&two, &over, false), with);
-  ck_assert_ptr_null(tt_kept_take(&two, &in_place, false));
-  ck_assert_ptr_eq(tt_kept_take(&two, &between, false), without);
+  ck_assert_ptr_eq(tt_kept_take(&two, &over, false, 0), with);
+  ck_assert_ptr_null(tt_kept_take(&two, &in_place, false, 0));
+  ck_assert_ptr_eq(tt_kept_take(&two, &between, false, 0), without);
   tt_pool_give(with);
   tt_pool_give(without);
   tt_kept_free(&two);
@@ -121,7 +140,7 @@ START_TEST(moves_have_no_operation)
   struct tt_task gather = {.collective = TT_FUNC_ALL_GATHER, .count = 7, .datatype = ncclInt8, .op = ncclSum};
   tt_kept_give(&comm, new_work(&program, &gather));
   gather.op = ncclMax;
-  struct tt_work *work = tt_kept_take(&comm, &gather, false);
+  struct tt_work *work = tt_kept_take(&comm, &gather, false, 0);
   ck_assert_ptr_nonnull(work);
   tt_kept_give(&comm, work);
   tt_kept_free(&comm);
@@ -143,14 +162,14 @@ START_TEST(messages)
   struct tt_work *work = new_work(&send, &task);
   work->signature = (struct tt_signature){.collective = TT_FUNC_SEND_RECV, .count = 32, .root = 7};
   tt_kept_give(&comm, work);
-  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false));
+  for (int i = 0; i < 4; i++) ck_assert_ptr_null(tt_kept_take(&comm, &other[i], false, 0));
   struct tt_task same = {.collective = TT_FUNC_SEND, .count = 4, .datatype = ncclFloat64, .root = 3, .op_count = 9};
-  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false), work);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &same, false, 0), work);
   ck_assert_uint_eq(work->op_count, 9);
   work->channels[0].program = &receive;
   tt_kept_give(&comm, work);
-  ck_assert_ptr_null(tt_kept_take(&comm, &task, false));
-  ck_assert_ptr_eq(tt_kept_take(&comm, &other[0], false), work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &task, false, 0));
+  ck_assert_ptr_eq(tt_kept_take(&comm, &other[0], false, 0), work);
   tt_kept_give(&comm, work);
   tt_kept_free(&comm);
 }
@@ -165,8 +184,8 @@ START_TEST(numbers)
   tt_kept_give(&comm, second);
   uint64_t number = first->repeat;
   ck_assert(number != 0 && second->repeat != 0 && number != second->repeat);
-  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false));
-  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false, 0));
+  ck_assert_ptr_nonnull(tt_kept_take(&comm, &sum, false, 0));
   tt_kept_give(&comm, first);
   ck_assert_uint_eq(first->repeat, number);
   tt_pool_give(second);
@@ -184,7 +203,7 @@ START_TEST(not_kept)
   comm.device = &host;
   tt_kept_give(&comm, new_work(&program, &sum));
   comm.device = &streams;
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 0));
 }
 END_TEST
 
@@ -195,7 +214,7 @@ START_TEST(replaced)
   struct tt_task task = sum;
   for (task.count = 1; task.count <= 1000; task.count++) tt_kept_give(&comm, new_work(&program, &task));
   for (task.count = 1; task.count <= 1000; task.count++) {
-    struct tt_work *work = tt_kept_take(&comm, &task, false);
+    struct tt_work *work = tt_kept_take(&comm, &task, false, 0);
     ck_assert_int_eq(work != NULL, task.count > 1000 - 256);
     tt_pool_give(work);
   }
@@ -211,7 +230,7 @@ START_TEST(used)
   tt_kept_give(&comm, new_work(&program, &sum));
   for (task.count = 1001; task.count <= 2000; task.count++) {
     tt_kept_give(&comm, new_work(&program, &task));
-    struct tt_work *work = tt_kept_take(&comm, &sum, false);
+    struct tt_work *work = tt_kept_take(&comm, &sum, false, 0);
     ck_assert_ptr_nonnull(work);
     tt_kept_give(&comm, work);
   }
@@ -226,11 +245,11 @@ START_TEST(equal)
   struct tt_work *works[100];
   for (int w = 0; w < 100; w++) tt_kept_give(&comm, new_work(&program, &sum));
   for (int w = 0; w < 100; w++) {
-    works[w] = tt_kept_take(&comm, &sum, false);
+    works[w] = tt_kept_take(&comm, &sum, false, 0);
     ck_assert_ptr_nonnull(works[w]);
     for (int other = 0; other < w; other++) ck_assert_ptr_ne(works[other], works[w]);
   }
-  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false));
+  ck_assert_ptr_null(tt_kept_take(&comm, &sum, false, 0));
   for (int w = 0; w < 100; w++) tt_pool_give(works[w]);
   tt_kept_free(&comm);
 }
@@ -248,6 +267,7 @@ int main(void)
   tcase_set_timeout(tests, 0);
   tcase_add_checked_fixture(tests, setup, NULL);
   tcase_add_test(tests, found);
+  tcase_add_test(tests, other_answer);
   tcase_add_test(tests, mapped);
   tcase_add_test(tests, scaled);
   tcase_add_test(tests, apart);

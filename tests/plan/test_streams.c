@@ -101,6 +101,22 @@ START_TEST(collectives)
 }
 END_TEST
 
+/* What passes over a network is counted, and not how long it takes, since it may wait for its stream. */
+START_TEST(not_timed)
+{
+  enum { N = 2 };
+  ncclComm_t comms[N];
+  void *none[N] = {NULL};
+  tuttiNetStats_t stats = {.size = sizeof stats};
+  open_comms(comms, N);
+  run_all(N, comms, none);
+  ok(tuttiCommNetStats(comms[0], &stats));
+  ck_assert((stats.send.messages > 0) == over_network);
+  ck_assert_uint_eq(stats.busyNs, 0);
+  close_comms(comms, N);
+}
+END_TEST
+
 /* Calls that differ in nothing but their buffers: in one group, and again and again. */
 START_TEST(alike)
 {
@@ -416,6 +432,7 @@ void add_streams(Suite *suite)
     tcase_add_loop_test(tests, collectives, 2, 3);
   else
     tcase_add_loop_test(tests, collectives, 0, 6 * MOST_RANKS);
+  tcase_add_test(tests, not_timed);
   tcase_add_test(tests, alike);
   tcase_add_test(tests, chosen_devices);
   tcase_add_test(tests, returns_when_enqueued);

@@ -8,6 +8,8 @@
  *     forbid=A                                    in the row of an algorithm
  *     random                                      a figure of its own for everything possible, another one each time
  *     channels=N chunk=N
+ *     again=N odd=A,P once                        of who asks to be asked again: after N calls; makes A with P win in
+ *                                                 every other epoch; does not ask for that
  *
  * and appends a line for each call to the file STUB_TUNER_LOG. */
 #include <fcntl.h>
@@ -173,8 +175,34 @@ EXPORT const ncclTuner_v5_t ncclTunerPlugin_v5 = {"Stub", begin5, ask4, end};
 #elif STUB_TUNER == 6
 EXPORT const ncclTuner_v6_t ncclTunerPlugin_v6 = {"Stub", begin5, ask4, end, chunk};
 #ifdef STUB_TUNER_ALL
-EXPORT const tuttiTunerExtension_v1_t tuttiTunerExtension_v1 = {sizeof(tuttiTunerExtension_v1_t),
-                                                                TUTTI_TUNER_ALL_ALGORITHMS};
+/* As who was compiled before the extension grew has it. */
+EXPORT const tuttiTunerExtension_v1_t tuttiTunerExtension_v1 = {.size = offsetof(tuttiTunerExtension_v1_t, asksAgain),
+                                                                .features = TUTTI_TUNER_ALL_ALGORITHMS};
+#elif defined STUB_TUNER_AGAIN
+static int asks_again(void *ctx)
+{
+  return ctx != NULL && !said(NULL, "once");
+}
+
+static ncclResult_t ask_epoch(void *ctx, const tuttiTunerEpoch_v1_t *epoch, float **table, int nalgo, int nproto,
+                              int *nchannels, uint64_t *again)
+{
+  const char *value = said(NULL, "again="), *odd = epoch->epoch % 2 ? said(NULL, "odd=") : NULL;
+  tuttiNetStats_t stats = {.size = sizeof stats};
+  ncclResult_t counted = epoch->netStats ? epoch->netStats(epoch->core, &stats) : ncclInvalidUsage;
+  int a, p;
+  (void)ctx;
+  note("epoch %d %zu bytes, variant %u, %llu after %llu calls, stats %d\n", (int)epoch->collType, epoch->nBytes,
+       epoch->variant, (unsigned long long)epoch->epoch, (unsigned long long)epoch->calls, (int)counted);
+  if (value) *again = strtoull(value, NULL, 10);
+  ncclResult_t result =
+      ask(epoch->collType, epoch->nBytes, epoch->numPipeOps, table, nalgo, nproto, epoch->regBuff, nchannels);
+  if (odd && sscanf(odd, "%d,%d", &a, &p) == 2 && a < nalgo) ((float *)(void *)table)[a * nproto + p] = 0;
+  return result;
+}
+
+EXPORT const tuttiTunerExtension_v1_t tuttiTunerExtension_v1 = {
+    .size = sizeof(tuttiTunerExtension_v1_t), .asksAgain = asks_again, .getEpochInfo = ask_epoch};
 #endif
 #elif STUB_TUNER == 0
 EXPORT const ncclTuner_v2_t ncclTunerPlugin_v9 = {"Stub", NULL, NULL, NULL};

@@ -202,6 +202,47 @@ START_TEST(extension)
 }
 END_TEST
 
+static ncclResult_t no_stats(void *core, tuttiNetStats_t *stats)
+{
+  ck_assert_ptr_eq(core, calls_path);
+  ck_assert_uint_eq(stats->size, sizeof *stats);
+  return ncclInProgress;
+}
+
+/* Who asks to be asked again is told which question it is, and can read what was counted; only while it wants to. */
+START_TEST(again)
+{
+  struct tt_tuner_request with_stats = request;
+  struct tt_tuner_offer offer;
+  struct tt_tuner_reply reply;
+  struct tt_tuner *tuner;
+  const struct tt_tuner_question question = {
+      .collective = 4, .bytes = 64, .pipe_ops = 1, .variant = 5, .epoch = 3, .calls = 8};
+  float table[TUTTI_NUM_ALGORITHMS][NCCL_NUM_PROTOCOLS] = {{0}};
+  with_stats.net_stats = no_stats;
+  with_stats.core = calls_path;
+  start(STUB("tuner-again"), "again=9 odd=1,2 price=0,0,7");
+  tt_tuner_open(&with_stats, &tuner, &offer);
+  ck_assert(tt_tuner_asks_again(tuner));
+  ck_assert_uint_eq(offer.features, TT_TUNER_ASKS_AGAIN);
+  check_calls("id 1, 2 domains of 1 to 3, a step takes 0 ns\ninit 4 ranks 2 nodes\n");
+  ck_assert_int_eq(tt_tuner_ask(tuner, &question, table, NCCL_NUM_ALGORITHMS, &reply), ncclSuccess);
+  ck_assert_uint_eq(reply.again, 9);
+  ck_assert(table[0][0] == 7);
+  check_calls("epoch 4 64 bytes, variant 5, 3 after 8 calls, stats 7\nask 4 64 bytes, 1 ops, 7 x 3, reg 0\n");
+  tt_tuner_close(tuner);
+  start(STUB("tuner-again"), "again=9 once");
+  tuner = open_one(&offer);
+  ck_assert(!tt_tuner_asks_again(tuner));
+  ck_assert_uint_eq(offer.features, 0);
+  check_calls("id 1, 2 domains of 1 to 3, a step takes 0 ns\ninit 4 ranks 2 nodes\n");
+  ck_assert_int_eq(tt_tuner_ask(tuner, &question, table, NCCL_NUM_ALGORITHMS, &reply), ncclSuccess);
+  ck_assert_uint_eq(reply.again, 0);
+  check_calls("ask 4 64 bytes, 1 ops, 7 x 3, reg 0\n");
+  tt_tuner_close(tuner);
+}
+END_TEST
+
 START_TEST(agreement)
 {
   char why[800];
@@ -245,6 +286,7 @@ int main(void)
   tcase_add_test(tcase, of_the_net);
   tcase_add_test(tcase, failing_init);
   tcase_add_test(tcase, extension);
+  tcase_add_test(tcase, again);
   tcase_add_test(tcase, agreement);
   tcase_add_test(tcase, privileges);
   SRunner *runner = srunner_create(suite);

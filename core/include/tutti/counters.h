@@ -1,5 +1,5 @@
 /*
- * tutti/counters.h: what a net plugin has counted, for reports, tools and tuners.
+ * tutti/counters.h: what a net plugin has counted, for reports, tools and tuners (which read it as tuttiNetStats_t).
  *
  * A net plugin may export a data object `tuttiNetCounters` of type struct tt_net_counters beside its ncclNetPlugin_vN.
  * It is one for all versions that the library exports, and counts what all of them do in this process. Loaders that do

@@ -213,6 +213,7 @@ struct tt_work {
   /* Not 0: the work comes again. Works of a context with the same number differ only in input, output, member_inputs,
    * member_outputs, op_count and complete, so that a backend may keep what it made of the others. */
   uint64_t repeat;
+  uint64_t answer; /* the core's own: which answer of a tuner that is asked again it goes by; 0: none */
 };
 
 /* Bytes of one element; 0 for a value that is no type. */

@@ -10,6 +10,7 @@
  *   - Return values as in tutti/net.h. An error of init makes the creation of the communicator fail. An error of any
  *     other member is reported, and the core chooses as if there were no tuner.
  *   - Answers should depend on the arguments alone, and be the same on all ranks: where they are not, rank 0's hold.
+ *     What else may depend on time asks to be asked again (tuttiTunerExtension_v1).
  *   - Nothing waits for other ranks.
  *   - "May be NULL" says which members may be NULL. getCollInfo must be set.
  *
@@ -23,6 +24,7 @@
 #ifndef TUTTI_TUNER_H_
 #define TUTTI_TUNER_H_
 
+#include "tutti.h"     /* tuttiNetStats_t */
 #include "tutti/net.h" /* ncclDebugLogger_t, ncclFunc_t */
 
 #ifdef __cplusplus
@@ -183,9 +185,34 @@ typedef struct {
  * neither the figure that would win nor preferred another one. */
 #define TUTTI_TUNER_ALL_ALGORITHMS 0x1
 
+/* A question of a tuner that asks to be asked again. Calls are of one kind if the tuner could not tell them apart by
+ * these members. A kind's calls are counted from the first on, in epochs, each of which begins with a question; since
+ * all ranks make the same calls in the same order, they all come to the same question at the same call. */
+typedef struct {
+  size_t size; /* of this struct as the core knows it; first, always */
+  ncclFunc_t collType;
+  size_t nBytes; /* this and the next two as for getCollInfo */
+  int numPipeOps, regBuff;
+  uint32_t variant; /* not 0: not all is possible that is with 0, or more; equal bits mean equal tables */
+  uint64_t epoch;   /* questions about this kind before this one */
+  uint64_t calls;   /* of this kind since the question before; all ranks have made them or are at them. 0: the first */
+  /* Fills *stats as tuttiCommNetStats does for this rank's communicator. Only during the call; costs those that move
+   * data nothing. NULL where there is no communicator, as in tools; ncclInProgress: not now. */
+  ncclResult_t (*netStats)(void *core, tuttiNetStats_t *stats);
+  void *core; /* for netStats */
+} tuttiTunerEpoch_v1_t;
+
 typedef struct {
   size_t size;       /* sizeof(tuttiTunerExtension_v1_t) of who compiled it; later versions only append */
   uint64_t features; /* TUTTI_TUNER_*; unknown bits are ignored */
+  /* ---- Both or none; of tuners with a table, v3 and newer ---- */
+  /* Once a context, when its init has succeeded: whether it asks to be asked again. If it does, getEpochInfo is called
+   * in place of getCollInfo, and on rank 0 only: answers may depend on what that rank has seen. */
+  int (*asksAgain)(void *ctx);
+  /* As getCollInfo. *askAgainAfter is 0: this answer is the last about the kind. Else it is asked again after so many
+   * calls, or more where ranks are far apart. */
+  ncclResult_t (*getEpochInfo)(void *ctx, const tuttiTunerEpoch_v1_t *epoch, float **collCostTable, int numAlgo,
+                               int numProto, int *nChannels, uint64_t *askAgainAfter);
 } tuttiTunerExtension_v1_t;
 
 TUTTI_TUNER_ASSERT(sizeof(ncclTunerConstants_v5_t) == 1152);
