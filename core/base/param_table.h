@@ -26,6 +26,7 @@ TT_PARAM(NCCL_NET,                     STRING, 0, 0, 0, true, "name of the netwo
 TT_PARAM(NCCL_NET_PLUGIN,              STRING, 0, 0, 0, false, "comma list of net plugins (path, file name or suffix); none: built-in search only")
 TT_PARAM(NCCL_TUNER_PLUGIN,            STRING, 0, 0, 0, false, "comma list of tuner plugins (path, file name or suffix), of which the first that loads is used; none: no tuner")
 TT_PARAM(NCCL_TUNER_CONFIG_FILE,       STRING, 0, 0, 0, false, "file of rules for libtutti-tuner.so, which is then used without being named; other tuners may read it too")
+TT_PARAM(TUTTI_TUNER_ADAPT,            BOOL, 0, 0, 1, true, "1: libtutti-tuner.so, which is then used without being named, tries several choices for a kind of calls, goes by what they take over the network, and looks again when that changes")
 TT_PARAM(NCCL_NET_DISABLE,             BOOL, 0, 0, 1, true, "1: never use a network; ranks that cannot share memory cannot connect")
 TT_PARAM(NCCL_NET_SHARED_BUFFERS,      INT, -2, -2, 1, true, "1 or -2: sends, receives, all-to-all, gather and scatter over a network take their slots from a pool; 0: each connection has slots of its own")
 TT_PARAM(NCCL_NET_SHARED_COMMS,        BOOL, 1, 0, 1, true, "1: connections with slots of a pool, from the ranks of one process to one rank, share a network connection, if the network receives in groups; 0: each has its own")

@@ -64,7 +64,7 @@ static void add(struct tt_tuner_library *library, int kind, const char *name, si
   if (strcmp(library->asked, "tutti") == 0 || strcmp(library->asked, OWN_FILE) == 0) add_own_files(library, directory);
 }
 
-int tt_tuner_list_parse(const char *value, const char *config, bool secure, const char *own_directory,
+int tt_tuner_list_parse(const char *value, bool own, bool secure, const char *own_directory,
                         struct tt_tuner_library *libraries)
 {
   int count = 0;
@@ -86,7 +86,7 @@ int tt_tuner_list_parse(const char *value, const char *config, bool secure, cons
   }
   if (count > 0) return count;
   add(&libraries[count++], TT_TUNER_DEFAULT, "libnccl-tuner.so", strlen("libnccl-tuner.so"), own_directory);
-  if (config) add(&libraries[count++], TT_TUNER_OWN, OWN_FILE, strlen(OWN_FILE), own_directory);
+  if (own) add(&libraries[count++], TT_TUNER_OWN, OWN_FILE, strlen(OWN_FILE), own_directory);
   return count;
 }
 
@@ -95,8 +95,8 @@ static void make_list(void)
   if (list.made) return;
   const char *value = tt_param_string(TT_PARAM_NCCL_TUNER_PLUGIN);
   list.none = is_none(value);
-  list.count = tt_tuner_list_parse(value, tt_param_string(TT_PARAM_NCCL_TUNER_CONFIG_FILE), tt_plugin_secure(),
-                                   tt_host_library_dir(), list.libraries);
+  bool own = tt_param_string(TT_PARAM_NCCL_TUNER_CONFIG_FILE) != NULL || tt_param_int(TT_PARAM_TUTTI_TUNER_ADAPT);
+  list.count = tt_tuner_list_parse(value, own, tt_plugin_secure(), tt_host_library_dir(), list.libraries);
   list.made = true;
 }
 
@@ -273,7 +273,7 @@ static void report(const struct tt_tuner *tuner, const char *passed)
   static const char *const why[] = {[TT_TUNER_NAMED] = "NCCL_TUNER_PLUGIN names it",
                                     [TT_TUNER_DEFAULT] = "it is installed under the name that is looked for",
                                     [TT_TUNER_OF_NET] = "the net plugin's library holds it",
-                                    [TT_TUNER_OWN] = "NCCL_TUNER_CONFIG_FILE is set"};
+                                    [TT_TUNER_OWN] = "NCCL_TUNER_CONFIG_FILE or TUTTI_TUNER_ADAPT is set"};
   if (tuner)
     TT_INFO(TT_INIT | TT_TUNING, "Tuner: using %s (ABI v%d) from %s, since %s%s%s", tt_tuner_name(tuner),
             tt_tuner_version(tuner), tt_tuner_path(tuner), why[tuner->library->kind],

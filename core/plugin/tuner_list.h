@@ -22,9 +22,9 @@ struct tt_tuner_library {
   struct tt_tuner_plugin plugin;
 };
 
-/* Reads values of NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE (NULL: unset) into `libraries`; in a `secure` program
- * only "none" counts. Returns the number of entries. Exposed for tests. */
-int tt_tuner_list_parse(const char *value, const char *config, bool secure, const char *own_directory,
+/* Reads the value of NCCL_TUNER_PLUGIN (NULL: unset) into `libraries`; in a `secure` program only "none" counts. `own`:
+ * something asks for Tutti's own tuner. Returns the number of entries. Exposed for tests. */
+int tt_tuner_list_parse(const char *value, bool own, bool secure, const char *own_directory,
                         struct tt_tuner_library *libraries);
 
 #endif

@@ -1,10 +1,12 @@
 /* The exported structs, v2 to v6, and the functions in which their signatures differ. All of them end in the table
- * tuner (table.h).
+ * tuner (table.h); Tutti's extension in the adaptive one too (adapt.h), where no rule is applied.
  *
  * The loader's logger is one for the process: the last that was given holds, so that a plugin that two loaders use
  * writes to one of their logs. */
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include "adapt.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "table.h"
@@ -27,35 +29,60 @@ __attribute__((destructor)) static void unload(void)
 
 /* ---- What all versions come to ---- */
 
+struct context {
+  struct tt_table *table;
+  struct tt_adapt *adapt; /* NULL: it does not adapt */
+};
+
+static ncclResult_t finish(void *ctx)
+{
+  struct context *context = ctx;
+  if (!context) return ncclSuccess;
+  if (context->adapt) tt_adapt_close(context->adapt);
+  if (context->table) tt_table_close(context->table);
+  free(context);
+  return ncclSuccess;
+}
+
 static ncclResult_t start(void **ctx, const struct tt_table_place *place, ncclDebugLogger_t log)
 {
-  struct tt_table *table;
+  struct context *context;
   atomic_store(&logger, log);
   tt_log_redirect(to_logger);
   if (!ctx) return TT_FAIL(ncclInvalidArgument, "tuner: init has nowhere to put a context: its ctx is NULL");
   *ctx = NULL;
-  TT_TRY(tt_table_open(place, &table));
-  *ctx = table;
-  return ncclSuccess;
+  TT_TRY(TT_CALLOC(&context, 1));
+  ncclResult_t result = tt_table_open(place, &context->table);
+  if (result == ncclSuccess && tt_param_int(TT_PARAM_TUTTI_TUNER_ADAPT)) {
+    context->adapt = tt_adapt_open();
+    if (!context->adapt) result = ncclSystemError; /* which was said */
+  }
+  if (result == ncclSuccess)
+    *ctx = context;
+  else
+    finish(context);
+  return result;
 }
 
-static ncclResult_t finish(void *ctx)
-{
-  if (ctx) tt_table_close(ctx);
-  return ncclSuccess;
-}
-
-static ncclResult_t answer(void *ctx, const struct tt_table_question *question, const struct tt_table_costs *costs,
-                           int *nchannels)
+/* The rule that was applied, or NULL. */
+static ncclResult_t apply(void *ctx, const struct tt_table_question *question, const struct tt_table_costs *costs,
+                          int *nchannels, const struct tt_table_rule **rule)
 {
   if (!ctx || !costs->cost || !nchannels)
     return TT_FAIL(ncclInvalidArgument, "tuner: getCollInfo without %s",
                    !ctx           ? "a context"
                    : !costs->cost ? "a cost table"
                                   : "nChannels");
-  const struct tt_table_rule *rule = tt_table_apply(ctx, question, costs);
-  if (rule && rule->nchannels != TT_RULE_ANY) *nchannels = rule->nchannels;
+  *rule = tt_table_apply(((struct context *)ctx)->table, question, costs);
+  if (*rule && (*rule)->nchannels != TT_RULE_ANY) *nchannels = (*rule)->nchannels;
   return ncclSuccess;
+}
+
+static ncclResult_t answer(void *ctx, const struct tt_table_question *question, const struct tt_table_costs *costs,
+                           int *nchannels)
+{
+  const struct tt_table_rule *rule;
+  return apply(ctx, question, costs, nchannels, &rule);
 }
 
 /* ---- v5, v6 ---- */
@@ -82,8 +109,30 @@ const ncclTuner_v6_t ncclTunerPlugin_v6 = {.name = "Tutti", .init = init_v5, .ge
 __attribute__((visibility("default")))
 const ncclTuner_v5_t ncclTunerPlugin_v5 = {.name = "Tutti", .init = init_v5, .getCollInfo = get_v4, .finalize = finish};
 
-__attribute__((visibility("default"))) const tuttiTunerExtension_v1_t tuttiTunerExtension_v1 = {
-    .size = sizeof(tuttiTunerExtension_v1_t), .features = TUTTI_TUNER_ALL_ALGORITHMS};
+static int asks_again(void *ctx)
+{
+  return ((struct context *)ctx)->adapt != NULL;
+}
+
+static ncclResult_t get_epoch(void *ctx, const tuttiTunerEpoch_v1_t *epoch, float **costs, int rows, int columns,
+                              int *nchannels, uint64_t *again)
+{
+  const struct tt_table_costs table = {.cost = (float *)costs, .rows = rows, .columns = columns};
+  const struct tt_table_question question = {.collective = (int)epoch->collType,
+                                             .bytes = epoch->nBytes,
+                                             .pipe_ops = epoch->numPipeOps,
+                                             .reg_buff = epoch->regBuff};
+  const struct tt_table_rule *rule;
+  TT_TRY(apply(ctx, &question, &table, nchannels, &rule));
+  *again = rule ? 0 : tt_adapt_answer(((struct context *)ctx)->adapt, epoch, &table);
+  return ncclSuccess;
+}
+
+__attribute__((visibility("default")))
+const tuttiTunerExtension_v1_t tuttiTunerExtension_v1 = {.size = sizeof(tuttiTunerExtension_v1_t),
+                                                         .features = TUTTI_TUNER_ALL_ALGORITHMS,
+                                                         .asksAgain = asks_again,
+                                                         .getEpochInfo = get_epoch};
 
 /* ---- v4 ---- */
 
@@ -128,7 +177,8 @@ static ncclResult_t get_v2(void *ctx, ncclFunc_t collective, size_t bytes, int c
     for (int p = 0; p < NCCL_NUM_PROTOCOLS; p++) costs[a][p] = possible ? 1.0f : (float)NCCL_ALGO_PROTO_IGNORE;
   }
   const struct tt_table_rule *rule =
-      tt_table_apply(ctx, &question, &(struct tt_table_costs){&costs[0][0], NCCL_NUM_ALGORITHMS, NCCL_NUM_PROTOCOLS});
+      tt_table_apply(((struct context *)ctx)->table, &question,
+                     &(struct tt_table_costs){&costs[0][0], NCCL_NUM_ALGORITHMS, NCCL_NUM_PROTOCOLS});
   if (!rule) return ncclSuccess;
   *algorithm = rule->algorithm;
   *protocol = rule->protocol;

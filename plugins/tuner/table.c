@@ -128,8 +128,8 @@ static float *place_of(const struct tt_table_rule *rule, const struct tt_table_c
   return *cost >= 0 ? cost : NULL;
 }
 
-/* The smallest cost wins, the first of equals; 0 is the smallest that there is. */
-static void make_win(const struct tt_table_costs *costs, float *winner)
+/* 0 is the smallest that there is. */
+void tt_table_make_win(const struct tt_table_costs *costs, float *winner)
 {
   for (float *cost = costs->cost; cost < winner; cost++)
     if (*cost == 0) *cost = FLT_MIN;
@@ -168,7 +168,7 @@ const struct tt_table_rule *tt_table_apply(struct tt_table *table, const struct 
     }
     if (atomic_fetch_add(&table->fates[i].applied, 1) == 0) say_first(rule, question, NULL);
     atomic_fetch_add(&table->applied, 1);
-    make_win(costs, cost);
+    tt_table_make_win(costs, cost);
     return rule;
   }
   return NULL;

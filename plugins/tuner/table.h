@@ -43,6 +43,9 @@ struct tt_table_costs {
   int rows, columns;
 };
 
+/* Makes one of the costs win, the smallest of which does, and the first of equals. */
+void tt_table_make_win(const struct tt_table_costs *costs, float *winner);
+
 /* Applies the first rule that fits and whose choice is possible: its cost becomes the one that wins. Returns that rule,
  * or NULL and leaves the costs alone. */
 const struct tt_table_rule *tt_table_apply(struct tt_table *table, const struct tt_table_question *question,

@@ -265,11 +265,11 @@ END_TEST
 START_TEST(privileges)
 {
   struct tt_tuner_library libraries[TT_TUNER_MAX_LIBRARIES];
-  ck_assert_int_eq(tt_tuner_list_parse("a.so,,b", NULL, false, "/own", libraries), 2);
+  ck_assert_int_eq(tt_tuner_list_parse("a.so,,b", false, false, "/own", libraries), 2);
   ck_assert_str_eq(libraries[1].files[1], "libnccl-tuner-b.so");
-  ck_assert_int_eq(tt_tuner_list_parse("a.so", NULL, true, "/own", libraries), 1);
+  ck_assert_int_eq(tt_tuner_list_parse("a.so", false, true, "/own", libraries), 1);
   ck_assert_str_eq(libraries[0].asked, "libnccl-tuner.so");
-  ck_assert_int_eq(tt_tuner_list_parse("NONE", NULL, true, "/own", libraries), 0);
+  ck_assert_int_eq(tt_tuner_list_parse("NONE", false, true, "/own", libraries), 0);
 }
 END_TEST
 

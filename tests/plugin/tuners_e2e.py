@@ -155,6 +155,29 @@ class Tuners(Case):
         self.assertEqual(len(asked), 2, calls) # once a rank
         self.assertEqual(calls.count("finalize 1"), 2)
 
+    def test_asked_again(self):
+        """By turns a tree and a ring, five calls each, on all ranks alike; the tuner of rank 0 alone is asked."""
+        log = os.path.join(self.work, "log")
+        steps = " ".join(["all_reduce:1000"] * 14)
+        env = {"NCCL_TUNER_PLUGIN": stub("-again"), "STUB_TUNER_DOES": "again=5 price=0,2,0.5 odd=1,2",
+               "STUB_TUNER_LOG": log, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+        for process in [p.wait() for p in self.ranks([f"init {steps} destroy", f"init sleep:300 {steps} destroy",
+                                                      f"init {steps} sleep:300 destroy"], **env)]:
+            self.assertEqual(process.status, 0, process.all)
+            found = [c[2] for c in CHOICE.findall(process.all)]
+            self.assertEqual(found, ["TREE"] * 5 + ["RING"] * 5 + ["TREE"] * 4)
+        asked = [c for c in lib.read(log).splitlines() if c.startswith("epoch")]
+        asked[0] = asked[0].replace("stats 7", "stats 0") # in progress: another rank's call came before rank 0 was made
+        self.assertEqual(asked, [f"epoch 4 4000 bytes, variant 0, {e} after {5 if e else 0} calls, stats 0" for e in range(3)])
+
+    def test_asked_again_by_who_is_late(self):
+        """Rank 0 is through with its broadcasts, and gone, before another comes to its second epoch."""
+        steps = " ".join(["broadcast:100:sum:float:0"] * 7)
+        for process in self.ranks([f"init {steps} destroy", f"init sleep:1000 {steps} destroy"],
+                                  NCCL_TUNER_PLUGIN=stub("-again"), NCCL_DEBUG="WARN",
+                                  STUB_TUNER_DOES="again=3 price=0,2,0.5 odd=1,2"):
+            self.assertEqual(process.wait().status, 0, process.all)
+
     def test_a_first_rank_that_has_left(self):
         """A root may be through, and gone, before others ask what to use."""
         env = {"NCCL_TUNER_PLUGIN": stub(6), "STUB_TUNER_DOES": RING_SIMPLE, "NCCL_DEBUG": "WARN"}

@@ -49,5 +49,6 @@ void add_choice(Suite *suite);
 void add_files(Suite *suite);
 void add_reports(Suite *suite);
 void add_core(Suite *suite);
+void add_adapt(Suite *suite);
 
 #endif
