@@ -23,6 +23,13 @@
 /* Spin where every rank of the host has a processor; else whoever is waited for may need ours. */
 #define SPIN_USEC_ROOM 20
 #define SPIN_USEC_CROWD 1
+/* What rings no bell is looked at for longer before the first sleep, if there is room: a sleep of 50 us ends up to 100
+ * late, by the kernel's timer slack, and messages of networks take tens of microseconds. Beyond it sleeps are a part of
+ * the wait so far, which is then late by no more than that part. */
+#define LOOK_USEC_ROOM 1000
+#define POLL_SLEEP_PART 16
+#define POLL_SLEEP_LEAST_USEC 50
+#define POLL_SLEEP_MOST_USEC 1000
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
@@ -80,18 +87,20 @@ static void count_processors(void)
   processors = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : INT_MAX;
 }
 
-static int automatic_spin(int crowd)
+static bool has_room(int crowd)
 {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, count_processors);
-  return crowd <= processors ? SPIN_USEC_ROOM : SPIN_USEC_CROWD;
+  return crowd <= processors;
 }
 
 void tt_waiter_init(struct tt_waiter *waiter, struct tt_doorbell **bells, int nbells, int crowd)
 {
   int64_t spin = tt_param_int(TT_PARAM_TUTTI_SPIN_USEC);
+  bool room = has_room(crowd);
   *waiter = (struct tt_waiter){.bells = bells, .nbells = nbells};
-  waiter->spin_usec = spin < 0 ? automatic_spin(crowd) : (int)spin;
+  waiter->spin_usec = spin >= 0 ? (int)spin : room ? SPIN_USEC_ROOM : SPIN_USEC_CROWD;
+  waiter->look_usec = room ? LOOK_USEC_ROOM : YIELD_USEC;
 }
 
 static void set_sleeping(struct tt_waiter *waiter, uint32_t value)
@@ -148,16 +157,21 @@ void tt_waiter_progress(struct tt_waiter *waiter)
   if (waiter->armed) tt_waiter_done(waiter);
 }
 
-void tt_waiter_idle(struct tt_waiter *waiter, int max_usec)
+/* Nanoseconds since something was done. */
+static uint64_t idle_ns(struct tt_waiter *waiter)
 {
   uint64_t now = tt_timer_ns();
   if (waiter->idle_since == 0) waiter->idle_since = now;
-  uint64_t idle = now - waiter->idle_since;
+  return now - waiter->idle_since;
+}
+
+static void wait_some(struct tt_waiter *waiter, uint64_t idle, int yield_usec, int max_usec)
+{
   if (idle < (uint64_t)waiter->spin_usec * 1000u) {
     pause_processor();
     return;
   }
-  if (max_usec <= 0 || idle < (uint64_t)(waiter->spin_usec + YIELD_USEC) * 1000u) {
+  if (max_usec <= 0 || idle < (uint64_t)(waiter->spin_usec + yield_usec) * 1000u) {
     sched_yield();
     return;
   }
@@ -168,6 +182,20 @@ void tt_waiter_idle(struct tt_waiter *waiter, int max_usec)
     if (waiter->nbells > 0) return;
   }
   sleep_until_ring(waiter, max_usec);
+}
+
+void tt_waiter_idle(struct tt_waiter *waiter, int max_usec)
+{
+  wait_some(waiter, idle_ns(waiter), YIELD_USEC, max_usec);
+}
+
+void tt_waiter_idle_polled(struct tt_waiter *waiter)
+{
+  uint64_t idle = idle_ns(waiter), part = idle / 1000 / POLL_SLEEP_PART;
+  int sleep = part < POLL_SLEEP_LEAST_USEC  ? POLL_SLEEP_LEAST_USEC
+              : part > POLL_SLEEP_MOST_USEC ? POLL_SLEEP_MOST_USEC
+                                            : (int)part;
+  wait_some(waiter, idle, waiter->look_usec, sleep);
 }
 
 void tt_waiter_done(struct tt_waiter *waiter)

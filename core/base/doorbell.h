@@ -24,6 +24,7 @@ struct tt_waiter {
   struct tt_doorbell **bells; /* the doorbells whose ring ends the sleep */
   int nbells;
   int spin_usec;       /* tt_waiter_init: from TUTTI_SPIN_USEC and the load */
+  int look_usec;       /* then yields, where it polls */
   uint64_t idle_since; /* ns; 0 while progress is made */
   bool armed;
 };
@@ -34,6 +35,9 @@ void tt_waiter_progress(struct tt_waiter *waiter);
 /* Call when nothing could be done. Returns at once (spin, pause), after a yield, or after a sleep of at most max_usec
  * or until a ring. Before it sleeps it arms the doorbells and returns once, so that the caller looks again. */
 void tt_waiter_idle(struct tt_waiter *waiter, int max_usec);
+/* The same where something that rings no bell is waited for too, as requests of networks: looks for longer, and sleeps
+ * for a part of the time that it has waited, a millisecond at most. */
+void tt_waiter_idle_polled(struct tt_waiter *waiter);
 /* Call when the wait is over: disarms. */
 void tt_waiter_done(struct tt_waiter *waiter);
 

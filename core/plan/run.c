@@ -12,9 +12,8 @@
 #include "plan/stream.h"
 #include "plan/watch.h"
 
-/* Longest sleeps in microseconds. With network requests open the sleep is short, since the net plugins' ABI has nothing
- * to wait on; else it only bounds how late an abort is seen. */
-#define SLEEP_NET_USEC 50
+/* The longest sleep in microseconds, which only bounds how late an abort is seen. With network requests open it is
+ * shorter, since the net plugins' ABI has nothing to wait on. */
 #define SLEEP_USEC 1000
 struct run {
   struct tt_plan *plans;
@@ -97,7 +96,10 @@ static ncclResult_t drive(struct run *run)
     result = tt_watch_check(run->plans, run->nplans, due.look);
     if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, &due);
     if (result != ncclSuccess) break;
-    tt_waiter_idle(&waiter, network ? SLEEP_NET_USEC : SLEEP_USEC);
+    if (network)
+      tt_waiter_idle_polled(&waiter);
+    else
+      tt_waiter_idle(&waiter, SLEEP_USEC);
   }
   tt_waiter_done(&waiter);
   return result;

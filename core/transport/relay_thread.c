@@ -11,8 +11,7 @@
 #include "base/timer.h"
 #include "base/uds.h"
 
-/* Longest sleeps in microseconds: with network requests open, for which plugins have no bell; and else. */
-#define SLEEP_NET_USEC 50
+/* The longest sleep in microseconds, while no network requests are open, for which plugins have no bell. */
 #define SLEEP_USEC 100000
 /* Communicators usually end on all ranks at the same time: so long a relay waits for its users to close before it lets
  * the thread go on by itself. */
@@ -114,8 +113,10 @@ static void serve(struct tt_relay *relay)
     advance_all(relay, look, &moved, &busy);
     if (moved)
       tt_waiter_progress(&waiter);
+    else if (busy)
+      tt_waiter_idle_polled(&waiter);
     else
-      tt_waiter_idle(&waiter, busy ? SLEEP_NET_USEC : SLEEP_USEC);
+      tt_waiter_idle(&waiter, SLEEP_USEC);
   }
   tt_waiter_done(&waiter);
 }

@@ -133,6 +133,34 @@ START_TEST(ring_between_arm_and_sleep)
 }
 END_TEST
 
+/* Who polls does not sleep while a message of a network may be on its way, if there is room; in a crowd it does as soon
+ * as others. */
+START_TEST(polling_looks_for_longer)
+{
+  struct tt_doorbell bell;
+  struct tt_doorbell *list[] = {&bell};
+  struct tt_waiter waiter;
+  memset(&bell, 0, sizeof(bell));
+  set_variable("TUTTI_SPIN_USEC", "0");
+  tt_waiter_init(&waiter, list, 1, 100000);
+  int crowded = waiter.look_usec;
+  tt_waiter_init(&waiter, list, 1, 1);
+  ck_assert_int_gt(waiter.look_usec, 4 * crowded);
+  uint64_t look = (uint64_t)waiter.look_usec * 1000u, start = tt_timer_ns();
+  while (!waiter.armed) tt_waiter_idle_polled(&waiter);
+  ck_assert_uint_ge(tt_timer_ns() - start, look);
+  ck_assert_uint_eq(atomic_load(&bell.sleeping), 1);
+  tt_waiter_done(&waiter);
+  /* However long the wait, no sleep is long. With no bell to arm each call from here on sleeps. */
+  tt_waiter_init(&waiter, NULL, 0, 1);
+  waiter.idle_since = 1;
+  start = tt_timer_ns();
+  for (int i = 0; i < 20; i++) tt_waiter_idle_polled(&waiter);
+  ck_assert_uint_lt(tt_timer_ns() - start, BOUND_USEC * 1000ull);
+  tt_waiter_done(&waiter);
+}
+END_TEST
+
 struct later {
   struct tt_doorbell *bell;
   _Atomic bool *flag;
@@ -179,6 +207,7 @@ Suite *doorbell_suite(void)
   tcase_add_loop_test(one, two_threads, 0, (int)TT_COUNT(spins));
   tcase_add_test(one, sleeps_are_bounded);
   tcase_add_test(one, ring_between_arm_and_sleep);
+  tcase_add_test(one, polling_looks_for_longer);
   tcase_add_test(one, several);
   return suite;
 }
