@@ -1,23 +1,21 @@
-/* The connecting side: a state machine that moves at each call and never waits. The caller's handle holds only the
- * number of the attempt, which is looked up in a list, so that a stray handle can do no harm and attempts that the
- * caller gave up can be ended. */
+/* The connecting side: a state machine that moves at each call and never waits. */
 #include "plugins/common/meeting.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "plugins/common/attempts.h"
 #include "plugins/common/meeting_wire.h"
 
 enum phase { PHASE_PAUSE, PHASE_DIAL, PHASE_WAIT };
 
 struct attempt {
+  struct tt_attempt base;
   const struct tt_meeting_kind *kind;
-  uint64_t number;
   struct tt_key key;
   union tt_address address;
   enum phase phase;
@@ -29,50 +27,24 @@ struct attempt {
   size_t got;
   int tries, last_error;
   tt_deadline deadline, pause_end;
-  struct attempt *next;
 };
 
-static struct {
-  pthread_mutex_t lock; /* guards the list and the numbers, not the attempts: each has one caller */
-  struct attempt *list;
-  uint64_t last_number;
-} pending = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct tt_attempts pending = TT_ATTEMPTS_NONE;
 
 static void hang_up(struct attempt *attempt)
 {
   for (int i = 0; i < attempt->count; i++) tt_socket_close(&attempt->fds[i]);
 }
 
-static struct attempt *find_attempt(uint64_t number)
+static void free_attempt(void *attempt)
 {
-  pthread_mutex_lock(&pending.lock);
-  struct attempt *attempt = pending.list;
-  while (attempt && attempt->number != number) attempt = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
-  return attempt;
-}
-
-static void end_attempt(struct attempt *attempt)
-{
-  pthread_mutex_lock(&pending.lock);
-  struct attempt **at = &pending.list;
-  while (*at != attempt) at = &(*at)->next;
-  *at = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
   hang_up(attempt);
   free(attempt);
 }
 
 void tt_meeting_forget(void)
 {
-  pthread_mutex_lock(&pending.lock);
-  while (pending.list) {
-    struct attempt *attempt = pending.list;
-    pending.list = attempt->next;
-    hang_up(attempt);
-    free(attempt);
-  }
-  pthread_mutex_unlock(&pending.lock);
+  tt_attempts_end_all(&pending, free_attempt);
 }
 
 static void set_deadline(struct attempt *attempt)
@@ -97,11 +69,7 @@ static ncclResult_t begin_attempt(const struct tt_meeting_kind *kind, const stru
   attempt->count = sockets;
   for (int i = 0; i < attempt->count; i++) attempt->fds[i] = -1;
   set_deadline(attempt);
-  pthread_mutex_lock(&pending.lock);
-  attempt->number = ++pending.last_number;
-  attempt->next = pending.list;
-  pending.list = attempt;
-  pthread_mutex_unlock(&pending.lock);
+  tt_attempts_add(&pending, &attempt->base);
   *out = attempt;
   return ncclSuccess;
 }
@@ -247,10 +215,10 @@ ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, struct tt_me
                    "%s: connect got a handle that no listener of this version wrote; do both sides use the same plugin "
                    "and the same kind of machine?",
                    kind->name);
-  if (handle->pending) attempt = find_attempt(handle->pending);
+  if (handle->pending) attempt = tt_attempts_find(&pending, handle->pending);
   if (!attempt) {
     TT_TRY(begin_attempt(kind, handle, sockets, &attempt));
-    handle->pending = attempt->number;
+    handle->pending = attempt->base.number;
   }
   ncclResult_t result = advance(attempt, &ready);
   if (result == ncclSuccess && ready) {
@@ -259,7 +227,8 @@ ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, struct tt_me
     attempt->count = 0; /* the sockets are the caller's now */
   }
   if (result != ncclSuccess || ready) {
-    end_attempt(attempt);
+    tt_attempts_remove(&pending, &attempt->base);
+    free_attempt(attempt);
     handle->pending = 0;
   }
   return result;

@@ -1,33 +1,27 @@
 /* The connecting side: a state machine that moves at each call and never waits. When the two sides have met, each tells
- * the other what it needs to know of its queue pairs and memory. The caller's handle holds only the number of the
- * attempt, which is looked up in a list, so that a stray handle can do no harm and attempts that the caller gave up can
- * be ended. */
+ * the other what it needs to know of its queue pairs and memory. */
 #include "net_ib.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include "plugins/common/attempts.h"
 
 enum phase { PHASE_MEET, PHASE_TELL, PHASE_HEAR, PHASE_GO };
 
 struct attempt {
-  uint64_t number;
+  struct tt_attempt base;
   enum phase phase;
   struct tt_ib_send_comm *comm;
   struct tt_ib_card card, answer;
   size_t moved; /* of what is being sent or received */
   struct tt_ib_note go;
-  struct attempt *next;
 };
 
 const struct tt_meeting_kind tt_ib_meeting = {.name = "net ib", .label = "NET/IB", .magic = TT_IB_MAGIC};
 
-static struct {
-  pthread_mutex_t lock; /* guards the list and the numbers, not the attempts: each has one caller */
-  struct attempt *list;
-  uint64_t last_number;
-} pending = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct tt_attempts pending = TT_ATTEMPTS_NONE;
 
 ncclResult_t tt_ib_socket_move(int fd, bool sends, void *data, size_t bytes, size_t *done)
 {
@@ -53,43 +47,17 @@ int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int 
 
 /* ---- Attempts ---- */
 
-static void free_attempt(struct attempt *attempt)
+static void free_attempt(void *storage)
 {
+  struct attempt *attempt = storage;
   tt_ib_close_send(attempt->comm);
   free(attempt);
-}
-
-static struct attempt *find_attempt(uint64_t number)
-{
-  pthread_mutex_lock(&pending.lock);
-  struct attempt *attempt = pending.list;
-  while (attempt && attempt->number != number) attempt = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
-  return attempt;
-}
-
-static void end_attempt(struct attempt *attempt)
-{
-  pthread_mutex_lock(&pending.lock);
-  struct attempt **at = &pending.list;
-  while (*at != attempt) at = &(*at)->next;
-  *at = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
-  free_attempt(attempt);
 }
 
 void tt_ib_connect_forget(void)
 {
   tt_meeting_forget();
-  pthread_mutex_lock(&pending.lock);
-  struct attempt *list = pending.list;
-  pending.list = NULL;
-  pthread_mutex_unlock(&pending.lock);
-  while (list) {
-    struct attempt *attempt = list;
-    list = attempt->next;
-    free_attempt(attempt);
-  }
+  tt_attempts_end_all(&pending, free_attempt);
 }
 
 static ncclResult_t begin_attempt(const struct tt_ib_device *device, int traffic_class,
@@ -106,11 +74,7 @@ static ncclResult_t begin_attempt(const struct tt_ib_device *device, int traffic
   tt_ib_link_card(tt_ib_send_link(attempt->comm), tt_ib_send_memory(attempt->comm), &attempt->card);
   attempt->card.traffic_class = (uint8_t)(wished >= 0 ? wished : traffic_class >= 0 ? traffic_class : 0);
   attempt->card.service_level = (uint8_t)TT_MAX(level, 0);
-  pthread_mutex_lock(&pending.lock);
-  attempt->number = ++pending.last_number;
-  attempt->next = pending.list;
-  pending.list = attempt;
-  pthread_mutex_unlock(&pending.lock);
+  tt_attempts_add(&pending, &attempt->base);
   *out = attempt;
   return ncclSuccess;
 out:
@@ -188,10 +152,10 @@ ncclResult_t tt_ib_connect(int dev, int traffic_class, void *storage, void **sen
     return TT_FAIL(ncclInternalError,
                    "net ib: connect got a handle that no IB listener of this version wrote; do both sides "
                    "use the same plugin and the same kind of machine?");
-  if (handle.pending) attempt = find_attempt(handle.pending);
+  if (handle.pending) attempt = tt_attempts_find(&pending, handle.pending);
   if (!attempt) {
     TT_TRY(begin_attempt(device, traffic_class, &handle, &attempt));
-    handle.pending = attempt->number;
+    handle.pending = attempt->base.number;
   }
   ncclResult_t result = advance(attempt, &handle, &ready);
   if (result == ncclSuccess && ready) {
@@ -199,7 +163,8 @@ ncclResult_t tt_ib_connect(int dev, int traffic_class, void *storage, void **sen
     attempt->comm = NULL;
   }
   if (result != ncclSuccess || ready) {
-    end_attempt(attempt);
+    tt_attempts_remove(&pending, &attempt->base);
+    free_attempt(attempt);
     handle.pending = 0;
   }
   memcpy(storage, &handle, sizeof handle);

@@ -231,6 +231,8 @@ void tt_ib_link_met(struct tt_ib_link *link, int fd);
 /* Connects the queue pairs with those of the card. */
 ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card *card, uint8_t traffic_class);
 void tt_ib_link_end(struct tt_ib_link *link);
+/* ---- progress.c ---- */
+
 /* Keeps and returns the result of TT_FAIL, and tells the peer. */
 ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result);
 /* Room for so many more requests on the send queue? */
@@ -265,7 +267,7 @@ ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(stru
 
 /* ---- status.c ---- */
 
-/* What a completion's status means and what to check; for link.c and the documentation's table. */
+/* What a completion's status means and what to check; for progress.c and the documentation's table. */
 struct tt_ib_status {
   const char *words, *check;
   bool remote; /* the peer or the network, not this side */
@@ -288,7 +290,7 @@ int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int 
 /* Moves what can be moved now; *done counts. Closed: ncclRemoteError without a word. */
 ncclResult_t tt_ib_socket_move(int fd, bool send, void *data, size_t bytes, size_t *done);
 
-/* ---- send.c, recv.c: comms and requests ---- */
+/* ---- send.c with match.c and pieces.c, recv.c: comms and requests ---- */
 
 /* First member of all kinds of request. */
 enum tt_ib_request_kind { TT_IB_REQUEST_NONE, TT_IB_REQUEST_SEND, TT_IB_REQUEST_RECV, TT_IB_REQUEST_FLUSH };

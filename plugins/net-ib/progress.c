@@ -1,0 +1,250 @@
+/* What send and receive comms share: requests, their completions, and how trouble is found and told. */
+#include "net_ib.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "gid.h"
+
+#define POLL 16        /* completions at once */
+#define LOOK_AROUND 64 /* calls of progress between two looks at the socket */
+/* Where others can take over for a port without a link: how long it may be without, as for a moment ports often are. */
+#define GRACE_MS 500
+
+/* ---- wr_id: what, where, and how many requests of the queue are over with it ---- */
+
+static uint64_t pack(struct tt_ib_done what, uint32_t count)
+{
+  return (uint64_t)count << 32 | (uint64_t)what.work << 24 | (uint64_t)what.qp << 16 | (uint64_t)what.slot << 8 |
+         (uint64_t)what.piece;
+}
+
+static struct tt_ib_done unpack(uint64_t id)
+{
+  return (struct tt_ib_done){.work = (enum tt_ib_work)(id >> 24 & 0xff),
+                             .qp = (int)(id >> 16 & 0xff),
+                             .slot = (int)(id >> 8 & 0xff),
+                             .piece = (int)(id & 0xff)};
+}
+
+/* ---- Failures ---- */
+
+/* Both sides have an error then, with the cause. */
+ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result)
+{
+  struct tt_ib_note note = {.kind = TT_IB_FAILED, .value = (uint32_t)result};
+  link->failed = result;
+  if (link->told) return result;
+  link->told = true;
+  snprintf(note.text, sizeof note.text, "%s", tt_log_thread_error());
+  tt_ib_note_send(link, &note);
+  return result;
+}
+
+/* *saved: other ports have taken over where this queue pair goes. Else the caller fails. */
+static ncclResult_t way_failed(struct tt_ib_link *link, int qp, const char *why, bool *saved)
+{
+  *saved = false;
+  /* Reads of our own memory have no way; they go with the rail. */
+  for (int i = 0; qp >= link->qps && i < link->qps; i++)
+    if (link->qp[i].rail == link->qp[qp].rail) qp = i;
+  if (qp >= link->qps) return ncclSuccess;
+  return tt_ib_fail_over(link, qp, why, saved);
+}
+
+static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *done)
+{
+  static const char *const works[] = {"writing data", "writing data", "telling the sender what to send", "receiving",
+                                      "flushing what was received"};
+  const struct tt_ib_qp *qp = &link->qp[TT_MIN(done->qp, link->qps + link->loops - 1)];
+  struct tt_ib_status status = tt_ib_status(wc->status);
+  char here[TT_IB_GID_TEXT], there[TT_IB_GID_TEXT];
+  const struct tt_ib_wire_rail *remote = &link->remote.rail[qp->remote_rail];
+  return tt_ib_link_fail(
+      link,
+      TT_FAIL(status.remote ? ncclRemoteError : ncclSystemError,
+              "net ib: %s failed: %s (status %d, vendor error 0x%x) on %s port %d, queue pair %u, GID %s, to the peer "
+              "%s, %s, queue pair %u, GID %s; %s",
+              done->work < TT_COUNT(works) ? works[done->work] : "a request", status.words, (int)wc->status,
+              wc->vendor_err, qp->port->name, qp->port->number, wc->qp_num, tt_ib_gid_print(&qp->port->gid, here),
+              link->peer, remote->name, qp->remote_number, tt_ib_gid_print(&remote->gid, there), status.check));
+}
+
+/* ---- Posting ---- */
+
+bool tt_ib_link_room(const struct tt_ib_link *link, int index, uint32_t count)
+{
+  const struct tt_ib_qp *qp = &link->qp[index];
+  return qp->posted - qp->retired + count <= qp->depth;
+}
+
+ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int index, struct ibv_send_wr *wr, struct tt_ib_done what,
+                             bool tell)
+{
+  struct tt_ib_qp *qp = &link->qp[index];
+  struct ibv_send_wr *bad;
+  what.qp = index;
+  uint32_t count = qp->posted + 1;
+  /* The queue gets room only by completions that tell, so there is one in each quarter of it. */
+  if (tell || count - qp->signaled >= qp->depth / 4) wr->send_flags |= IBV_SEND_SIGNALED;
+  wr->wr_id = pack(what, count);
+  int error = ibv_post_send(qp->qp, wr, &bad);
+  if (error) {
+    bool saved;
+    TT_TRY(way_failed(link, index, strerror(error), &saved));
+    if (saved) return ncclSuccess;
+    return tt_ib_link_fail(link,
+                           TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more requests on queue pair %u: %s%s",
+                                   qp->port->name, qp->port->number, qp->qp->qp_num, strerror(error),
+                                   error == EIO ? "; the NIC was removed or failed, see the system log" : ""));
+  }
+  qp->posted = count;
+  if (wr->send_flags & IBV_SEND_SIGNALED) qp->signaled = count;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
+{
+  struct tt_ib_qp *qp = &link->qp[index];
+  struct ibv_recv_wr wr = {.wr_id = pack((struct tt_ib_done){.work = TT_IB_WORK_RECEIVE, .qp = index}, 0)}, *bad;
+  int error = ibv_post_recv(qp->qp, &wr, &bad);
+  if (!error) {
+    qp->receives++;
+    return ncclSuccess;
+  }
+  bool saved;
+  TT_TRY(way_failed(link, index, strerror(error), &saved));
+  if (saved) return ncclSuccess;
+  return tt_ib_link_fail(link,
+                         TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more receives on queue pair %u: %s",
+                                 qp->port->name, qp->port->number, qp->qp->qp_num, strerror(error)));
+}
+
+/* ---- Progress ---- */
+
+/* Of a queue pair that was stopped only errors are left, and what was done before. */
+static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *what)
+{
+  struct tt_ib_qp *qp = &link->qp[what->qp];
+  struct tt_ib_status status = tt_ib_status(wc->status);
+  bool saved = qp->dead;
+  if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;
+  if (!saved && (status.path || atomic_load(&qp->port->nic->fatal)))
+    TT_TRY(way_failed(link, what->qp, status.words, &saved));
+  return saved ? ncclSuccess : completion_failed(link, wc, what);
+}
+
+static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc *wc)
+{
+  struct tt_ib_done what = unpack(wc->wr_id);
+  if (what.qp >= link->qps + link->loops)
+    return tt_ib_link_fail(link, TT_FAIL(ncclInternalError, "net ib: a completion for queue pair %d of %d", what.qp,
+                                         link->qps + link->loops));
+  struct tt_ib_qp *qp = &link->qp[what.qp];
+  if (wc->status != IBV_WC_SUCCESS) return take_error(link, wc, &what);
+  if (what.work == TT_IB_WORK_RECEIVE) {
+    what.imm = ntohl(wc->imm_data);
+    qp->receives--;
+    if (!qp->dead) TT_TRY(tt_ib_link_post_receive(link, what.qp));
+  } else {
+    qp->retired = (uint32_t)(wc->wr_id >> 32);
+  }
+  return link->hooks->done(link, &what);
+}
+
+static int first_qp(const struct tt_ib_link *link, int rail)
+{
+  int qp = 0;
+  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
+  return qp;
+}
+
+/* All ways that begin at the rail; they need not all be there still. */
+static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *why, bool *saved)
+{
+  *saved = !tt_ib_rail_alive(link, rail);
+  while (tt_ib_rail_alive(link, rail)) {
+    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
+    if (!*saved) break;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
+{
+  struct ibv_wc wc[POLL];
+  for (int r = 0; r < link->rails; r++) {
+    int got = ibv_poll_cq(link->rail[r].cq, POLL, wc);
+    if (got < 0) {
+      bool saved;
+      TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
+      if (saved) continue;
+      return tt_ib_link_fail(link,
+                             TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
+                                     link->rail[r].port->name, link->rail[r].port->number));
+    }
+    *some |= got > 0;
+    for (int i = 0; i < got; i++) TT_TRY(take_completion(link, &wc[i]));
+  }
+  return ncclSuccess;
+}
+
+/* What the thread of the NIC has marked. A port may come back, so it is waited for as long as its NIC itself tries,
+ * unless others can take over. */
+static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
+{
+  const struct tt_ib_port *port = link->rail[r].port;
+  int fatal = atomic_load_explicit(&port->nic->fatal, memory_order_relaxed);
+  uint64_t since = atomic_load_explicit(&port->down_since_ns, memory_order_relaxed);
+  if ((!fatal && !since) || !tt_ib_rail_alive(link, r)) return ncclSuccess;
+  const char *words = fatal ? tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(fatal - 1)) : "it has no link";
+  uint64_t now = tt_timer_ns(), down_ms = since && now > since ? (now - since) / 1000000 : 0;
+  bool saved = false;
+  if (fatal || down_ms > TT_MIN(GRACE_MS, (uint64_t)link->patience_ms)) TT_TRY(rail_failed(link, r, words, &saved));
+  if (saved) return ncclSuccess;
+  if (fatal)
+    return tt_ib_link_fail(link,
+                           TT_FAIL(ncclSystemError,
+                                   "net ib: %s port %d failed: \"%s\"; the NIC was removed or broke down, see the "
+                                   "system log",
+                                   port->name, port->number, words));
+  if (down_ms <= (uint64_t)link->patience_ms) return ncclSuccess;
+  return tt_ib_link_fail(link, TT_FAIL(ncclSystemError,
+                                       "net ib: %s port %d has been down for %llu ms, as long as NCCL_IB_TIMEOUT and "
+                                       "NCCL_IB_RETRY_CNT wait; check its cable and the switch",
+                                       port->name, port->number, (unsigned long long)down_ms));
+}
+
+static ncclResult_t look_at_events(struct tt_ib_link *link)
+{
+  int event = atomic_load_explicit(&link->event, memory_order_relaxed);
+  if (event)
+    return tt_ib_link_fail(
+        link, TT_FAIL(ncclSystemError,
+                      "net ib: %s reports \"%s\" for the connection with the peer %s, %s; see its log, "
+                      "and the system logs of both",
+                      link->rail[0].port->name, tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(event - 1)),
+                      link->peer, link->remote.rail[0].name));
+  for (int r = 0; r < link->rails; r++) TT_TRY(look_at_port(link, r));
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ib_link_progress(struct tt_ib_link *link)
+{
+  bool some = false;
+  if (link->failed != ncclSuccess) {
+    tt_ib_notes_flush(link);
+    return link->failed;
+  }
+  TT_TRY(poll_rails(link, &some));
+  TT_TRY(look_at_events(link));
+  if (link->note_count) tt_ib_notes_flush(link);
+  if (link->rounds++ % LOOK_AROUND == 0) TT_TRY(tt_ib_notes_read(link));
+  if (!link->lost_since) return ncclSuccess;
+  if (some) link->lost_since = tt_deadline_in_ms(TT_IB_LINGER_MS);
+  if (!tt_deadline_passed(link->lost_since)) return ncclSuccess;
+  link->told = true; /* nobody listens */
+  return tt_ib_link_fail(
+      link, TT_FAIL(ncclRemoteError, "net ib: lost the peer %s: its socket was closed; its process ended, see its log",
+                    link->peer));
+}
