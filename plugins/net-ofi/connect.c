@@ -1,53 +1,28 @@
-/* The connecting side: first the meeting, then the greeting. The caller's handle holds only the number of the attempt,
- * which is looked up in a list, so that a stray handle can do no harm and attempts that the caller gave up can be
- * ended. */
+/* The connecting side: first the meeting, then the greeting. */
 #include "net_ofi.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include "plugins/common/attempts.h"
 
 struct attempt {
-  uint64_t number;
+  struct tt_attempt base;
   struct tt_ofi_greet greet;
-  struct attempt *next;
 };
 
-static struct {
-  pthread_mutex_t lock; /* guards the list and the numbers, not the attempts: each has one caller */
-  struct attempt *list;
-  uint64_t last_number;
-} pending = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct tt_attempts pending = TT_ATTEMPTS_NONE;
 
-static struct attempt *find_attempt(uint64_t number)
+static void end_attempt(void *storage)
 {
-  pthread_mutex_lock(&pending.lock);
-  struct attempt *attempt = pending.list;
-  while (attempt && attempt->number != number) attempt = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
-  return attempt;
-}
-
-static void remove_attempt(struct attempt *attempt)
-{
-  pthread_mutex_lock(&pending.lock);
-  struct attempt **at = &pending.list;
-  while (*at != attempt) at = &(*at)->next;
-  *at = attempt->next;
-  pthread_mutex_unlock(&pending.lock);
+  struct attempt *attempt = storage;
+  tt_ofi_close_send(attempt->greet.link);
   free(attempt);
 }
 
 void tt_ofi_connect_forget(void)
 {
   tt_meeting_forget();
-  pthread_mutex_lock(&pending.lock);
-  while (pending.list) {
-    struct attempt *attempt = pending.list;
-    pending.list = attempt->next;
-    tt_ofi_close_send(attempt->greet.link);
-    free(attempt);
-  }
-  pthread_mutex_unlock(&pending.lock);
+  tt_attempts_end_all(&pending, end_attempt);
 }
 
 /* The socket is there. */
@@ -66,11 +41,7 @@ static ncclResult_t begin_attempt(int dev, int fd, struct attempt **out)
     return result;
   }
   tt_ofi_greet_begin(&attempt->greet, link);
-  pthread_mutex_lock(&pending.lock);
-  attempt->number = ++pending.last_number;
-  attempt->next = pending.list;
-  pending.list = attempt;
-  pthread_mutex_unlock(&pending.lock);
+  tt_attempts_add(&pending, &attempt->base);
   *out = attempt;
   return ncclSuccess;
 }
@@ -95,7 +66,8 @@ static ncclResult_t greet(struct attempt *attempt, void **send_comm, bool *over)
   } else {
     tt_ofi_close_send(attempt->greet.link);
   }
-  remove_attempt(attempt);
+  tt_attempts_remove(&pending, &attempt->base);
+  free(attempt);
   return result;
 }
 
@@ -106,11 +78,11 @@ ncclResult_t tt_ofi_connect(int dev, void *storage, void **send_comm)
   *send_comm = NULL;
   TT_TRY(tt_ofi_device(dev, &device));
   memcpy(&handle, storage, sizeof handle);
-  struct attempt *attempt = handle.pending ? find_attempt(handle.pending) : NULL;
+  struct attempt *attempt = handle.pending ? tt_attempts_find(&pending, handle.pending) : NULL;
   ncclResult_t result = attempt ? ncclSuccess : meet(dev, &handle, &attempt);
   if (result == ncclSuccess && attempt) {
     bool over;
-    uint64_t number = attempt->number;
+    uint64_t number = attempt->base.number;
     result = greet(attempt, send_comm, &over);
     handle.pending = over ? 0 : number;
   }
