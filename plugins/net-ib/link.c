@@ -80,7 +80,8 @@ ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link)
   tt_ib_link_card(link, NULL, &own);
   for (int r = 0; r < link->rails; r++) {
     struct tt_ib_qp *qp = &link->qp[link->qps + r];
-    TT_TRY(tt_ib_qp_make(qp, link->rail[r].port, link->rail[r].cq, link, LOOP_DEPTH, 1, 0));
+    uint32_t depth = (uint32_t)TT_MIN(LOOP_DEPTH, link->rail[r].port->nic->max_wr);
+    TT_TRY(tt_ib_qp_make(qp, link->rail[r].port, link->rail[r].cq, link, depth, 1, 0));
     link->loops = r + 1;
     qp->rail = r;
     qp->remote_number = qp->qp->qp_num;

@@ -202,21 +202,6 @@ START_TEST(port_stays_down)
 }
 END_TEST
 
-START_TEST(late_and_reordered)
-{
-  struct pair pair;
-  setenv("NCCL_IB_QPS_PER_CONNECTION", "4", 1);
-  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1);
-  start();
-  fake("reorder");
-  fake("late 2");
-  pair_open(&pair, 0, 0, 3000000);
-  for (size_t bytes = 1; bytes < 3000000; bytes *= 5) exchange(&pair, bytes);
-  pair_close(&pair);
-  stop();
-}
-END_TEST
-
 /* Each call that takes something of the NIC may fail; then there is an error with the call's reason, and nothing is
  * left. The n-th of each, counted from here. */
 START_TEST(no_resources)
@@ -331,7 +316,6 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, events_can_be_for_the_log_only);
   tcase_add_test(tcase, port_comes_back);
   tcase_add_loop_test(tcase, port_stays_down, 0, 2);
-  tcase_add_test(tcase, late_and_reordered);
   tcase_add_test(tcase, no_resources);
   tcase_add_test(tcase, no_device_at_all);
   tcase_add_test(tcase, registration_fails);

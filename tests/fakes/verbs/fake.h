@@ -190,6 +190,7 @@ int fake_should_fail(const char *call);
 enum ibv_wc_status fake_send_status(void);
 uint64_t fake_delay_ns(void); /* how late a completion is to show */
 bool fake_reorders(void);
+int fake_torn_usec(void); /* the pause between lines of a short write; 0: none */
 /* Reads the environment, once. Called by ibv_get_device_list. */
 void fake_script_init(void);
 /* Does what is due; returns the milliseconds to the next thing, or -1. */

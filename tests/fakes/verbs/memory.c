@@ -172,6 +172,7 @@ void fake_store(char *to, const char *from, size_t bytes)
     uint64_t word;
     memcpy(&word, from + at, 8);
     __atomic_store_n((uint64_t *)(void *)(to + at), word, __ATOMIC_RELEASE);
+    if (at % 64 == 56 && fake_torn_usec()) usleep((useconds_t)fake_torn_usec());
   }
   for (; at < bytes; at++) __atomic_store_n(to + at, from[at], __ATOMIC_RELEASE);
 }

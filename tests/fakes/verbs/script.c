@@ -9,7 +9,8 @@
  *     fail CALL N ERRNO the N-th call from now of ibv_CALL, post_send or post_recv fails
  *     status NAME N     the N-th completion of a send queue from now has this status: a number, or RETRY_EXC_ERR etc.
  *     late MS           completions show so much later
- *     reorder           completions of different queues that share a CQ come in any order */
+ *     reorder           completions of different queues that share a CQ come in any order
+ *     torn US           short writes reach memory a line of 64 bytes at a time, in order, so far apart */
 #include "fake.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static struct {
   int statuses;
   uint64_t late_ns;
   bool reorder;
+  int torn_usec;
   struct {
     char what[24];
     uint64_t count;
@@ -113,6 +115,11 @@ bool fake_reorders(void)
   return script.reorder;
 }
 
+int fake_torn_usec(void)
+{
+  return script.torn_usec;
+}
+
 static int find_status(const char *name)
 {
   static const char *const names[] = {
@@ -181,6 +188,10 @@ static bool act(const char *text)
     return true;
   }
   if (!strcmp(verb, "reorder")) return script.reorder = true;
+  if (!strcmp(verb, "torn") && words >= 2) {
+    script.torn_usec = atoi(first);
+    return true;
+  }
   if (!strcmp(verb, "fail") && words >= 3 && script.faults < ACTIONS) {
     snprintf(script.fault[script.faults].call, sizeof script.fault[0].call, "%s", first);
     script.fault[script.faults].left = number;

@@ -1,0 +1,102 @@
+/* Data on their way where NICs do what they may: completions late and in any order, entries seen line by line, queues
+ * that are short. */
+#include "ib_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+START_TEST(late_and_reordered)
+{
+  struct pair pair;
+  setenv("NCCL_IB_QPS_PER_CONNECTION", "4", 1);
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1);
+  start();
+  fake("reorder");
+  fake("late 2");
+  pair_open(&pair, 0, 0, 3000000);
+  for (size_t bytes = 1; bytes < 3000000; bytes *= 5) exchange(&pair, bytes);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* Clear-to-send entries of a receive of several buffers are several lines, which a sender that looks meanwhile sees one
+ * after the other. What lies behind them is of an earlier receive, with other tags. */
+START_TEST(entries_come_line_by_line)
+{
+  enum { ROUNDS = 3 * NCCL_NET_MAX_REQUESTS, MANY = 8, BYTES = 64 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, MANY * BYTES);
+  fake("torn 50");
+  for (int round = 0; round < ROUNDS; round++) {
+    void *data[MANY], *memory[MANY], *sends[MANY], *recv = NULL;
+    size_t sizes[MANY];
+    int tags[MANY];
+    ncclResult_t results[2];
+    for (int i = 0; i < MANY; i++) {
+      tags[i] = (i + round) % MANY;
+      data[i] = pair.in + BYTES * tags[i];
+      sizes[i] = BYTES;
+      memory[i] = pair.in_memory;
+    }
+    memset(pair.in, 0, MANY * BYTES);
+    for (int i = 0; i < MANY * BYTES; i++) pair.out[i] = (char)(i + round);
+    ck_assert_int_eq(net->irecv(pair.recv, MANY, data, sizes, tags, memory, NULL, &recv), ncclSuccess);
+    ck_assert_ptr_nonnull(recv);
+    for (int i = 0; i < MANY; i++) {
+      ck_assert_int_eq(net->isend(pair.send, pair.out + BYTES * i, BYTES, i, pair.out_memory, NULL, &sends[i]),
+                       ncclSuccess);
+      usleep(50);
+    }
+    drive(sends[0], recv, results);
+    ck_assert_msg(results[0] + results[1] == 0, "round %d: results %d %d: %s", round, results[0], results[1], log_text);
+    for (int i = 1; i < MANY; i++) drive(sends[i], NULL, results);
+    ck_assert_int_eq(memcmp(pair.in, pair.out, MANY * BYTES), 0);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* A NIC with a queue that is just long enough: what has no room waits for completions, and is not forgotten. */
+START_TEST(queue_is_short)
+{
+  enum { MANY = NCCL_NET_MAX_REQUESTS, BYTES = 100 };
+  struct pair pair;
+  setenv("FAKE_VERBS_LIMITS", "wr=32", 1);
+  start();
+  pair_open(&pair, 0, 0, MANY * BYTES);
+  for (int i = 0; i < 5; i++) exchange(&pair, 10);
+  void *sends[MANY], *recvs[MANY];
+  for (int i = 0; i < MANY * BYTES; i++) pair.out[i] = (char)(i * 7 + (i >> 8));
+  memset(pair.in, 0, MANY * BYTES);
+  for (int i = 0; i < MANY; i++) {
+    void *data = pair.in + BYTES * i;
+    size_t bytes = BYTES;
+    int tag = 0;
+    ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &bytes, &tag, &pair.in_memory, NULL, &recvs[i]), ncclSuccess);
+    ck_assert_int_eq(net->isend(pair.send, pair.out + BYTES * i, BYTES, 0, pair.out_memory, NULL, &sends[i]),
+                     ncclSuccess);
+    ck_assert(recvs[i] && sends[i]);
+  }
+  for (int i = 0; i < MANY; i++) {
+    ncclResult_t results[2];
+    drive(sends[i], recvs[i], results);
+    ck_assert_msg(results[0] + results[1] == 0, "message %d: results %d %d: %s", i, results[0], results[1], log_text);
+  }
+  ck_assert_int_eq(memcmp(pair.in, pair.out, MANY * BYTES), 0);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+  TCase *tcase = tcase_create("flow");
+  tcase_add_test(tcase, late_and_reordered);
+  tcase_add_test(tcase, entries_come_line_by_line);
+  tcase_add_test(tcase, queue_is_short);
+  return run_ib_suite(argc, argv, tcase);
+}
