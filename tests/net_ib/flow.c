@@ -92,11 +92,43 @@ START_TEST(queue_is_short)
 }
 END_TEST
 
+/* Pieces of messages begin where lines of 128 bytes do, which then are written by one queue pair each. */
+START_TEST(pieces_are_whole_lines)
+{
+  enum { MOST = 300000 };
+  struct pair pair;
+  setenv("NCCL_IB_QPS_PER_CONNECTION", "4", 1);
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1);
+  start();
+  pair_open(&pair, 0, 0, MOST);
+  void *memory, *in = aligned_alloc(4096, 75 * 4096);
+  size_t room = MOST;
+  int tag = 0;
+  ck_assert_int_eq(net->regMr(pair.recv, in, room, NCCL_PTR_HOST, &memory), ncclSuccess);
+  for (size_t bytes = 8191; bytes < MOST; bytes += 29989) {
+    void *recv = NULL;
+    ncclResult_t results[2];
+    uint64_t before = fake_count("write_imm");
+    ck_assert_int_eq(net->irecv(pair.recv, 1, &in, &room, &tag, &memory, NULL, &recv), ncclSuccess);
+    drive(post_send(&pair, bytes, 0), recv, results);
+    ck_assert_int_eq(results[0] + results[1], 0);
+    ck_assert_int_eq(memcmp(in, pair.out, bytes), 0);
+    ck_assert_uint_eq(fake_count("write_imm") - before, bytes > 8192 ? 4 : 1);
+  }
+  ck_assert_uint_eq(fake_count("inside_a_line"), 0);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  free(in);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("flow");
   tcase_add_test(tcase, late_and_reordered);
   tcase_add_test(tcase, entries_come_line_by_line);
   tcase_add_test(tcase, queue_is_short);
+  tcase_add_test(tcase, pieces_are_whole_lines);
   return run_ib_suite(argc, argv, tcase);
 }

@@ -368,6 +368,7 @@ static int take_send(struct fake_qp *qp, const struct ibv_send_wr *wr)
     fake_misuse("a message of %zu bytes on a port for %d", send->bytes, fake_limits.msg_bytes);
   if (wr->send_flags & IBV_SEND_INLINE) fake_count("inline");
   fake_count(wr->opcode == IBV_WR_RDMA_READ ? "read" : wr->opcode == IBV_WR_RDMA_WRITE ? "write" : "write_imm");
+  if (wr->opcode != IBV_WR_RDMA_READ && send->bytes && wr->wr.rdma.remote_addr % 128) fake_count("inside_a_line");
   if (qp->acked == qp->posted) qp->progress_ns = fake_now_ns();
   qp->posted++;
   if (qp->qp.state == IBV_QPS_ERR) {
