@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* Statuses and the words for them; `remote`: not this side's fault. */
@@ -71,6 +72,57 @@ START_TEST(status_in_words)
   ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &size, &tag, &pair.in_memory, NULL, &request), ncclRemoteError);
   ck_assert_ptr_null(request);
   pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* A message that takes several writes, of which the first, which tells nothing when all is well, fails: that is the
+ * cause that is named, not that the others were flushed. */
+START_TEST(first_of_many_writes)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  char line[1024];
+  setenv("FAKE_VERBS_LIMITS", "msg_bytes=100000", 1);
+  start();
+  pair_open(&pair, 0, 0, 300000);
+  exchange(&pair, 300000);
+  void *recv = post_recv(&pair, 300000, 0);
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
+    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  fake("status REM_ACCESS_ERR 1");
+  drive(post_send(&pair, 300000, 0), recv, results);
+  ck_assert_int_eq(results[0], ncclRemoteError);
+  first_warning(line, sizeof line);
+  ck_assert_msg(strstr(line, "remote access error") != NULL, "%s", line);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* What was received in a GPU's memory is there only once it is flushed: a flush that fails is an error. */
+START_TEST(flush_fails)
+{
+  struct pair pair;
+  enum { BYTES = 4096 };
+  int fd = memfd_create("gpu", 0), done = 0, size = BYTES;
+  ncclResult_t result = ncclSuccess;
+  ck_assert_int_eq(ftruncate(fd, BYTES), 0);
+  void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory, *request;
+  start();
+  pair_open(&pair, 0, 0, BYTES);
+  ck_assert_int_eq(net->regMrDmaBuf(pair.recv, data, BYTES, NCCL_PTR_CUDA, 0, fd, &memory), ncclSuccess);
+  close(fd);
+  fake("status LOC_PROT_ERR 1");
+  ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  ck_assert_ptr_nonnull(request);
+  for (uint64_t end = now_ms() + LONG_MS; !done && result == ncclSuccess && now_ms() < end;)
+    result = net->test(request, &done, NULL);
+  ck_assert_int_eq(result, ncclSystemError);
+  ck_assert_msg(strstr(warning, "flushing what was received failed: local protection error") != NULL, "%s", warning);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, BYTES);
   stop();
 }
 END_TEST
@@ -308,6 +360,8 @@ int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("faults");
   tcase_add_loop_test(tcase, status_in_words, 0, STATUSES);
+  tcase_add_test(tcase, first_of_many_writes);
+  tcase_add_test(tcase, flush_fails);
   tcase_add_test(tcase, event_of_a_queue_pair);
   tcase_add_test(tcase, event_of_a_completion_queue);
   tcase_add_test(tcase, event_of_the_nic);

@@ -145,7 +145,7 @@ verdict $? socket-retries '2 ranks over sockets, netem loss 3%'
 # A link that goes down: an error on the ranks, which names where, and an end. When it is up again all is well.
 echo "== link down and up"
 (
-  export NCCL_IB_TIMEOUT=14 NCCL_IB_RETRY_CNT=2
+  export NCCL_IB_TIMEOUT=16 NCCL_IB_RETRY_CNT=2
   perf 4 all_reduce -b 64K -e 64K -w 1 --iters 5000
 ) &
 run=$!

@@ -11,7 +11,8 @@ the machine ended without one, whose console is shown then, 77 with a line SKIP 
 
 Facts about rxe of Linux 6.1 that tests meet: RoCE v2 over IPv4 is GID index 1; it works in the first network namespace
 alone; it has no dma-bufs; messages are at most 8 MiB; its packets of 4096 bytes need an MTU of 4200. A queue pair whose
-timeout is below 18 sends again without need when the machine is slow."""
+timeout is below 18 sends again without need when the machine is slow. When its interface goes down while it sends, its
+requester may send for ever ("Failed sending ACK", then "soft lockup" in rxe_requester): then the machine ends by itself."""
 import argparse
 import ctypes
 import os
@@ -28,7 +29,9 @@ import kernel
 
 HERE = pathlib.Path(__file__).resolve().parent
 QEMU = "qemu-system-x86_64"
-APPEND = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on audit=0 tsc=reliable"
+# A kernel that hangs ends the machine.
+APPEND = ("console=ttyS0 loglevel=5 panic=-1 mitigations=off nokaslr random.trust_cpu=on audit=0 tsc=reliable "
+          "softlockup_panic=1 watchdog_thresh=20")
 
 
 def skip(why):
