@@ -111,6 +111,22 @@ START_TEST(others_take_over)
 }
 END_TEST
 
+/* What has arrived when a way is stopped may show only later, and must not be sent again: the receiver waits for it
+ * before it says what it has. The sender's call fails at once, so that the receiver hears of it before. */
+START_TEST(seen_late)
+{
+  struct pair pair;
+  setenv("NCCL_IB_QPS_PER_CONNECTION", "2", 1);
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1);
+  open_fused(&pair);
+  fake("late 20");
+  stream(&pair, "fail post_send 1 5", 20 + _i);
+  ck_assert_msg(logged("is not used any more") && logged("other ports go on"), "%s", log_text);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 START_TEST(not_wanted)
 {
   struct pair pair;
@@ -149,6 +165,7 @@ int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("failover");
   tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
+  tcase_add_loop_test(tcase, seen_late, 0, 3);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 START_TEST(late_and_reordered)
@@ -123,6 +124,72 @@ START_TEST(pieces_are_whole_lines)
 }
 END_TEST
 
+/* Each port of several that work as one may have written some of a message, so a flush reads through all. */
+START_TEST(flush_through_all_ports)
+{
+  enum { BYTES = 4096 };
+  ncclNetVDeviceProps_v12_t two = {.ndevs = 2, .devs = {0, 1}};
+  struct pair pair;
+  int fd = memfd_create("gpu", 0), index = -1, done = 0, size = BYTES;
+  ck_assert_int_eq(ftruncate(fd, BYTES), 0);
+  void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory, *request;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  start();
+  ck_assert_int_eq(net->makeVDevice(&index, &two), ncclSuccess);
+  pair_open(&pair, index, index, BYTES);
+  ck_assert_int_eq(net->regMrDmaBuf(pair.recv, data, BYTES, NCCL_PTR_CUDA, 0, fd, &memory), ncclSuccess);
+  close(fd);
+  uint64_t reads = fake_count("read");
+  ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  ck_assert_ptr_nonnull(request);
+  for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
+    ck_assert_int_eq(net->test(request, &done, NULL), ncclSuccess);
+  ck_assert_int_eq(done, 1);
+  ck_assert_uint_eq(fake_count("read") - reads, 2);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
+/* Far more flushes than a queue has room for: those that do not fit wait. */
+START_TEST(many_flushes)
+{
+  enum { BYTES = 4096, MANY = 200 };
+  struct pair pair;
+  void *requests[MANY];
+  int fd = memfd_create("gpu", 0), size = BYTES;
+  ck_assert_int_eq(ftruncate(fd, BYTES), 0);
+  void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory;
+  start();
+  fake("late 5");
+  pair_open(&pair, 0, 0, BYTES);
+  ck_assert_int_eq(net->regMrDmaBuf(pair.recv, data, BYTES, NCCL_PTR_CUDA, 0, fd, &memory), ncclSuccess);
+  close(fd);
+  uint64_t reads = fake_count("read");
+  for (int i = 0; i < MANY; i++) {
+    ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &requests[i]), ncclSuccess);
+    ck_assert_ptr_nonnull(requests[i]);
+  }
+  ck_assert_uint_lt(fake_count("read") - reads, MANY);
+  int done = 0;
+  ck_assert_int_eq(net->test(requests[MANY - 1], &done, NULL), ncclSuccess);
+  ck_assert_int_eq(done, 0); /* not even posted */
+  for (int i = 0; i < MANY; i++) {
+    done = 0;
+    for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
+      ck_assert_int_eq(net->test(requests[i], &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 1);
+  }
+  ck_assert_uint_eq(fake_count("read") - reads, MANY);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("flow");
@@ -130,5 +197,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, entries_come_line_by_line);
   tcase_add_test(tcase, queue_is_short);
   tcase_add_test(tcase, pieces_are_whole_lines);
+  tcase_add_test(tcase, flush_through_all_ports);
+  tcase_add_test(tcase, many_flushes);
   return run_ib_suite(argc, argv, tcase);
 }
