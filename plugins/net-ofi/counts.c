@@ -33,7 +33,7 @@ ncclResult_t tt_ofi_counts_get(struct tt_ofi_counts *counts, int32_t tag, struct
   if (2 * counts->used >= counts->size) TT_TRY(grow(counts));
   entry = search(counts, tag);
   if (!entry->used) {
-    *entry = (struct tt_ofi_count){.tag = tag, .used = true, .large = true};
+    *entry = (struct tt_ofi_count){.tag = tag, .used = true, .large = true, .promised = UINT64_MAX};
     counts->used++;
   }
   counts->last = (uint32_t)(entry - counts->entries);

@@ -10,9 +10,12 @@
 struct tt_ofi_count {
   int32_t tag;
   bool used;
-  bool large;      /* receiver: the tag's last message was written, so the next one's place is told ahead */
-  uint32_t met;    /* receiver: small messages with a receive that are not acknowledged */
-  uint64_t posted; /* messages or buffers so far */
+  bool large;        /* receiver: the tag's last message was written, so the next one's place is told ahead */
+  uint32_t told;     /* receiver: places that the peer knows, and has not filled */
+  uint32_t met;      /* receiver: small messages with a receive that are not acknowledged */
+  uint64_t posted;   /* messages or buffers so far */
+  uint64_t promised; /* number of the first whose place is told unasked; UINT64_MAX: of none */
+  uint64_t refused;  /* sender: number of the last that was promised a place and got none */
 };
 struct tt_ofi_counts {
   uint32_t size, used; /* size: a power of 2, or 0 */

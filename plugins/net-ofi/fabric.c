@@ -38,12 +38,22 @@ static const char *library_name(void)
 
 #define RXM_BUFFER "FI_OFI_RXM_BUFFER_SIZE"
 #define RXM_POSTED "FI_OFI_RXM_MSG_RX_SIZE"
+#define RXM_EAGER "FI_OFI_RXM_EAGER_LIMIT"
 
-size_t tt_ofi_rxm_buffer(void)
+static size_t bytes_of(const char *variable)
 {
-  const char *text = getenv(RXM_BUFFER);
+  const char *text = getenv(variable);
   int64_t bytes;
   return text && tt_text_int(text, &bytes) && bytes > 0 ? (size_t)bytes : 0;
+}
+
+/* Over sockets releases before 1.20 receive into the user's own buffers. */
+size_t tt_ofi_rxm_eager(const char *provider)
+{
+  size_t buffer = bytes_of(RXM_BUFFER), eager = bytes_of(RXM_EAGER);
+  bool direct = library.handle && FI_VERSION_LT(library.table.version(), FI_VERSION(1, 20)) &&
+                strncmp(provider, "tcp;", strlen("tcp;")) == 0;
+  return direct && eager > buffer ? eager : buffer;
 }
 
 static bool open_library(char *why, size_t size)
@@ -52,6 +62,7 @@ static bool open_library(char *why, size_t size)
   struct tt_ofi_fabric *table = &library.table;
   setenv(RXM_BUFFER, "2048", 0);
   setenv(RXM_POSTED, "64", 0);
+  setenv(RXM_EAGER, "16384", 0);
   library.handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library.handle) {
     snprintf(why, size, "libfabric cannot be opened: %s", dlerror());

@@ -29,10 +29,11 @@ struct tt_ofi_fabric {
  * threads and exit handlers behind. Under the lock of the plugin's state. */
 const struct tt_ofi_fabric *tt_ofi_fabric(char *why, size_t size);
 
-/* Bytes of a message that ofi_rxm, which makes reliable endpoints of connected ones, copies; larger ones go another
- * way. It has a thousand such buffers for each endpoint and direction at once, so tt_ofi_fabric asks for small ones,
- * unless the user has chosen (FI_OFI_RXM_BUFFER_SIZE). */
-size_t tt_ofi_rxm_buffer(void);
+/* Bytes of a message that ofi_rxm, which makes reliable endpoints of `provider`'s connected ones, sends at once; for
+ * larger ones it shakes hands. Those it copies, from and to buffers of which it has a thousand for each endpoint and
+ * direction, so tt_ofi_fabric asks for small ones; where it need not copy, for more. The user may have chosen
+ * (FI_OFI_RXM_BUFFER_SIZE, FI_OFI_RXM_EAGER_LIMIT). */
+size_t tt_ofi_rxm_eager(const char *provider);
 
 /* The words of libfabric's error number, of either sign; also before the library is open. */
 const char *tt_ofi_strerror(int error);

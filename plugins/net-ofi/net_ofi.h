@@ -3,13 +3,13 @@
  * A comm has an endpoint of its own (FI_EP_RDM) on each NIC of its device, a rail each, and a socket to the other side.
  * Small messages go as packets of rail 0, copied at both ends. Of a large one the packet only tells (RTS); the receiver
  * says where it goes, with addresses and keys (CTS), ahead if the tag's last message was large too, and the sender
- * writes it in pieces over all rails, each with immediate data, which the receiver counts. So nothing depends on an
- * order that a provider might not keep: packets are numbered, and a message is complete when all its pieces are,
- * whichever comes last.
+ * writes it in pieces over all rails, each with immediate data, which the receiver counts. Of one that fills the buffer
+ * that it was told of ahead the pieces themselves tell. So nothing depends on an order that a provider might not keep:
+ * messages are numbered, and one is complete when all its pieces are, whichever comes last.
  *
- * Tags: a message goes to the oldest receive that has a free slot of its tag; one without a receive is kept aside. Of
- * each tag only so many small messages may be on their way or aside (the receiver acknowledges by the dozen, over the
- * socket), and no more large ones than requests.
+ * Tags: the n-th message of a tag goes to the n-th buffer of that tag; one without a receive is kept aside. Of each tag
+ * only so many small messages may be on their way or aside (the receiver acknowledges by the dozen, over the socket),
+ * and no more large ones than requests.
  *
  * The socket carries what connecting needs, acknowledgements and the goodbye, and its end tells at once that the peer
  * is gone, which an endpoint without connections would never say.
@@ -39,6 +39,7 @@
 #define TT_OFI_NICS 32
 #define TT_OFI_DEVICES (2 * TT_OFI_NICS) /* with those that are several NICs */
 #define TT_OFI_RECVS 8                   /* receives in a group */
+#define TT_OFI_GATHER 4                  /* places that one packet tells of at most */
 
 /* ---- nic.c: a NIC, which is a domain of libfabric ---- */
 
@@ -122,7 +123,9 @@ struct tt_ofi_packet {
   struct tt_ofi_op op;
   char *data; /* a header, and what follows it */
   size_t bytes;
-  void *owner; /* request that is done when the packet is sent, or NULL */
+  void *owner;  /* request that is told when the packet is sent, or NULL */
+  bool injects; /* if it is short enough. Only where a request of its comm is under way until the peer has answered:
+                   a provider may hold back what it took, and sends it when the comm is moved. */
   struct tt_ofi_packet *next;
 };
 struct tt_ofi_packets {
@@ -153,7 +156,7 @@ void tt_ofi_rail_close(struct tt_ofi_rail *rail);
 ncclResult_t tt_ofi_rail_meet(struct tt_ofi_rail *rail, const char *name, size_t bytes);
 void *tt_ofi_rail_scratch(const struct tt_ofi_rail *rail);
 
-/* ---- link.c: what send and receive comms share ---- */
+/* ---- link.c, errors.c, move.c, notes.c: what send and receive comms share ---- */
 
 /* How a comm hears of what happened. An error ends the link. */
 struct tt_ofi_events {
@@ -195,6 +198,7 @@ ncclResult_t tt_ofi_link_open(struct tt_ofi_link *link, bool sends, int dev, int
 void tt_ofi_link_close(struct tt_ofi_link *link);
 /* The connection is made: its figures are shown from now on. */
 void tt_ofi_link_count(struct tt_ofi_link *link);
+const char *tt_ofi_link_provider(const struct tt_ofi_link *link);
 /* Keeps and returns the result of TT_FAIL. */
 ncclResult_t tt_ofi_link_fail(struct tt_ofi_link *link, ncclResult_t result);
 /* For a failed call or completion of libfabric: names the device, the peer, the cause and the remedy. */
@@ -206,6 +210,8 @@ void tt_ofi_link_greeting(const struct tt_ofi_link *link, struct tt_ofi_greeting
 ncclResult_t tt_ofi_link_agree(struct tt_ofi_link *link, const struct tt_ofi_greeting *theirs);
 /* NULL: none is free now. */
 struct tt_ofi_packet *tt_ofi_link_packet(struct tt_ofi_link *link, int rail);
+/* Gives back one that is not sent after all. */
+void tt_ofi_link_return(struct tt_ofi_link *link, int rail, struct tt_ofi_packet *packet);
 /* Sends in order; what cannot be posted now is when the link next moves. */
 ncclResult_t tt_ofi_link_send(struct tt_ofi_link *link, int rail, struct tt_ofi_packet *packet);
 /* Posts what waits, and hears of what happened on all rails and, now and then or if `listen`, on the socket. An error
@@ -213,6 +219,10 @@ ncclResult_t tt_ofi_link_send(struct tt_ofi_link *link, int rail, struct tt_ofi_
 ncclResult_t tt_ofi_link_move(struct tt_ofi_link *link, bool listen);
 /* Says something on the socket; false: it is full, try again. Nobody hears it once the peer is gone. */
 bool tt_ofi_link_say(struct tt_ofi_link *link, enum tt_ofi_note_kind kind, int32_t tag, uint64_t value);
+/* False: there is still something that could not be said. */
+bool tt_ofi_link_finish_saying(struct tt_ofi_link *link);
+/* Reads notes, and notices the end of the peer. `now`: tt_timer_ns. */
+ncclResult_t tt_ofi_link_hear(struct tt_ofi_link *link, uint64_t now);
 /* How a large message is cut: the stripe of `rail` is *bytes from *at on, 0 for none. `first` has the first one. */
 void tt_ofi_link_stripe(const struct tt_ofi_link *link, size_t bytes, int first, int rail, size_t *at, size_t *part);
 /* How many writes that makes. */

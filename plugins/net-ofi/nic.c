@@ -289,11 +289,12 @@ void tt_ofi_nics_free(const struct tt_ofi_fabric *fabric, struct tt_ofi_nic *nic
  * the target nothing is copied by the host. */
 size_t tt_ofi_nic_eager(const struct tt_ofi_nic *nic)
 {
-  size_t bytes = (size_t)tt_param_int(TT_PARAM_TUTTI_OFI_EAGER), buffer = tt_ofi_rxm_buffer();
+  size_t bytes = (size_t)tt_param_int(TT_PARAM_TUTTI_OFI_EAGER), most;
   if (nic->hmem) return 0;
-  if (strstr(nic->info->fabric_attr->prov_name, "ofi_rxm") && buffer < bytes + sizeof(struct tt_ofi_header))
-    bytes = buffer > sizeof(struct tt_ofi_header) ? buffer - sizeof(struct tt_ofi_header) : 0;
-  return bytes;
+  if (!strstr(nic->info->fabric_attr->prov_name, "ofi_rxm")) return bytes;
+  most = tt_ofi_rxm_eager(nic->info->fabric_attr->prov_name);
+  most -= TT_MIN(most, sizeof(struct tt_ofi_header));
+  return TT_MIN(bytes, most);
 }
 
 /* ---- The domain ---- */

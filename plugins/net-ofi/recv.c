@@ -30,7 +30,6 @@ ncclResult_t tt_ofi_recv_make(int dev, int fd, struct tt_ofi_link **out)
   }
   comm->open_end = &comm->open;
   comm->early.end = &comm->early.first;
-  comm->ahead.end = &comm->ahead.first;
   for (int i = 0; i < TT_OFI_RECV_REQUESTS; i++) {
     comm->requests[i].comm = comm;
     comm->requests[i].next = comm->free;
@@ -122,7 +121,7 @@ static ncclResult_t progress(struct tt_ofi_recv_comm *comm)
   TT_TRY(tt_ofi_match_progress(comm));
   if (comm->flushing) TT_TRY(post_flushes(comm));
   /* All that the peer sent before it closed is here: what still waits, waits for nothing. */
-  if (comm->link.bye && comm->expected >= comm->link.bye_count && !comm->early.first && comm->large_open == 0 &&
+  if (comm->link.bye && comm->heard >= comm->link.bye_count && !comm->early.first && comm->large_open == 0 &&
       comm->open)
     return tt_ofi_link_lost(&comm->link, "waiting for a message");
   return ncclSuccess;
@@ -154,7 +153,7 @@ ncclResult_t tt_ofi_irecv(void *recv_comm, int n, void **data, const size_t *siz
     slot->tag = tags[i];
     slot->memory = mhandles ? mhandles[i] : NULL;
     slot->own = NULL;
-    slot->matched = false;
+    slot->matched = slot->told = false;
     slot->place = slot->came = slot->left = 0;
   }
   /* A message that is here already may not fit; the test of the request says so, as for one that comes later. */

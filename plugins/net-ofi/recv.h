@@ -22,6 +22,7 @@ struct tt_ofi_slot {
   uint32_t left;  /* pieces of the message that have not come; meaningful once matched */
   uint32_t came;  /* pieces that came before the packet that tells of them */
   uint32_t place; /* that its writes name; 0: none is expected */
+  bool told;      /* the peer knows the place */
 };
 
 struct tt_ofi_recv_comm;
@@ -33,7 +34,7 @@ struct tt_ofi_recv_request {
   struct tt_ofi_slot slot[TT_OFI_RECVS];
 };
 
-/* A message that came before its receive, or before one that was sent earlier. */
+/* A message that came before its receive. */
 struct tt_ofi_early {
   struct tt_ofi_header header;
   struct tt_ofi_early *next;
@@ -43,10 +44,12 @@ struct tt_ofi_earlies {
   struct tt_ofi_early *first, **end;
 };
 
-/* A place that is to be told, and had no packet for that. */
+/* A place that is to be told; 0: that there is none, ahead. */
 struct tt_ofi_clearing {
   uint32_t place;
   struct tt_ofi_slot *slot; /* where it still has that place */
+  int32_t tag;
+  uint64_t number;
 };
 
 struct tt_ofi_flush;
@@ -69,12 +72,12 @@ struct tt_ofi_recv_comm {
   struct tt_ofi_link link; /* must be first */
   struct tt_ofi_recv_request *free;
   struct tt_ofi_recv_request *open, **open_end; /* receives with a free slot, oldest first */
-  uint64_t expected;                            /* number of the next message */
-  struct tt_ofi_earlies ahead;                  /* came before that, in any order */
-  struct tt_ofi_earlies early;                  /* have no receive, oldest first */
+  uint64_t heard;                               /* messages that were told of, so far */
+  struct tt_ofi_earlies early;                  /* have no receive */
   struct tt_ofi_clearing clearing[TT_OFI_CLEARINGS];
   int clearing_first, clearing_count; /* a ring */
   uint32_t places;                    /* that were given */
+  bool asked;                         /* the peer waits for one of the clearings */
   struct tt_ofi_counts counts;
   bool unsaid;    /* acknowledgements that the socket did not take */
   int large_open; /* large messages that are not whole */
@@ -87,8 +90,8 @@ struct tt_ofi_recv_comm {
 ncclResult_t tt_ofi_match_packet(struct tt_ofi_link *link, const struct tt_ofi_header *header, size_t bytes);
 /* Gives early messages to the slots of a new receive, and tells the places of others ahead. */
 ncclResult_t tt_ofi_match_receive(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request);
-/* The peer has written a piece. */
-ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t place);
+/* The peer has written a piece. `data`: its immediate data. */
+ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t data);
 /* Clears and acknowledges what could not be before. */
 ncclResult_t tt_ofi_match_progress(struct tt_ofi_recv_comm *comm);
 void tt_ofi_match_free(struct tt_ofi_recv_comm *comm);

@@ -9,7 +9,7 @@
 #include "tutti/net.h"
 
 /* "TTUTOFI" and the version of this protocol. */
-#define TT_OFI_MAGIC 0x545455544f464901ull
+#define TT_OFI_MAGIC 0x545455544f464902ull
 
 #define TT_OFI_RAILS NCCL_NET_MAX_DEVS_PER_NIC_V12 /* NICs that work as one */
 #define TT_OFI_NAME_BYTES 256                      /* of an endpoint's address */
@@ -27,6 +27,7 @@ struct tt_ofi_greeting {
   uint64_t magic;
   uint64_t host;      /* hash: providers that do not leave the host are refused across two */
   uint64_t piece_max; /* bytes of one write at most */
+  uint64_t stripe;    /* bytes of a rail's part at least, if it has any */
   uint32_t rails;
   uint32_t eager; /* bytes of payload in a packet at most */
   char provider[TT_OFI_PROVIDER_BYTES];
@@ -47,21 +48,34 @@ struct tt_ofi_note {
   uint64_t value;
 };
 
-/* Packets. Sender to receiver: HELLO, EAGER with payload behind the header, RTS; numbered, since a provider need not
- * keep the order. Receiver to sender: HELLO, CTS. The data of an RTS comes as writes with immediate data: the place
- * that the CTS named. A CTS is for the tag's message of that number, counted on both sides, and may come before it. */
+/* Packets. Sender to receiver: HELLO, EAGER with payload behind the header, RTS. Receiver to sender: HELLO, CTS, of
+ * which a packet may hold several, one behind the other. Messages of a tag are numbered, as are the buffers for them,
+ * on both sides alike: a message belongs to the buffer of its number, so nothing depends on the order in which packets
+ * come. A CTS may come before its message.
+ *
+ * The data of a large message comes as writes with immediate data: the place that the CTS named. A CTS may promise one
+ * for the tag's next buffer too, unasked; so does that one's then, until one without a place ends it. A message that
+ * was promised a place waits for it, and if it fills it has no RTS: its writes say so (TT_OFI_WHOLE). */
 enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
 struct tt_ofi_header {
   uint32_t kind;
   int32_t tag;
-  uint64_t bytes;    /* of the message; of a CTS: that have room */
-  uint64_t sequence; /* from 0; EAGER, RTS: of all messages of the comm; CTS: of those of the tag */
-  uint64_t place;    /* CTS: immediate data of the writes */
+  uint64_t bytes;  /* of the message; of a CTS: that have room */
+  uint64_t number; /* of the tag's messages, from 0 */
 };
 struct tt_ofi_clear {
   struct tt_ofi_header header;
-  uint64_t address[TT_OFI_RAILS]; /* where the message's first byte goes, for each rail */
-  uint64_t key[TT_OFI_RAILS];
+  uint32_t place;   /* immediate data of the writes: 31 bits; 0: this buffer's and later ones' are told if asked for */
+  uint32_t promise; /* 1: the next buffer's is told unasked */
+  struct {
+    uint64_t address, key; /* where the message's first byte goes */
+  } rail[TT_OFI_RAILS];    /* those that the connection has travel */
 };
+#define TT_OFI_WHOLE 0x80000000u /* in the immediate data, beside the place */
+
+static inline size_t tt_ofi_clear_bytes(int rails)
+{
+  return offsetof(struct tt_ofi_clear, rail) + (size_t)rails * sizeof((struct tt_ofi_clear *)0)->rail[0];
+}
 
 #endif

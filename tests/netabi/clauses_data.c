@@ -143,11 +143,84 @@ static void null_sizes(void)
   buffer_free(data);
 }
 
+/* ---- Whatever comes next ---- */
+
+enum { MIXED = 1500, MIXED_WINDOW = 24 };
+
+struct mixed {
+  size_t bytes, room;
+  int tag;
+};
+
+/* The k-th message, the same on both sides. Sizes stay for a while: short, long, or both in turn; most fill their
+ * buffers. */
+static struct mixed mixed_at(int k)
+{
+  static const size_t some[] = {0, 1, 64, 2000, 2049, 8191, 8192, 8193, 40000, 65536, 65537, 131072, 200001};
+  enum { COUNT = sizeof some / sizeof some[0], SHORT = 6 };
+  uint32_t random = (uint32_t)k * 2654435769u >> 8, phase = (uint32_t)(k / 100) % 4;
+  uint32_t which = random % COUNT;
+  if (phase == 0) which = SHORT + random % (COUNT - SHORT);
+  if (phase == 1) which = random % SHORT;
+  size_t more = random / 16 % 3 ? 0 : random / 64 % 5000;
+  return (struct mixed){some[which], some[which] + more, 30 + (int)(random / 512 % 3)};
+}
+
+/* How many messages are under way at a time changes too, and so does who waits for whom. */
+static int mixed_window(int k)
+{
+  static const int some[2][5] = {{1, MIXED_WINDOW, 3, 8, 2}, {MIXED_WINDOW, 2, 8, 1, 5}};
+  return some[side][k / 60 % 5];
+}
+
+static void mixed(void)
+{
+  struct connection c;
+  struct {
+    char *data;
+    void *request;
+  } ring[MIXED_WINDOW];
+  char what[80];
+  int posted = 0, done = 0;
+  connect_all(&c, 1);
+  struct patience patience = patience_start();
+  while (done < MIXED) {
+    snprintf(what, sizeof what, "message %d of %d of mixed sizes", done, MIXED);
+    if (posted < MIXED && posted - done < mixed_window(posted)) {
+      struct mixed next = mixed_at(posted);
+      char *data = ring[posted % MIXED_WINDOW].data = buffer_new(next.room);
+      if (side == 0) pattern_fill(data, next.bytes, (uint64_t)posted);
+      void *request =
+          side == 0 ? post_send(c.send, data, next.bytes, next.tag) : post_recv1(c.recv, data, next.room, next.tag);
+      ring[posted % MIXED_WINDOW].request = request;
+      if (request)
+        posted++;
+      else
+        buffer_free(data);
+    }
+    int got = -1, at = done % MIXED_WINDOW;
+    struct mixed first = mixed_at(done);
+    if (posted == done || !test_done(ring[at].request, &got)) {
+      patience_spend(&patience, what);
+      continue;
+    }
+    patience = patience_start();
+    if (got != (int)first.bytes) fail("%s: size %d, not %zu", what, got, first.bytes);
+    if (side == 1) pattern_check(ring[at].data, first.bytes, (uint64_t)done, what);
+    buffer_check(ring[at].data, first.room, what);
+    buffer_free(ring[at].data);
+    done++;
+  }
+  meet();
+  close_all(&c, 1);
+}
+
 const struct clause data_clauses[] = {
     {"zero-bytes", zero_bytes, false, "empty messages are messages"},
     {"sizes", sizes, false, "messages of all sizes arrive whole, and test says their size"},
     {"larger-buffer", larger_buffer, false, "a buffer may be larger than its message"},
     {"too-large", too_large_messages, false, "a message larger than its buffer is ncclInvalidUsage at the receiver"},
     {"both-ways", both_ways, false, "both directions move at once"},
+    {"mixed", mixed, false, "sizes, tags and who is early may change from message to message"},
     {"null-sizes", null_sizes, false, "test takes NULL for sizes"},
     {0}};

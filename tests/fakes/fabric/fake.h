@@ -9,6 +9,7 @@
  *     busy=N       of N + 1 attempts to post something, N find no room
  *     shuffle      completions come in any order, and some of them late
  *     piece=N      messages and writes have N bytes at most
+ *     inject=N     so many bytes can be injected at most
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
  *     fail=CALL    getinfo, fabric, domain, endpoint, cq, av, mr: that call fails
  *
@@ -32,6 +33,7 @@ struct fake_settings {
   int nics, busy, break_at;
   bool hmem, local, keys, endpoint, shuffle;
   size_t piece;
+  int inject; /* -1: what the provider says */
   char fail[16];
 };
 const struct fake_settings *fake_settings(void);
@@ -46,9 +48,9 @@ struct fake_object {
   struct fid_ep *ep;   /* of a registration that was bound */
   bool enabled;
   const char *base; /* of a registration */
-  size_t bytes;
-  unsigned posted; /* of an endpoint: sends and writes */
-  void *broken;    /* of a completion queue: contexts whose completions are to be errors */
+  size_t bytes;     /* of a registration; of an endpoint: that can be injected */
+  unsigned posted;  /* of an endpoint: sends and writes */
+  void *broken;     /* of a completion queue: contexts whose completions are to be errors */
   struct fi_cq_data_entry held[256];
   int held_count;
   struct fake_object *next;
@@ -58,7 +60,7 @@ struct fake_object *fake_object(void *object); /* made if there is none; takes t
 struct fake_object *fake_known(void *object);  /* NULL if there is none */
 
 void fake_memory(struct fid_domain *domain);             /* memory.c: replaces the domain's */
-void fake_endpoint(struct fid_ep *ep);                   /* post.c */
+void fake_endpoint(struct fid_ep *ep, size_t inject);    /* post.c; `inject`: bytes that it takes so at most */
 void fake_queue(struct fid_cq *cq);                      /* queue.c */
 bool fake_breaks(struct fake_object *ep, void *context); /* remembers those whose completion is to be an error */
 bool fake_is_broken(void *context);                      /* asked once for each */

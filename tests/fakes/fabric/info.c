@@ -26,6 +26,8 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->busy = n;
   else if (sscanf(word, "break=%d", &n) == 1)
     settings->break_at = n;
+  else if (sscanf(word, "inject=%d", &n) == 1)
+    settings->inject = n;
   else if (sscanf(word, "piece=%lld", &bytes) == 1)
     settings->piece = (size_t)bytes;
   else if (sscanf(word, "fail=%15s", settings->fail) == 1)
@@ -46,7 +48,7 @@ static void read_word(struct fake_settings *settings, const char *word)
 
 const struct fake_settings *fake_settings(void)
 {
-  static struct fake_settings settings;
+  static struct fake_settings settings = {.inject = -1};
   static bool read;
   pthread_mutex_lock(&fake_lock);
   const char *text = getenv("FAKE_FABRIC");
@@ -154,6 +156,7 @@ static void change(struct fi_info *info, const struct fi_info *hints)
   if (settings->endpoint) info->domain_attr->mr_mode |= FI_MR_ENDPOINT;
   if (settings->hmem && hints) info->caps |= hints->caps & FI_HMEM;
   if (settings->piece) info->ep_attr->max_msg_size = settings->piece;
+  if (settings->inject >= 0) info->tx_attr->inject_size = (size_t)settings->inject;
 }
 
 static void number(struct fi_info *info, int n)
@@ -216,7 +219,7 @@ static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct
   struct fi_info *plain = plain_copy(info);
   int error = ops->endpoint(domain, plain, ep, context);
   fi_freeinfo(plain);
-  if (error == 0) fake_endpoint(*ep);
+  if (error == 0) fake_endpoint(*ep, info->tx_attr->inject_size);
   return error;
 }
 

@@ -62,6 +62,15 @@ static ssize_t post_send(struct fid_ep *ep, const void *data, size_t bytes, void
   return error;
 }
 
+static ssize_t post_inject(struct fid_ep *ep, const void *data, size_t bytes, fi_addr_t to)
+{
+  struct fake_object *known = fake_known(ep);
+  const struct fi_ops_msg *ops = known->real[0];
+  if (is_busy()) return -FI_EAGAIN;
+  if (bytes > known->bytes) fake_abort("more is injected than the endpoint takes");
+  return ops->inject(ep, data, bytes, to);
+}
+
 static ssize_t post_write(struct fid_ep *ep, const void *data, size_t bytes, void *desc, uint64_t immediate,
                           fi_addr_t to, uint64_t address, uint64_t key, void *context)
 {
@@ -85,18 +94,20 @@ static ssize_t post_read(struct fid_ep *ep, void *data, size_t bytes, void *desc
   return ops->read(ep, data, bytes, real_desc(desc), from, address, key, context);
 }
 
-void fake_endpoint(struct fid_ep *ep)
+void fake_endpoint(struct fid_ep *ep, size_t inject)
 {
   static struct fi_ops_msg messages;
   static struct fi_ops_rma accesses;
   struct fake_object *known = fake_object(ep);
   known->posted = 0;
+  known->bytes = inject;
   known->real[0] = ep->msg;
   known->real[1] = ep->rma;
   pthread_mutex_lock(&fake_lock);
   messages = *ep->msg;
   messages.recv = post_recv;
   messages.send = post_send;
+  messages.inject = post_inject;
   accesses = *ep->rma;
   accesses.writedata = post_write;
   accesses.read = post_read;
