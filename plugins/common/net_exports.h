@@ -22,33 +22,37 @@
 #ifndef TT_PLUGINS_NET_EXPORTS_H
 #define TT_PLUGINS_NET_EXPORTS_H
 
-#include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 #include "base/check.h"
 #include "tutti/net.h"
 
 #define NET_EXPORT __attribute__((visibility("default")))
 
-/* ---- v11, v12: a context a communicator, which is its traffic class ---- */
+/* ---- v11, v12: a context a communicator, which is its traffic class. It is no memory, so that one too many finalize
+ * is only an error. ---- */
+
+static void *exported_context(int traffic_class)
+{
+  return (void *)((uintptr_t)(uint32_t)traffic_class << 1 | 1); /* never NULL */
+}
+
+static int exported_traffic_class(const void *ctx)
+{
+  return ctx ? (int)(uint32_t)((uintptr_t)ctx >> 1) : NCCL_NET_TRAFFIC_CLASS_UNDEF;
+}
 
 static ncclResult_t exported_init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config,
                                       ncclDebugLogger_t logger, ncclProfilerCallback_t profile)
 {
-  int *traffic_class;
   (void)comm_id;
-  TT_TRY(TT_CALLOC(&traffic_class, 1));
-  *traffic_class = config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF;
-  ncclResult_t result = net_init(logger, profile);
-  if (result == ncclSuccess && ctx)
-    *ctx = traffic_class;
-  else
-    free(traffic_class);
-  return result;
+  if (ctx) *ctx = exported_context(config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF);
+  return net_init(logger, profile);
 }
 
 static ncclResult_t exported_finalize(void *ctx)
 {
-  free(ctx);
+  (void)ctx;
   return net_finalize();
 }
 
@@ -62,7 +66,7 @@ static ncclResult_t exported_connect_v11(void *ctx, int dev, void *handle, void 
                                          ncclNetDeviceHandle_v11_t **device)
 {
   if (device) *device = NULL;
-  return net_connect(dev, ctx ? *(int *)ctx : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return net_connect(dev, exported_traffic_class(ctx), handle, send_comm);
 }
 
 static ncclResult_t exported_accept(void *listen_comm, void **recv_comm, ncclNetDeviceHandle_v8_t **device)

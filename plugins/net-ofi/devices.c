@@ -1,10 +1,11 @@
-/* The process-wide state: NICs, devices, the logger, and the count of users. One mutex guards it, since several
+/* The process-wide state: NICs, devices, and the count of users. One mutex guards it, since several
  * communicators may start and end at once. Devices stay where they are until the last user goes, so pointers to them
  * may be handed out. */
 #include "net_ofi.h"
 
 #include <stdio.h>
 #include <string.h>
+#include "plugins/common/system.h"
 
 static struct {
   pthread_mutex_t lock;
@@ -13,16 +14,7 @@ static struct {
   int nics, devices;
   struct tt_ofi_nic nic[TT_OFI_NICS];
   struct tt_ofi_device device[TT_OFI_DEVICES];
-  _Atomic(ncclDebugLogger_t) logger;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* Lines of this library and of its copy of base go where the loader wants them; it does the filtering. */
-static void to_logger(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
-                      const char *text)
-{
-  ncclDebugLogger_t logger = atomic_load(&state.logger);
-  if (logger) logger((ncclDebugLogLevel)level, subsystems, level == TT_LOG_TRACE ? func : file, line, "%s", text);
-}
 
 static void print_devices(void)
 {
@@ -59,8 +51,7 @@ ncclResult_t tt_ofi_open(ncclDebugLogger_t logger)
 {
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&state.lock);
-  atomic_store(&state.logger, logger);
-  tt_log_redirect(to_logger);
+  tt_system_log_to(logger);
   if (state.users == 0) result = find_devices();
   if (result == ncclSuccess) state.users++;
   pthread_mutex_unlock(&state.lock);
@@ -76,7 +67,7 @@ ncclResult_t tt_ofi_close(void)
     tt_counted_forget();
     tt_ofi_nics_free(state.fabric, state.nic, state.nics);
     state.nics = state.devices = 0;
-    atomic_store(&state.logger, NULL);
+    tt_system_log_to(NULL);
   }
   pthread_mutex_unlock(&state.lock);
   return extra ? TT_FAIL(ncclInternalError, "net ofi: finalize was called more often than init") : ncclSuccess;

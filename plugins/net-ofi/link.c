@@ -76,6 +76,7 @@ void tt_ofi_link_count(struct tt_ofi_link *link)
 void tt_ofi_link_close(struct tt_ofi_link *link)
 {
   tt_counted_close(&link->counted);
+  tt_ofi_link_drain(link);
   for (int i = 0; i < link->rails; i++) tt_ofi_rail_close(&link->rail[i]);
   link->rails = 0;
   tt_socket_close(&link->fd);

@@ -1,6 +1,7 @@
 /* What moves data: packets in order, completions, and the socket now and then. */
 #include "net_ofi.h"
 
+#include <sched.h>
 #include <string.h>
 
 #define BATCH 16                       /* completions in one call */
@@ -8,6 +9,7 @@
 #define LOOK_EVERY 64                  /* idle rounds after which the clock is looked at */
 #define HEAR_NS ((uint64_t)1000000)    /* the socket is heard as often, where something is waited for */
 #define GRACE_NS ((uint64_t)200000000) /* how long what a peer sent before it went may be silent on its way */
+#define DRAIN_MS 100
 
 /* ---- Packets ---- */
 
@@ -47,7 +49,7 @@ static ncclResult_t post_waiting(struct tt_ofi_link *link, int rail_index)
   void *desc = rail->mr ? fi_mr_desc(rail->mr) : NULL;
   while (rail->waiting.first) {
     struct tt_ofi_packet *packet = rail->waiting.first, *next = packet->next;
-    packet->injects = packet->injects && packet->bytes <= rail->nic->info->tx_attr->inject_size;
+    packet->injects = packet->injects && packet->bytes <= rail->inject;
     ssize_t error = post(rail, packet, desc);
     if (error == -FI_EAGAIN) tt_count(&link->counted, TT_COUNT_REFUSED, 1);
     if (error == -FI_EAGAIN) return ncclSuccess;
@@ -204,4 +206,28 @@ ncclResult_t tt_ofi_link_move(struct tt_ofi_link *link, bool listen)
     TT_TRY(post_idle(link, i));
   }
   return watch(link, came, listen);
+}
+
+/* ---- Closing ---- */
+
+static bool drain_rail(struct tt_ofi_rail *rail)
+{
+  struct fi_cq_data_entry entry;
+  while (rail->out_busy && fi_cq_read(rail->cq, &entry, 1) == 1) {
+    struct tt_ofi_op *op = entry.op_context;
+    rail->out_busy -= (entry.flags & FI_SEND) && op && op->kind == TT_OFI_OP_OUT;
+  }
+  return rail->out_busy == 0;
+}
+
+void tt_ofi_link_drain(struct tt_ofi_link *link)
+{
+  tt_deadline deadline = tt_deadline_in_ms(DRAIN_MS);
+  bool empty = false;
+  while (!empty && link->failed == ncclSuccess && !link->gone && !tt_deadline_passed(deadline)) {
+    empty = true;
+    for (int i = 0; i < link->rails; i++) empty = drain_rail(&link->rail[i]) && empty;
+    if (!empty) tt_ofi_link_hear(link, tt_timer_ns());
+    if (!empty) sched_yield();
+  }
 }

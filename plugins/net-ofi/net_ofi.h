@@ -142,7 +142,8 @@ struct tt_ofi_rail {
   fi_addr_t peer, self;
   char name[TT_OFI_NAME_BYTES]; /* this endpoint's address */
   size_t name_bytes;
-  char *memory; /* of the packets; the last bytes are where flushes read to */
+  size_t inject; /* bytes of a packet that can be injected */
+  char *memory;  /* of the packets; the last bytes are where flushes read to */
   struct tt_ofi_packet *packets;
   int in_count, out_count;
   struct tt_ofi_packet *free;    /* for sending */
@@ -214,6 +215,9 @@ struct tt_ofi_packet *tt_ofi_link_packet(struct tt_ofi_link *link, int rail);
 void tt_ofi_link_return(struct tt_ofi_link *link, int rail, struct tt_ofi_packet *packet);
 /* Sends in order; what cannot be posted now is when the link next moves. */
 ncclResult_t tt_ofi_link_send(struct tt_ofi_link *link, int rail, struct tt_ofi_packet *packet);
+/* Before closing: waits shortly for this side's packets to have left. A provider with a thread of its own (sockets of
+ * libfabric 1.17) may still touch what was closed under them. */
+void tt_ofi_link_drain(struct tt_ofi_link *link);
 /* Posts what waits, and hears of what happened on all rails and, now and then or if `listen`, on the socket. An error
  * once the peer is gone and nothing more comes. */
 ncclResult_t tt_ofi_link_move(struct tt_ofi_link *link, bool listen);

@@ -2,19 +2,17 @@
 #include "net_ofi.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 #include "base/text.h"
+#include "plugins/common/system.h"
 
 /* Networks of NICs. Those that run over sockets or shared memory are for whom asks for them: net-socket and the core's
  * own shared memory do that without another layer. */
 #define PREFERRED "efa,cxi,opx,psm3,psm2,verbs"
-#define SPEED_UNKNOWN 10000 /* Mbps, what NCCL assumes too */
 #define IMMEDIATE_BYTES 4
 
 /* ---- Providers ---- */
@@ -134,7 +132,7 @@ static bool has_pci(const struct fi_info *info)
 
 static void read_pci(struct tt_ofi_nic *nic)
 {
-  char path[128], real[PATH_MAX];
+  char path[128];
   if (has_pci(nic->info)) {
     const struct fi_pci_attr *pci = &nic->info->nic->bus_attr->attr.pci;
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%04x:%02x:%02x.%x", pci->domain_id, pci->bus_id, pci->device_id,
@@ -142,7 +140,7 @@ static void read_pci(struct tt_ofi_nic *nic)
   } else {
     snprintf(path, sizeof path, "/sys/class/net/%.32s/device", nic->name);
   }
-  if (realpath(path, real) && strlen(real) < sizeof nic->pci_path) strcpy(nic->pci_path, real);
+  tt_system_real_path(path, nic->pci_path, sizeof nic->pci_path);
 }
 
 static int read_speed(const struct tt_ofi_nic *nic)
@@ -150,16 +148,7 @@ static int read_speed(const struct tt_ofi_nic *nic)
   const struct fid_nic *fid = nic->info->nic;
   if (fid && fid->link_attr && fid->link_attr->speed >= 1000000 && fid->link_attr->speed / 1000000 <= INT_MAX)
     return (int)(fid->link_attr->speed / 1000000);
-  char path[128], text[32];
-  snprintf(path, sizeof path, "/sys/class/net/%.32s/speed", nic->name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return SPEED_UNKNOWN;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return SPEED_UNKNOWN;
-  text[got] = 0;
-  int speed = atoi(text);
-  return speed > 0 ? speed : SPEED_UNKNOWN;
+  return tt_system_interface_speed(nic->name);
 }
 
 /* Endpoints are created from a copy of the info, so that it outlives the list. */

@@ -38,6 +38,9 @@ static ncclResult_t make_endpoint(struct tt_ofi_rail *rail)
   rail->in_count = (int)info->rx_attr->size;
   rail->out_count = (int)TT_MIN(info->tx_attr->size, (size_t)PACKETS_OUT);
   int error = fi_endpoint(rail->nic->domain, info, &rail->ep, NULL);
+  /* Nobody could know that they have left before the endpoint is closed: see tt_ofi_link_drain. */
+  bool threaded = strcmp(info->fabric_attr->prov_name, "sockets") == 0;
+  rail->inject = threaded ? 0 : info->tx_attr->inject_size;
   fabric->freeinfo(info);
   return error ? failed(rail, "fi_endpoint", error) : ncclSuccess;
 }

@@ -1,17 +1,12 @@
-/* The process-wide state: interfaces, the logger, and the count of users. One mutex guards it, since several
+/* The process-wide state: interfaces, and the count of users. One mutex guards it, since several
  * communicators may start and end at once. Devices stay where they are until the last user goes, so pointers to them
  * may be handed out. */
 #include "net_socket.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define SPEED_UNKNOWN 10000 /* Mbps, what NCCL assumes too */
+#include "plugins/common/system.h"
 
 static struct {
   pthread_mutex_t lock;
@@ -19,41 +14,17 @@ static struct {
   int devices;
   struct tt_netsocket_device device[TT_NETSOCKET_DEVICES];
   struct tt_netsocket_shape shape;
-  _Atomic(ncclDebugLogger_t) logger;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* Lines of this library and of its copy of base go where the loader wants them; it does the filtering. */
-static void to_logger(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
-                      const char *text)
-{
-  ncclDebugLogger_t logger = atomic_load(&state.logger);
-  if (logger) logger((ncclDebugLogLevel)level, subsystems, level == TT_LOG_TRACE ? func : file, line, "%s", text);
-}
-
-/* Interfaces without a link answer -1, virtual ones often nothing. */
-static int read_speed(const char *name)
-{
-  char path[64 + TT_IFNAME_BYTES], text[32];
-  snprintf(path, sizeof path, "/sys/class/net/%s/speed", name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return SPEED_UNKNOWN;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return SPEED_UNKNOWN;
-  text[got] = 0;
-  int speed = atoi(text);
-  return speed > 0 ? speed : SPEED_UNKNOWN;
-}
 
 static void read_device(struct tt_netsocket_device *device, const struct tt_interface *interface)
 {
-  char path[64 + TT_IFNAME_BYTES], real[PATH_MAX];
+  char path[64 + TT_IFNAME_BYTES];
   memset(device, 0, sizeof *device);
   memcpy(device->name, interface->name, sizeof device->name - 1);
   device->address = interface->address;
-  device->speed = read_speed(interface->name);
+  device->speed = tt_system_interface_speed(interface->name);
   snprintf(path, sizeof path, "/sys/class/net/%s/device", interface->name);
-  if (realpath(path, real) && strlen(real) < sizeof device->pci_path) strcpy(device->pci_path, real);
+  tt_system_real_path(path, device->pci_path, sizeof device->pci_path);
 }
 
 static bool have_device(const char *name)
@@ -115,8 +86,7 @@ ncclResult_t tt_netsocket_open(ncclDebugLogger_t logger)
 {
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&state.lock);
-  atomic_store(&state.logger, logger);
-  tt_log_redirect(to_logger);
+  tt_system_log_to(logger);
   if (state.users == 0) {
     TT_TRY_GOTO(read_shape(), result, out);
     TT_TRY_GOTO(find_devices(), result, out);
@@ -138,7 +108,7 @@ ncclResult_t tt_netsocket_close(void)
     state.devices = 0;
     tt_meeting_forget();
     tt_counted_forget();
-    atomic_store(&state.logger, NULL);
+    tt_system_log_to(NULL);
   }
   pthread_mutex_unlock(&state.lock);
   return extra ? TT_FAIL(ncclInternalError, "net socket: finalize was called more often than init") : ncclSuccess;

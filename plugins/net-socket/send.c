@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
+#include "plugins/common/send_tags.h"
 
 #define BATCH 16                        /* messages in one system call */
 #define BATCH_BYTES ((size_t)256 << 10) /* no further message is added beyond this much payload */
@@ -19,14 +20,14 @@
 #define NOTES_EVERY_BYTES ((size_t)1 << 20)
 #define NOTES_EVERY_MESSAGES 64
 #define LINGER_MS 1000
-#define TAGS 256 /* in flight at once; each takes some kilobytes */
 
-struct tag;
+/* What a tag's `state` is. One that is paused is kept though it may have nothing in flight. */
+enum { FLOWS, PAUSED };
+
 struct send_request {
+  struct tt_sending sending; /* must be first */
   struct tt_netsocket_request base;
   struct send_comm *comm;
-  struct tag *owner;
-  struct send_request *next; /* in the list that it is in: free, ready or held */
   char *data;
   size_t bytes, inline_bytes, sent; /* `sent` counts the header too */
   struct tt_netsocket_header header;
@@ -36,25 +37,11 @@ struct send_request {
   _Atomic uint32_t left; /* stripes to go */
 };
 
-struct list {
-  struct send_request *first, **end;
-};
-
-struct tag {
-  int32_t tag;
-  bool paused;
-  int in_flight;
-  struct list held; /* waits for the end of the pause */
-  struct send_request *free;
-  struct tag *next;
-  struct send_request requests[NCCL_NET_MAX_REQUESTS];
-};
-
 struct send_comm {
   struct tt_netsocket_link link;
-  struct list ready; /* of all tags, in the order of the wire */
-  struct tag *tags, *last;
-  int tag_count, held_count;
+  struct tt_sending_list ready; /* of all tags, in the order of the wire */
+  struct tt_send_tags tags;
+  int held_count;
   bool several_tags; /* only then can notes come */
   struct send_request *striped[STRIPED];
   size_t since_bytes; /* since notes were looked for */
@@ -62,19 +49,6 @@ struct send_comm {
   struct tt_netsocket_header note; /* being received */
   size_t note_got;
 };
-
-static void append(struct list *list, struct send_request *request)
-{
-  request->next = NULL;
-  *list->end = request;
-  list->end = &request->next;
-}
-
-static void clear(struct list *list)
-{
-  list->first = NULL;
-  list->end = &list->first;
-}
 
 ncclResult_t tt_netsocket_send_make(int dev, const int *fds, int count, void **send_comm)
 {
@@ -87,7 +61,8 @@ ncclResult_t tt_netsocket_send_make(int dev, const int *fds, int count, void **s
     }
     return result;
   }
-  clear(&comm->ready);
+  tt_sending_clear(&comm->ready);
+  comm->tags.request_bytes = sizeof(struct send_request);
   result = tt_netsocket_link_init(&comm->link, true, dev, comm, fds, count);
   if (result != ncclSuccess) {
     free(comm);
@@ -99,76 +74,44 @@ ncclResult_t tt_netsocket_send_make(int dev, const int *fds, int count, void **s
 
 /* ---- Tags ---- */
 
-static struct tag *find_tag(struct send_comm *comm, int32_t number)
+static ncclResult_t get_tag(struct send_comm *comm, int32_t number, struct tt_send_tag **out)
 {
-  if (comm->last && comm->last->tag == number) return comm->last;
-  struct tag *tag = comm->tags;
-  while (tag && tag->tag != number) tag = tag->next;
-  if (tag) comm->last = tag;
-  return tag;
-}
-
-/* The tag's entry; for a new one that of an idle tag is reused. *out = NULL if too many are in flight. */
-static ncclResult_t get_tag(struct send_comm *comm, int32_t number, struct tag **out)
-{
-  *out = find_tag(comm, number);
-  if (*out) return ncclSuccess;
-  struct tag *tag = comm->tags;
-  while (tag && (tag->paused || tag->in_flight)) tag = tag->next;
-  if (!tag && comm->tag_count == TAGS) return ncclSuccess;
-  if (comm->tags) comm->several_tags = true;
-  if (!tag) {
-    TT_TRY(TT_CALLOC(&tag, 1));
-    clear(&tag->held);
-    for (int i = NCCL_NET_MAX_REQUESTS - 1; i >= 0; i--) {
-      struct send_request *request = &tag->requests[i];
-      request->comm = comm;
-      request->owner = tag;
-      request->next = tag->free;
-      tag->free = request;
-    }
-    tag->next = comm->tags;
-    comm->tags = tag;
-    comm->tag_count++;
-  }
-  tag->tag = number;
-  *out = comm->last = tag;
+  bool several = comm->tags.first && !tt_send_tags_find(&comm->tags, number);
+  TT_TRY(tt_send_tags_get(&comm->tags, number, out));
+  if (*out && several) comm->several_tags = true;
   return ncclSuccess;
 }
 
 static void hold(struct send_comm *comm, struct send_request *request)
 {
-  append(&request->owner->held, request);
+  tt_sending_append(&request->sending.tag->held, request);
   tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SEND_WAITS, 1);
   comm->held_count++;
 }
 
 /* What is partly on the wire stays there. */
-static void pause_tag(struct send_comm *comm, struct tag *tag)
+static void pause_tag(struct send_comm *comm, struct tt_send_tag *tag)
 {
-  struct send_request *request = comm->ready.first;
-  tag->paused = true;
-  clear(&comm->ready);
-  while (request) {
-    struct send_request *next = request->next;
-    if (request->owner == tag && !request->committed)
+  struct tt_sending_list ready = comm->ready;
+  if (tag->state == FLOWS) tag->in_use++;
+  tag->state = PAUSED;
+  tt_sending_clear(&comm->ready);
+  while (ready.first) {
+    struct send_request *request = tt_sending_take(&ready);
+    if (request->sending.tag == tag && !request->committed)
       hold(comm, request);
     else
-      append(&comm->ready, request);
-    request = next;
+      tt_sending_append(&comm->ready, request);
   }
 }
 
-static void resume_tag(struct send_comm *comm, struct tag *tag)
+static void resume_tag(struct send_comm *comm, struct tt_send_tag *tag)
 {
-  struct send_request *request = tag->held.first;
-  tag->paused = false;
-  clear(&tag->held);
-  while (request) {
-    struct send_request *next = request->next;
-    append(&comm->ready, request);
+  if (tag->state == PAUSED) tag->in_use--;
+  tag->state = FLOWS;
+  while (tag->held.first) {
+    tt_sending_append(&comm->ready, tt_sending_take(&tag->held));
     comm->held_count--;
-    request = next;
   }
 }
 
@@ -181,7 +124,7 @@ static ncclResult_t obey_note(struct send_comm *comm)
         &comm->link, TT_FAIL(ncclRemoteError, "net socket: %s sent a note of unknown kind 0x%x; the stream is corrupt",
                              comm->link.peer, note->kind));
   if (note->kind == TT_NETSOCKET_RESUME) tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
-  struct tag *tag = find_tag(comm, note->tag);
+  struct tt_send_tag *tag = tt_send_tags_find(&comm->tags, note->tag);
   if (note->kind == TT_NETSOCKET_PAUSE && !tag) TT_TRY(get_tag(comm, note->tag, &tag));
   if (!tag) return ncclSuccess;
   if (note->kind == TT_NETSOCKET_PAUSE)
@@ -230,8 +173,9 @@ static int gather(struct send_comm *comm, struct iovec *iov, size_t *total)
 {
   int count = 0;
   *total = 0;
-  for (struct send_request *request = comm->ready.first; request && count <= 2 * (BATCH - 1) && *total < BATCH_BYTES;
-       request = request->next) {
+  for (struct tt_sending *at = comm->ready.first; at && count <= 2 * (BATCH - 1) && *total < BATCH_BYTES;
+       at = at->next) {
+    struct send_request *request = (struct send_request *)at;
     if (!request->committed && request->stripes.count && !commit_striped(comm, request)) break;
     request->committed = true;
     size_t sent = request->sent, header = sizeof request->header;
@@ -251,14 +195,13 @@ static void advance(struct send_comm *comm, size_t bytes)
 {
   comm->since_bytes += bytes;
   while (bytes) {
-    struct send_request *request = comm->ready.first;
+    struct send_request *request = (struct send_request *)comm->ready.first;
     size_t rest = sizeof request->header + request->inline_bytes - request->sent;
     size_t part = TT_MIN(rest, bytes);
     request->sent += part;
     bytes -= part;
     if (part < rest) return;
-    comm->ready.first = request->next;
-    if (!request->next) comm->ready.end = &comm->ready.first;
+    tt_sending_take(&comm->ready);
     request->written = true;
     comm->since_messages++;
   }
@@ -298,21 +241,20 @@ static ncclResult_t progress(struct send_comm *comm)
 ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int number, void **out)
 {
   struct send_comm *comm = send_comm;
-  struct tag *tag;
+  struct tt_send_tag *tag;
   *out = NULL;
   if (!comm || (bytes && !data)) return TT_FAIL(ncclInternalError, "net socket: isend of %zu bytes from NULL", bytes);
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   TT_TRY(get_tag(comm, number, &tag));
-  struct send_request *request = tag ? tag->free : NULL;
+  struct send_request *request = tag ? tt_send_tag_take(tag) : NULL;
   if (!request) {
     tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);
     return ncclSuccess;
   }
-  tag->free = request->next;
-  tag->in_flight++;
   tt_count_begun(&comm->link.counted);
 
   request->base = (struct tt_netsocket_request){.sends = true, .live = true};
+  request->comm = comm;
   request->data = data;
   request->bytes = bytes;
   request->sent = 0;
@@ -321,13 +263,13 @@ ncclResult_t tt_netsocket_isend(void *send_comm, void *data, size_t bytes, int n
   request->inline_bytes = request->stripes.count ? 0 : bytes;
   atomic_store_explicit(&request->left, (uint32_t)request->stripes.count, memory_order_relaxed);
   request->header = (struct tt_netsocket_header){.kind = TT_NETSOCKET_MESSAGE, .tag = number, .bytes = bytes};
-  if (tag->paused)
+  if (tag->state == PAUSED)
     hold(comm, request);
   else
-    append(&comm->ready, request);
+    tt_sending_append(&comm->ready, request);
 
   ncclResult_t result = progress(comm);
-  if (result == ncclSuccess) *out = request;
+  if (result == ncclSuccess) *out = &request->base;
   return result;
 }
 
@@ -338,7 +280,7 @@ static bool is_done(const struct send_request *request)
 
 ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *base, int *done, int *sizes)
 {
-  struct send_request *request = (struct send_request *)base;
+  struct send_request *request = (struct send_request *)((char *)base - offsetof(struct send_request, base));
   struct send_comm *comm = request->comm;
   *done = 0;
   if (!is_done(request)) {
@@ -350,9 +292,7 @@ ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *base, int *done
   for (int i = 0; i < STRIPED; i++)
     if (comm->striped[i] == request) comm->striped[i] = NULL;
   request->base.live = false;
-  request->next = request->owner->free;
-  request->owner->free = request;
-  request->owner->in_flight--;
+  tt_send_tag_return(request);
   tt_count_ended(&comm->link.counted);
   tt_count_message(&comm->link.counted, request->bytes);
   return ncclSuccess;
@@ -383,11 +323,7 @@ ncclResult_t tt_netsocket_close_send(void *send_comm)
   if (!comm) return ncclSuccess;
   if (comm->several_tags && comm->link.failed == ncclSuccess) linger(comm);
   tt_netsocket_link_close(&comm->link);
-  while (comm->tags) {
-    struct tag *tag = comm->tags;
-    comm->tags = tag->next;
-    free(tag);
-  }
+  tt_send_tags_free(&comm->tags);
   free(comm);
   return ncclSuccess;
 }
