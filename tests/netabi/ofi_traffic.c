@@ -1,0 +1,105 @@
+/* net-ofi's ways to move data, where one side alone can see them: places that are told in groups, and small messages
+ * that run ahead of their receives. */
+#include <string.h>
+#include "ofi_fixture.h"
+
+enum { LARGE = 100000, AHEAD = 200 };
+
+/* Tests both until both are done. */
+static void wait_both(void **sends, void **recvs, int count)
+{
+  int sent[8] = {0}, received[8] = {0}, left = 1;
+  for (uint64_t end = now_ms() + LONG_MS; left;) {
+    ck_assert_msg(now_ms() < end, "%d messages do not arrive", count);
+    left = 0;
+    for (int i = 0; i < count; i++) {
+      if (!sent[i]) ck_assert_int_eq(net->test(sends[i], &sent[i], NULL), ncclSuccess);
+      if (!received[i]) ck_assert_int_eq(net->test(recvs[i], &received[i], NULL), ncclSuccess);
+      left += !sent[i] || !received[i];
+    }
+  }
+}
+
+/* Of buffers that are posted at once the first one's place is told; others wait for company, and when there is none for
+ * the next test. A sender that was promised places does not ask for them. */
+START_TEST(places_that_wait)
+{
+  static char out[LARGE], in[3][LARGE];
+  void *send, *recv, *memory, *sends[3], *recvs[3];
+  start_tcp(NULL);
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv, in, sizeof in, NCCL_PTR_HOST, &memory), ncclSuccess);
+  memset(out, 'x', sizeof out);
+  for (int count = 1; count <= 3; count++) {
+    ck_assert_int_eq(transfer(send, recv, out, in[0], LARGE, NULL, memory), ncclSuccess);
+    memset(in, 0, sizeof in);
+    for (int i = 0; i < count; i++) {
+      void *data = in[i], *none = NULL;
+      size_t bytes = LARGE;
+      int tag = 3;
+      ck_assert_int_eq(net->irecv(recv, 1, &data, &bytes, &tag, &memory, &none, &recvs[i]), ncclSuccess);
+      ck_assert_int_eq(net->isend(send, out, LARGE, tag, NULL, NULL, &sends[i]), ncclSuccess);
+    }
+    wait_both(sends, recvs, count);
+    for (int i = 0; i < count; i++) ck_assert_mem_eq(in[i], out, LARGE);
+  }
+  ck_assert_int_eq(net->deregMr(recv, memory), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+/* What the receiver keeps of a tag that nobody receives is bounded: the sender stops. */
+START_TEST(small_messages_ahead)
+{
+  static char data[AHEAD], in[AHEAD], other;
+  void *send, *recv, *waiting, *none = NULL, *request = NULL;
+  void *buffer = &other;
+  size_t one = 1;
+  int tag = 9, done = 0, sent = 0;
+  start_tcp(NULL);
+  ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->irecv(recv, 1, &buffer, &one, &tag, &none, &none, &waiting), ncclSuccess);
+  for (int i = 0; i < AHEAD; i++) data[i] = (char)i;
+  /* As many as it takes, one after the other, until one does not leave though both sides move. */
+  for (int idle = 0; sent < AHEAD && idle < 20000;) {
+    if (!request) ck_assert_int_eq(net->isend(send, &data[sent], 1, 8, NULL, NULL, &request), ncclSuccess);
+    ck_assert_int_eq(net->test(waiting, &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 0);
+    ck_assert_int_eq(net->test(request, &done, NULL), ncclSuccess);
+    idle = done ? 0 : idle + 1;
+    sent += done;
+    if (done) request = NULL;
+  }
+  ck_assert_int_eq(sent, 64);
+  /* And goes on as they are received. */
+  for (int i = 0; i < AHEAD; i++) {
+    void *receive, *data_in = &in[i];
+    int eight = 8, got = 0;
+    ck_assert_int_eq(net->irecv(recv, 1, &data_in, &one, &eight, &none, &none, &receive), ncclSuccess);
+    for (uint64_t end = now_ms() + LONG_MS; !got;) {
+      ck_assert_msg(now_ms() < end, "message %d does not come", i);
+      ck_assert_int_eq(net->test(receive, &got, NULL), ncclSuccess);
+      if (!request && sent < AHEAD)
+        ck_assert_int_eq(net->isend(send, &data[sent], 1, 8, NULL, NULL, &request), ncclSuccess);
+      if (!request) continue;
+      ck_assert_int_eq(net->test(request, &done, NULL), ncclSuccess);
+      sent += done;
+      if (done) request = NULL;
+    }
+  }
+  ck_assert_mem_eq(in, data, AHEAD);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+  TCase *tcase = tcase_create("traffic");
+  tcase_add_test(tcase, places_that_wait);
+  tcase_add_test(tcase, small_messages_ahead);
+  return run(argc, argv, tcase);
+}
