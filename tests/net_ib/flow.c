@@ -190,6 +190,61 @@ START_TEST(many_flushes)
 }
 END_TEST
 
+/* Each tag has its own number of sends, so that none keeps another from being posted. */
+START_TEST(sends_of_a_tag)
+{
+  enum { BYTES = 16 };
+  struct pair pair;
+  void *sends[2 * NCCL_NET_MAX_REQUESTS + 1], *request = &pair;
+  ncclResult_t results[2];
+  int posted = 0;
+  start();
+  pair_open(&pair, 0, 0, BYTES);
+  for (int tag = 1; tag <= 2; tag++) {
+    for (int i = 0; i < NCCL_NET_MAX_REQUESTS; i++) sends[posted++] = post_send(&pair, BYTES, tag);
+    ck_assert_int_eq(net->isend(pair.send, pair.out, BYTES, tag, pair.out_memory, NULL, &request), ncclSuccess);
+    ck_assert_ptr_null(request);
+  }
+  drive(sends[0], post_recv(&pair, BYTES, 1), results);
+  ck_assert_int_eq(results[0] + results[1], 0);
+  sends[0] = post_send(&pair, BYTES, 1); /* room again */
+  for (int i = 1; i <= posted; i++) {
+    drive(sends[i % posted], post_recv(&pair, BYTES, i % posted < NCCL_NET_MAX_REQUESTS ? 1 : 2), results);
+    ck_assert_int_eq(results[0] + results[1], 0);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* The end of the peer's socket may be seen before the completion of what it sent last. */
+START_TEST(seen_after_the_end)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  fake("late 40");
+  void *recv = post_recv(&pair, 1000, 0);
+  uint64_t before = fake_count("write_imm"), end = now_ms() + LONG_MS;
+  post_send(&pair, 1000, 0);
+  while (fake_count("write_imm") == before && now_ms() < end)
+    ck_assert_int_eq(net->isend(pair.send, pair.out, 0, 1, NULL, NULL, &(void *){NULL}), ncclSuccess);
+  while (fake_count("sent") != fake_count("write") + fake_count("write_imm") && now_ms() < end) usleep(100);
+  usleep(5000); /* the peer has it, and does not know yet */
+  ck_assert_int_eq(net->deregMr(pair.send, pair.out_memory), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(pair.send), ncclSuccess);
+  drive(NULL, recv, results);
+  ck_assert_msg(results[1] == ncclSuccess, "result %d: %s", results[1], log_text);
+  ck_assert_int_eq(net->deregMr(pair.recv, pair.in_memory), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(pair.recv), ncclSuccess);
+  free(pair.out);
+  free(pair.in);
+  stop();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("flow");
@@ -199,5 +254,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, pieces_are_whole_lines);
   tcase_add_test(tcase, flush_through_all_ports);
   tcase_add_test(tcase, many_flushes);
+  tcase_add_test(tcase, sends_of_a_tag);
+  tcase_add_test(tcase, seen_after_the_end);
   return run_ib_suite(argc, argv, tcase);
 }
