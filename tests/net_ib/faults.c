@@ -105,8 +105,8 @@ START_TEST(flush_fails)
 {
   struct pair pair;
   enum { BYTES = 4096 };
-  int fd = memfd_create("gpu", 0), done = 0, size = BYTES;
-  ncclResult_t result = ncclSuccess;
+  int fd = memfd_create("gpu", 0), size = BYTES;
+  ncclResult_t results[2];
   ck_assert_int_eq(ftruncate(fd, BYTES), 0);
   void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory, *request;
   start();
@@ -116,9 +116,8 @@ START_TEST(flush_fails)
   fake("status LOC_PROT_ERR 1");
   ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
   ck_assert_ptr_nonnull(request);
-  for (uint64_t end = now_ms() + LONG_MS; !done && result == ncclSuccess && now_ms() < end;)
-    result = net->test(request, &done, NULL);
-  ck_assert_int_eq(result, ncclSystemError);
+  drive(NULL, request, results);
+  ck_assert_int_eq(results[1], ncclSystemError);
   ck_assert_msg(strstr(warning, "flushing what was received failed: local protection error") != NULL, "%s", warning);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
@@ -254,6 +253,28 @@ START_TEST(port_stays_down)
 }
 END_TEST
 
+/* Nothing is sent, so no NIC tries anything: the plugin itself looks. */
+START_TEST(port_stays_down_meanwhile)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  void *recv = post_recv(&pair, 1000, 0);
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
+    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  fake("down fake0");
+  drive(NULL, recv, results);
+  ck_assert_int_eq(results[1], ncclSystemError);
+  ck_assert_msg(logged("fake0 port 1 has been down"), "%s", log_text);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* Each call that takes something of the NIC may fail; then there is an error with the call's reason, and nothing is
  * left. The n-th of each, counted from here. */
 START_TEST(no_resources)
@@ -370,6 +391,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, events_can_be_for_the_log_only);
   tcase_add_test(tcase, port_comes_back);
   tcase_add_loop_test(tcase, port_stays_down, 0, 2);
+  tcase_add_test(tcase, port_stays_down_meanwhile);
   tcase_add_test(tcase, no_resources);
   tcase_add_test(tcase, no_device_at_all);
   tcase_add_test(tcase, registration_fails);

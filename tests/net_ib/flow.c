@@ -130,7 +130,7 @@ START_TEST(flush_through_all_ports)
   enum { BYTES = 4096 };
   ncclNetVDeviceProps_v12_t two = {.ndevs = 2, .devs = {0, 1}};
   struct pair pair;
-  int fd = memfd_create("gpu", 0), index = -1, done = 0, size = BYTES;
+  int fd = memfd_create("gpu", 0), index = -1, size = BYTES;
   ck_assert_int_eq(ftruncate(fd, BYTES), 0);
   void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory, *request;
   setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
@@ -142,9 +142,7 @@ START_TEST(flush_through_all_ports)
   uint64_t reads = fake_count("read");
   ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
   ck_assert_ptr_nonnull(request);
-  for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
-    ck_assert_int_eq(net->test(request, &done, NULL), ncclSuccess);
-  ck_assert_int_eq(done, 1);
+  finish(request);
   ck_assert_uint_eq(fake_count("read") - reads, 2);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
@@ -176,12 +174,7 @@ START_TEST(many_flushes)
   int done = 0;
   ck_assert_int_eq(net->test(requests[MANY - 1], &done, NULL), ncclSuccess);
   ck_assert_int_eq(done, 0); /* not even posted */
-  for (int i = 0; i < MANY; i++) {
-    done = 0;
-    for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
-      ck_assert_int_eq(net->test(requests[i], &done, NULL), ncclSuccess);
-    ck_assert_int_eq(done, 1);
-  }
+  for (int i = 0; i < MANY; i++) finish(requests[i]);
   ck_assert_uint_eq(fake_count("read") - reads, MANY);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
@@ -228,9 +221,8 @@ START_TEST(seen_after_the_end)
   fake("late 40");
   void *recv = post_recv(&pair, 1000, 0);
   uint64_t before = fake_count("write_imm"), end = now_ms() + LONG_MS;
-  post_send(&pair, 1000, 0);
-  while (fake_count("write_imm") == before && now_ms() < end)
-    ck_assert_int_eq(net->isend(pair.send, pair.out, 0, 1, NULL, NULL, &(void *){NULL}), ncclSuccess);
+  void *send = post_send(&pair, 1000, 0);
+  for (int done = 0; fake_count("write_imm") == before && now_ms() < end;) net->test(send, &done, NULL);
   while (fake_count("sent") != fake_count("write") + fake_count("write_imm") && now_ms() < end) usleep(100);
   usleep(5000); /* the peer has it, and does not know yet */
   ck_assert_int_eq(net->deregMr(pair.send, pair.out_memory), ncclSuccess);

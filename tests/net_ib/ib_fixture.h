@@ -45,6 +45,7 @@ void *post_send(struct pair *pair, size_t bytes, int tag);
 void *post_recv(struct pair *pair, size_t bytes, int tag);
 /* Tests both until each is done or has failed; NULL is done. */
 void drive(void *send, void *recv, ncclResult_t results[2]);
+void finish(void *request); /* one, which must succeed */
 /* One message of that many bytes, checked. */
 void exchange(struct pair *pair, size_t bytes);
 
