@@ -1,5 +1,4 @@
-/* What goes wrong in NICs and networks: each becomes an error on both sides that says where and what to check, or is
- * survived. */
+/* What goes wrong in NICs and networks: an error on both sides that says where and what to check, or survived. */
 #include "ib_fixture.h"
 
 #include <stdio.h>
