@@ -171,6 +171,42 @@ START_TEST(memory_of_gpus)
 }
 END_TEST
 
+/* A flush is a read on each of several NICs. */
+START_TEST(memory_of_gpus_on_two_nics)
+{
+  enum { BYTES = 300000 };
+  static char out[BYTES], in[BYTES];
+  ncclNetVDeviceProps_v12_t both = {2, {0, 1}};
+  char copy[sizeof handle];
+  void *send = NULL, *recv = NULL, *memory[2], *data = in, *flush = NULL;
+  int dev = -1, size = BYTES, done = 0;
+  setenv("FI_PROVIDER", "tcp", 1);
+  ck_assert_int_ge(start("hmem,local,nics=2,shuffle"), 2);
+  ck_assert_int_eq(net->makeVDevice(&dev, &both), ncclSuccess);
+  ck_assert_int_eq(net->listen(context, dev, handle, &listener), ncclSuccess);
+  memcpy(copy, handle, sizeof copy);
+  for (uint64_t end = now_ms() + LONG_MS; (!send || !recv) && now_ms() < end;) {
+    if (!send) ck_assert_int_eq(net->connect(context, dev, copy, &send, NULL), ncclSuccess);
+    if (!recv) ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
+  }
+  ck_assert(send && recv);
+  ck_assert_int_eq(net->regMr(send, out, BYTES, NCCL_PTR_CUDA, &memory[0]), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv, in, BYTES, NCCL_PTR_CUDA, &memory[1]), ncclSuccess);
+  memset(out, 'g', BYTES);
+  ck_assert_int_eq(transfer(send, recv, out, in, BYTES, memory[0], memory[1]), ncclSuccess);
+  ck_assert_mem_eq(in, out, BYTES);
+  ck_assert_int_eq(net->iflush(recv, 1, &data, &size, &memory[1], &flush), ncclSuccess);
+  for (uint64_t end = now_ms() + LONG_MS; !done && now_ms() < end;)
+    ck_assert_int_eq(net->test(flush, &done, NULL), ncclSuccess);
+  ck_assert_int_eq(done, 1);
+  ck_assert_int_eq(net->deregMr(send, memory[0]), ncclSuccess);
+  ck_assert_int_eq(net->deregMr(recv, memory[1]), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  finish();
+}
+END_TEST
+
 START_TEST(memory_of_gpus_is_not_wanted)
 {
   ncclNetProperties_v12_t props = {0};
@@ -348,6 +384,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, registration_fails);
   tcase_add_loop_test(tcase, completion_with_an_error, 0, 2);
   tcase_add_test(tcase, memory_of_gpus);
+  tcase_add_test(tcase, memory_of_gpus_on_two_nics);
   tcase_add_test(tcase, memory_of_gpus_is_not_wanted);
   tcase_add_test(tcase, fused_nics);
   tcase_add_test(tcase, handles_of_any_bytes);

@@ -8,6 +8,7 @@
  *     endpoint     registrations are bound to endpoints, and have no key before they are enabled
  *     busy=N       of N + 1 attempts to post something, N find no room
  *     shuffle      completions come in any order, and some of them late
+ *     late=N       what the peer did is seen N milliseconds later
  *     piece=N      messages and writes have N bytes at most
  *     inject=N     so many bytes can be injected at most
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
@@ -30,7 +31,7 @@
 #include <stdint.h>
 
 struct fake_settings {
-  int nics, busy, break_at;
+  int nics, busy, break_at, late;
   bool hmem, local, keys, endpoint, shuffle;
   size_t piece;
   int inject; /* -1: what the provider says */
@@ -48,11 +49,13 @@ struct fake_object {
   struct fid_ep *ep;   /* of a registration that was bound */
   bool enabled;
   const char *base; /* of a registration */
-  size_t bytes;     /* of a registration; of an endpoint: that can be injected */
-  unsigned posted;  /* of an endpoint: sends and writes */
-  void *broken;     /* of a completion queue: contexts whose completions are to be errors */
+  struct fid *domain;
+  size_t bytes;    /* of a registration; of an endpoint: that can be injected */
+  unsigned posted; /* of an endpoint: sends and writes */
+  void *broken;    /* of a completion queue: contexts whose completions are to be errors */
   struct fi_cq_data_entry held[256];
   int held_count;
+  uint64_t since; /* when the first of them came, in milliseconds */
   struct fake_object *next;
 };
 extern pthread_mutex_t fake_lock;

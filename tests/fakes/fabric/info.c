@@ -26,6 +26,8 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->busy = n;
   else if (sscanf(word, "break=%d", &n) == 1)
     settings->break_at = n;
+  else if (sscanf(word, "late=%d", &n) == 1)
+    settings->late = n;
   else if (sscanf(word, "inject=%d", &n) == 1)
     settings->inject = n;
   else if (sscanf(word, "piece=%lld", &bytes) == 1)
@@ -239,9 +241,23 @@ static int open_addresses(struct fid_domain *domain, struct fi_av_attr *attr, st
   return ops->av_open(domain, attr, av, context);
 }
 
+/* libfabric would refuse, which nobody looks at. */
+static int close_domain(struct fid *fid)
+{
+  const struct fi_ops *ops = fake_known(fid)->real[2];
+  pthread_mutex_lock(&fake_lock);
+  bool left = false;
+  for (struct fake_object *object = objects; object; object = object->next)
+    left = left || (object->base && object->domain == fid);
+  pthread_mutex_unlock(&fake_lock);
+  if (left) fake_abort("a domain is closed that has registrations");
+  return ops->close(fid);
+}
+
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context)
 {
   static struct fi_ops_domain replaced;
+  static struct fi_ops closing;
   const struct fi_ops_fabric *ops = fake_known(fabric)->real[0];
   if (!strcmp(fake_settings()->fail, "domain")) return -FI_ENODEV;
   struct fi_info *plain = plain_copy(info);
@@ -249,13 +265,17 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
   fi_freeinfo(plain);
   if (error) return error;
   fake_object(*domain)->real[0] = (*domain)->ops;
+  fake_object(*domain)->real[2] = (*domain)->fid.ops;
   pthread_mutex_lock(&fake_lock);
+  closing = *(*domain)->fid.ops;
+  closing.close = close_domain;
   replaced = *(*domain)->ops;
   replaced.endpoint = open_endpoint;
   replaced.cq_open = open_queue;
   replaced.av_open = open_addresses;
   pthread_mutex_unlock(&fake_lock);
   (*domain)->ops = &replaced;
+  (*domain)->fid.ops = &closing;
   fake_memory(*domain);
   return 0;
 }

@@ -34,12 +34,13 @@ static int control_memory(struct fid *fid, int command, void *argument)
   return 0;
 }
 
-static void follow(struct fid_mr *mr, const char *base, size_t bytes)
+static void follow(struct fid_mr *mr, struct fid *domain, const char *base, size_t bytes)
 {
   static struct fi_ops replaced;
   struct fake_object *known = fake_object(mr);
   known->real[0] = mr->fid.ops;
   known->base = base;
+  known->domain = domain;
   known->bytes = bytes;
   known->ep = NULL;
   known->enabled = !fake_settings()->endpoint;
@@ -77,7 +78,7 @@ static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_
   plain.iface = FI_HMEM_SYSTEM;
   plain.requested_key = choose_key(attr->requested_key);
   int error = ops->regattr(fid, &plain, flags, mr);
-  if (error == 0) follow(*mr, attr->mr_iov[0].iov_base, attr->mr_iov[0].iov_len);
+  if (error == 0) follow(*mr, fid, attr->mr_iov[0].iov_base, attr->mr_iov[0].iov_len);
   return error;
 }
 
@@ -86,7 +87,7 @@ static int register_plain(struct fid *fid, const void *data, size_t bytes, uint6
 {
   const struct fi_ops_mr *ops = fake_known(fid)->real[1];
   int error = ops->reg(fid, data, bytes, access, offset, choose_key(key), flags, mr, context);
-  if (error == 0) follow(*mr, data, bytes);
+  if (error == 0) follow(*mr, fid, data, bytes);
   return error;
 }
 

@@ -2,6 +2,7 @@
 #include "fake.h"
 
 #include <string.h>
+#include <time.h>
 
 #define HELD (sizeof(((struct fake_object *)0)->held) / sizeof(struct fi_cq_data_entry))
 
@@ -14,12 +15,29 @@ static struct fi_cq_data_entry take(struct fake_object *known, int at)
   return entry;
 }
 
+static uint64_t now_ms(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
 static void fill(struct fid_cq *cq, struct fake_object *known)
 {
   const struct fi_ops_cq *ops = known->real[0];
   size_t room = HELD - (size_t)known->held_count;
+  bool first = known->held_count == 0;
   ssize_t got = room ? ops->read(cq, &known->held[known->held_count], room) : 0;
   if (got > 0) known->held_count += (int)got;
+  if (got > 0 && first) known->since = now_ms();
+}
+
+static bool is_late(const struct fake_object *known)
+{
+  for (int i = 0; i < known->held_count; i++)
+    if (known->held[i].flags & (FI_RECV | FI_REMOTE_WRITE))
+      return now_ms() - known->since < (uint64_t)fake_settings()->late;
+  return false;
 }
 
 static ssize_t read_queue(struct fid_cq *cq, void *out, size_t count)
@@ -28,9 +46,10 @@ static ssize_t read_queue(struct fid_cq *cq, void *out, size_t count)
   struct fake_object *known = fake_known(cq);
   const struct fi_ops_cq *ops = known->real[0];
   struct fi_cq_data_entry *entries = out;
-  if (!settings->shuffle && !settings->break_at) return ops->read(cq, out, count);
+  if (!settings->shuffle && !settings->break_at && !settings->late) return ops->read(cq, out, count);
   if (known->broken) return -FI_EAVAIL;
   fill(cq, known);
+  if (settings->late && is_late(known)) return -FI_EAGAIN;
   size_t given = 0;
   while (given < count && known->held_count) {
     if (settings->shuffle && fake_random() % 4 == 0) break;
