@@ -1,0 +1,116 @@
+"""tutti-run. Arguments as support.py has them."""
+import os
+import shutil
+import subprocess
+import tempfile
+
+from support import BIN, Case, main, run
+
+
+class Run(Case):
+    RUN = os.path.join(BIN, "tutti-run")
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+
+    def tearDown(self):
+        shutil.rmtree(self.directory)
+
+    def build(self, name, text, *flags):
+        source, out = os.path.join(self.directory, name + ".c"), os.path.join(self.directory, name)
+        with open(source, "w") as f:
+            f.write(text)
+        done = run("cc", "-o", out, source, *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return out
+
+    def other_nccl(self):
+        os.mkdir(os.path.join(self.directory, "other"))
+        return self.build("other/libnccl.so.2", "#define _GNU_SOURCE\n#include <pthread.h>\n#include <unistd.h>\n"
+                          "static void *serve(void *x) { for (;;) pause(); return x; }\n"
+                          "int ncclGetVersion(int *v) { *v = 1; return 0; }\n"
+                          "int ncclCommInitAll(void) { pthread_t t; pthread_create(&t, 0, serve, 0);\n"
+                          "  return pthread_setname_np(t, \"NCCL Service  0\"); }\n", "-shared", "-fPIC",
+                          "-Wl,-soname,libnccl.so.2")
+
+    def test_status_is_the_command_s(self):
+        self.assertEqual(run(self.RUN, "sh", "-c", "exit 7").returncode, 7)
+        self.assertEqual(run(self.RUN, "sh", "-c", "kill -9 $$").returncode, 137)
+        self.assertEqual(run(self.RUN, "--", "echo", "a b").stdout, "a b\n")
+
+    def test_the_drop_in_takes_the_place_of_the_other(self):
+        other = self.other_nccl()
+        program = self.build("linked", "#include <stdio.h>\nint ncclGetVersion(int *);\n"
+                             "int main(void) { int v; ncclGetVersion(&v); printf(\"%d\\n\", v); }", other,
+                             f"-Wl,-rpath,{os.path.dirname(other)}")
+        self.assertEqual(run(program).stdout, "1\n")
+        done = run(self.RUN, program)
+        self.assertEqual((done.stdout, done.stderr), ("22809\n", ""))
+
+    def test_another_nccl_that_has_communicators_is_reported(self):
+        other = self.other_nccl()
+        program = self.build("loads", "#include <dlfcn.h>\n#include <unistd.h>\n"
+                             "int main(int c, char **v) { (void)c; void *l = dlopen(v[1], RTLD_NOW);\n"
+                             "  if (!l) return 1; int (*init)(void) = (int (*)(void))dlsym(l, \"ncclCommInitAll\");\n"
+                             "  if (!init || init()) return 2; sleep(2); return 0; }", "-ldl")
+        for command in ([program, other], ["sh", "-c", f"{program} {other}; exit $?"]):
+            done = run(self.RUN, *command)
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("calls another NCCL", done.stderr)
+            self.assertIn(other, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_another_nccl_that_is_only_mapped(self):
+        """As PyTorch does: it opens its own copy by its path, then a library that needs libnccl.so.2."""
+        other = self.other_nccl()
+        user = self.build("libuser.so", "int ncclGetVersion(int *); int user(int *v) { return ncclGetVersion(v); }",
+                          "-shared", "-fPIC", other, f"-Wl,-rpath,{os.path.dirname(other)}", "-Wl,--disable-new-dtags")
+        program = self.build("imports", "#include <dlfcn.h>\n#include <stdio.h>\n#include <unistd.h>\n"
+                             "int main(int c, char **v) { (void)c; int n = 0; if (!dlopen(v[1], RTLD_NOW)) return 1;\n"
+                             "  void *l = dlopen(v[2], RTLD_NOW); if (!l) return 2;\n"
+                             "  int (*user)(int *) = (int (*)(int *))dlsym(l, \"user\"); if (!user || user(&n)) return 3;\n"
+                             "  printf(\"%d\\n\", n); fflush(stdout); sleep(1); return 0; }", "-ldl")
+        done = run(self.RUN, program, other, user)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "22809\n", ""))
+        done = run(self.RUN, "env", "-u", "LD_PRELOAD", program, other, user)
+        self.assertEqual((done.returncode, done.stdout), (0, "1\n"))
+        self.assertIn("has another NCCL mapped", done.stderr)
+        self.assertIn(other, done.stderr)
+
+    def test_a_removed_preload_is_reported(self):
+        done = run(self.RUN, "env", "-u", "LD_PRELOAD", "sleep", 2)
+        self.assertIn("without Tutti's drop-in", done.stderr)
+
+    def test_refusals(self):
+        static = self.build("static", "int main(void) { return 0; }", "-static")
+        for command, status, said in ((["no-such-program"], 127, "no-such-program"), ([static], 126, "statically"),
+                                      (["/etc/passwd"], 126, "not executable"), ([], 2, "no command"),
+                                      (["-x"], 2, "-x")):
+            done = run(self.RUN, *command)
+            self.assertEqual(done.returncode, status, command)
+            self.assertIn(said, done.stderr)
+
+    def test_no_drop_in_beside_it(self):
+        os.mkdir(os.path.join(self.directory, "bin"))
+        alone = shutil.copy(self.RUN, os.path.join(self.directory, "bin"))
+        done = run(alone, "echo", "x")
+        self.assertEqual((done.returncode, done.stdout), (126, ""))
+        self.assertIn(f"no drop-in library at {self.directory}/lib/tutti/compat/libnccl.so.2", done.stderr)
+        os.makedirs(os.path.join(self.directory, "a b/bin"))
+        os.makedirs(os.path.join(self.directory, "a b/lib/tutti/compat"))
+        self.build("a b/lib/tutti/compat/libnccl.so.2", "int x;", "-shared", "-fPIC")
+        done = run(shutil.copy(self.RUN, os.path.join(self.directory, "a b/bin")), "echo", "x")
+        self.assertEqual((done.returncode, done.stdout), (126, ""))
+        self.assertIn("blanks", done.stderr)
+
+    def test_termination_is_passed_on(self):
+        script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"
+        process = subprocess.Popen([self.RUN, "sh", "-c", script], text=True, stdout=subprocess.PIPE)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        process.terminate()
+        self.assertEqual(process.wait(timeout=30), 5)
+        process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()
