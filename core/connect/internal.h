@@ -38,6 +38,11 @@ struct tt_entry {
   tt_deadline deadline;
 };
 
+static inline bool tt_entry_is_up(const struct tt_entry *entry)
+{
+  return atomic_load_explicit(&entry->state, memory_order_acquire) == TT_ENTRY_UP;
+}
+
 struct tt_connect_peer {
   struct tt_entry *_Atomic entries[TT_CONN_INDICES][TT_MAX_CHANNELS][2]; /* index, channel, send */
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/check.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "connect/message.h"
@@ -47,6 +48,31 @@ static void peer_cannot(struct rank *rank)
 START_TEST(peer_says_why)
 {
   world_run(2, peer_cannot);
+}
+END_TEST
+
+/* What came first, as another rank tells a moment after the connection has failed. */
+static ncclResult_t late_news(void *context)
+{
+  int *looks = context;
+  return ++*looks < 10 ? ncclSuccess : TT_FAIL(ncclInvalidUsage, "the cause");
+}
+
+static void follows(struct rank *rank)
+{
+  int looks = 0;
+  if (rank->rank == 1) rank->env->buffer_bytes[TT_PROTO_SIMPLE] = 100;
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  if (rank->rank == 1) return;
+  tt_connect_set_check(rank->connect, late_news, &looks);
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclInvalidUsage);
+  RANK_CHECK(rank, strcmp(tt_log_thread_error(), "the cause") == 0);
+}
+
+START_TEST(cause_is_told_late)
+{
+  world_run(2, follows);
 }
 END_TEST
 
@@ -229,6 +255,7 @@ void add_failures(Suite *suite)
   tcase_set_timeout(tc, 120);
   tcase_add_test(tc, no_transport);
   tcase_add_test(tc, peer_says_why);
+  tcase_add_test(tc, cause_is_told_late);
   tcase_add_test(tc, unequal_buffers);
   tcase_add_test(tc, stopped);
   tcase_add_test(tc, killed);
