@@ -218,6 +218,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,
       .nodes_mapped = !tt_transport_device_memory(comm->env) && !tt_param_int(TT_PARAM_NCCL_SHM_DISABLE),
+      .network_paths = tt_machine_paths(comm),
       .multicast = comm->multicast.possible,
       .multicast_wanted = comm->multicast.wanted,
       .multicast_channels = tt_machine_multicast_channels(comm),

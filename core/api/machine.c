@@ -91,6 +91,12 @@ int tt_machine_multicast_channels(const struct ncclComm *comm)
   return wanted > 0 ? wanted : channels_of(comm->config.nvlsCTAs);
 }
 
+int tt_machine_paths(const struct ncclComm *comm)
+{
+  const struct tt_machine *machine = comm->machine;
+  return machine && machine->joined ? TT_MIN(machine->joined->nsearched, machine->joined->nchannels) : 0;
+}
+
 /* What all machines' graphs become. */
 static ncclResult_t join(struct ncclComm *comm)
 {

@@ -27,6 +27,8 @@ struct tt_machine {
 ncclResult_t tt_machine_find(struct ncclComm *comm, int *most_local);
 /* Channels of collectives in multicast memory; 0: there is none, or nothing says how many. */
 int tt_machine_multicast_channels(const struct ncclComm *comm);
+/* Rings that differ in the NICs, or links, that they use, as all ranks know it; 0: unknown. */
+int tt_machine_paths(const struct ncclComm *comm);
 /* For tt_comm_at_end: after the connections, whose thread asks for routes until its end. */
 void tt_machine_end(struct ncclComm *comm);
 

@@ -28,6 +28,7 @@ struct tt_tuning_input {
   bool torn_lines;        /* between some ranks lines of 128 bytes may arrive in pieces, so that LL128 is out */
   uint32_t protocols;     /* the device's, as bits */
   int device_channels;    /* that the device likes to use at most; 0: no opinion */
+  int network_paths;      /* on the host device: ways between nodes, or NICs, that channels can spread over; 0: unknown */
   int network_channels;   /* on GPUs: of collectives, at most, where ranks are connected over a network; 0: none are */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];

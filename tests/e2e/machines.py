@@ -199,6 +199,10 @@ class Rails(Files, OnHosts):
                 if more:
                     self.assertTrue(any(a != b for a, b in self.nets(texts[0])[0].values()), "both ends are the same NICs")
 
+    def test_large_data_spreads_over_the_nics(self):
+        texts = self.across("all_reduce", "-b", "1M", "-e", "1M", NCCL_TOPO_FILE=self.machine("hgx"), NCCL_ALGO="RING")
+        self.assertEqual(set(re.findall(r"Channel (\d+)/0 : .* via NET/", "".join(texts))), {"00", "01", "02", "03"})
+
     def used_nets(self, texts, rings):
         """Who sends to the other host, and who receives from it, uses its end of the ring's NETs."""
         (nets, swaps), checked = self.nets(texts[0]), 0

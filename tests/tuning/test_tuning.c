@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/check.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "program/emit.h"
@@ -364,6 +365,21 @@ START_TEST(what_the_device_lacks)
 }
 END_TEST
 
+/* Channels of a collective over a network spread over the ways that there are, and no further. */
+START_TEST(channels_follow_paths)
+{
+  const int channels[] = {4, 1, 2, 3, 4, 4}; /* 0: unknown */
+  set(NULL, NULL);
+  struct tt_tuning_input input = host_input(4, false);
+  for (int paths = 0; paths < (int)TT_COUNT(channels); paths++) {
+    input.network_paths = paths;
+    struct tt_tuning *tuning = create(&input);
+    ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, 64 << 20).nchannels, channels[paths]);
+    tt_tuning_destroy(tuning);
+  }
+}
+END_TEST
+
 START_TEST(channels_have_limits)
 {
   set("Tree", NULL);
@@ -508,6 +524,7 @@ int main(void)
   tcase_add_test(tests, direct_over_a_network_only_by_name);
   tcase_add_test(tests, fallback_keeps_the_protocol);
   tcase_add_test(tests, what_the_device_lacks);
+  tcase_add_test(tests, channels_follow_paths);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, networks_that_reduce);
   tcase_add_test(tests, create_refuses_bad_values);

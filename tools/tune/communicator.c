@@ -29,6 +29,7 @@ static void fill_ways(const struct tune_options *o, struct tt_tuning_input *inpu
   if (!o->gpus) {
     input->all_mapped = one && shared;
     input->nodes_mapped = shared;
+    input->network_paths = 1;
     return;
   }
   bool peers = !tt_param_int(TT_PARAM_NCCL_P2P_DISABLE);

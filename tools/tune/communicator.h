@@ -6,8 +6,8 @@
 #include "tuning/tuning.h"
 
 /* From the numbers of ranks and nodes, and the environment. Ranks are on the host device, or on GPUs of the CUDA
- * backend, which use each other's memory over NVLink on a node, and host memory to reach a network. Nobody has CollNet
- * or NVLS. ncclInvalidUsage if a variable asks for what cannot be. */
+ * backend, which use each other's memory over NVLink on a node, and host memory to reach a network. A node has one
+ * NIC, and nobody CollNet or NVLS. ncclInvalidUsage if a variable asks for what cannot be. */
 ncclResult_t tune_communicator(const struct tune_options *options, struct tt_tuning_input *input);
 
 #endif
