@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ import unittest
 
 BIN = os.environ["E2E_BIN"]
 SOURCE = os.environ["E2E_SOURCE"]
+sys.path.insert(1, os.path.join(SOURCE, "tests/common"))
+from ports import free_port  # noqa: E402
 RANKS = os.environ["E2E_RANKS"]
 SANITIZE = os.environ.get("E2E_SANITIZE", "")
 PERF = os.path.join(BIN, "tutti-perf")
@@ -41,12 +42,6 @@ def environment(more):
     plain = {k: v for k, v in os.environ.items() if not FOREIGN.match(k)}
     plain.update({k: str(v) for k, v in more.items()}, E2E_MARK=MARK)
     return plain
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def read(path, mode="r"):

@@ -5,7 +5,7 @@ import signal
 import time
 
 import lib
-from lib import SANITIZE, Case
+from lib import SANITIZE
 from matrix import BLOCKS, CHOICE, MODES, SIZES, Choices
 
 LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL"}

@@ -3,7 +3,6 @@ shared memory, and between two hosts as network namespaces. E2E_WHOLE=1 runs eve
 every algorithm and protocol; without it a sample runs."""
 import itertools
 import os
-import re
 import signal
 
 import lib

@@ -219,7 +219,7 @@ class Reports(Case):
                          ("in operation", 1, [1]))
         self.assertIn("AllReduce of 1000 x float32", found["device_waits"]["operation"])
 
-    def test_network(self):
+    def test_what_networks_moved(self):
         """What moved: the proxy's figures of each connection agree with the plugin's counters, and with each other."""
         processes = self.ranks(["init all_reduce:300000 all_gather:5000 sleep:60000"] * 2, NCCL_SHM_DISABLE=1,
                                NCCL_NET="Socket")

@@ -3,7 +3,6 @@ program with faults, and the names of the tests to run (all by default). A test 
 skipped with its reason."""
 import os
 import re
-import socket
 import subprocess
 import sys
 import unittest
@@ -12,6 +11,8 @@ BIN, FAULTY = sys.argv[1], sys.argv[2]
 # ThreadSanitizer sleeps for a second when a process ends, and here many do.
 os.environ["TSAN_OPTIONS"] = ":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), "atexit_sleep_ms=0")))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(1, os.path.join(ROOT, "tests/common"))
+from ports import free_port  # noqa: E402
 PERF = os.path.join(BIN, "tutti-perf")
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall", "sendrecv"]
 ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s")
@@ -39,12 +40,6 @@ def run(*command, env=None, timeout=120):
 
 def rows(text):
     return [line.split() for line in text.splitlines() if ROW.match(line)]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def alive(pid):
