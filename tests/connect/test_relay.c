@@ -233,6 +233,20 @@ END_TEST
 
 static _Atomic bool aborted;
 
+/* A thread, of a rank: aborts once the relay has been asked for all, since no more memory is taken. */
+static void *abort_when_asked(void *arg)
+{
+  struct rank *rank = arg;
+  size_t used = 0;
+  for (int same = 0; same < 50; usleep(10000)) {
+    size_t now = tt_shm_used(rank->env->shm);
+    same = now == used && now > 0 ? same + 1 : 0;
+    used = now;
+  }
+  atomic_store(&rank->abort, 1);
+  return NULL;
+}
+
 /* A relay that does not answer: it has closed its half of the service. */
 static void never_answered(struct rank *rank)
 {
@@ -241,7 +255,7 @@ static void never_answered(struct rank *rank)
   if (rank->rank == 1) tt_relay_close(rank->env);
   RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
   if (rank->rank == 0) {
-    RANK_CHECK(rank, pthread_create(&thread, NULL, abort_soon, rank) == 0);
+    RANK_CHECK(rank, pthread_create(&thread, NULL, abort_when_asked, rank) == 0);
     ncclResult_t result = connect_channels(rank, 2, -1, CHANNELS);
     pthread_join(thread, NULL);
     RANK_CHECK(rank, result == ncclInternalError && says("rank 0 was aborted", ""));
