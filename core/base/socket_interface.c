@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "base/socket.h"
 #include "base/socket_internal.h"
@@ -181,10 +182,12 @@ static void mark_unready(struct tt_candidate *candidates, int n)
 static ncclResult_t read_candidates(struct tt_candidate **candidates, int *n)
 {
   struct ifaddrs *all;
+  char hint[100];
   *n = 0;
   *candidates = NULL;
   if (getifaddrs(&all) != 0)
-    return TT_FAIL(ncclSystemError, "the network interfaces cannot be listed: %s", strerror(errno));
+    return TT_FAIL(ncclSystemError, "the network interfaces cannot be listed: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   int count = 0;
   for (struct ifaddrs *at = all; at; at = at->ifa_next) count++;
   ncclResult_t result = TT_CALLOC(candidates, (size_t)count);

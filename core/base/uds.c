@@ -118,9 +118,12 @@ ncclResult_t tt_uds_accept(int listen_fd, int *fd, tt_deadline deadline)
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno != EAGAIN)
-      return TT_FAIL(ncclSystemError, "accept on a Unix socket: %s%s", strerror(errno),
-                     tt_host_file_hint(errno, hint, sizeof(hint)));
+    /* Without a free descriptor accept() fails even if nobody waits. */
+    struct pollfd waits = {.fd = listen_fd, .events = POLLIN};
+    int error = errno;
+    if (error != EAGAIN && poll(&waits, 1, 0) != 0)
+      return TT_FAIL(ncclSystemError, "accept on a Unix socket: %s%s", strerror(error),
+                     tt_host_file_hint(error, hint, sizeof(hint)));
     if (tt_deadline_passed(deadline)) return ncclSuccess;
     struct pollfd ready = {.fd = listen_fd, .events = POLLIN};
     poll(&ready, 1, tt_deadline_poll_ms(deadline, 1000));
@@ -200,6 +203,7 @@ static void take_fds(struct msghdr *message, int *fd)
 
 static ncclResult_t recv_all(int socket, char *at, size_t bytes, int *fd, tt_deadline deadline)
 {
+  char hint[100];
   for (size_t got = 0; got < bytes;) {
     union control control;
     struct iovec part = {.iov_base = at + got, .iov_len = bytes - got};
@@ -210,7 +214,8 @@ static ncclResult_t recv_all(int socket, char *at, size_t bytes, int *fd, tt_dea
       got += (size_t)count;
       take_fds(&message, fd);
       if (message.msg_flags & MSG_CTRUNC)
-        return TT_FAIL(ncclSystemError, "a file descriptor from a peer was lost; raise ulimit -n");
+        return TT_FAIL(ncclSystemError, "a file descriptor that a peer sent was lost, since there is no room for it%s",
+                       tt_host_file_hint(EMFILE, hint, sizeof(hint)));
     } else if (count == 0 || errno == ECONNRESET) {
       return TT_FAIL(ncclRemoteError, "a peer on this host closed its Unix socket after %zu of %zu bytes", got, bytes);
     } else if (errno == EAGAIN) {

@@ -88,6 +88,7 @@ struct tt_bootstrap {
   bool leaving;
   tt_deadline leave_by;
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
+  struct tt_shortage shortage;
   uint64_t waited_ns;       /* when a user's thread last waited */
   uint64_t looked_ns;       /* when the service last looked after its peers */
   uint64_t relayed_ns;      /* when a peer that waits, or was asked by one, last asked for `relay_steps` more */

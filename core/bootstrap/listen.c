@@ -8,6 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
+
+/* A shortage of descriptors that other threads may end by themselves, or that of two ends which give up an attempt. */
+#define SHORT_MS 5000
 
 /* The longest queue of connections the system grants. */
 static int backlog_for(int nranks)
@@ -90,11 +94,13 @@ out:
 
 ncclResult_t tt_listener_open_fixed(const union tt_address *address, int nranks, struct tt_listener *listener)
 {
-  char text[TT_ADDRESS_TEXT];
+  char text[TT_ADDRESS_TEXT], hint[100];
   int one = 1;
   memset(listener, 0, sizeof(*listener));
   int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return TT_FAIL(ncclSystemError, "socket() for the bootstrap root failed: %s", strerror(errno));
+  if (fd < 0)
+    return TT_FAIL(ncclSystemError, "socket() for the bootstrap root failed: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   if (bind(fd, &address->sa, tt_address_bytes(address)) != 0 || listen(fd, backlog_for(nranks)) != 0) {
     int error = errno;
@@ -115,6 +121,20 @@ void tt_listener_close(struct tt_listener *listener)
 {
   for (int i = 0; i < listener->count; i++) tt_socket_close(&listener->fds[i]);
   listener->count = 0;
+}
+
+bool tt_shortage_note(struct tt_shortage *shortage, bool waits)
+{
+  if (!waits)
+    shortage->since_ns = 0;
+  else if (shortage->since_ns == 0)
+    shortage->since_ns = tt_timer_ns();
+  return waits;
+}
+
+bool tt_shortage_lasts(const struct tt_shortage *shortage)
+{
+  return shortage->since_ns && tt_timer_ns() - shortage->since_ns > SHORT_MS * 1000000ull;
 }
 
 int tt_listener_accept(int fd, bool *exhausted)

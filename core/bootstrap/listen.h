@@ -20,4 +20,14 @@ void tt_listener_close(struct tt_listener *listener);
 /* Accepts without waiting; -1: none. *exhausted is set when descriptors ran out. */
 int tt_listener_accept(int fd, bool *exhausted);
 
+/* Clients that wait since there is no descriptor for them. */
+struct tt_shortage {
+  uint64_t since_ns; /* 0: nobody waits */
+};
+/* After each attempt to accept: whether somebody was there and could not be accepted, which it returns. Not so if one
+ * was accepted: without a free descriptor accept() fails even if nobody waits. */
+bool tt_shortage_note(struct tt_shortage *shortage, bool waits);
+/* Whether it has lasted for so long that it will not end by itself. */
+bool tt_shortage_lasts(const struct tt_shortage *shortage);
+
 #endif

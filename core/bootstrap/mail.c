@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "bootstrap/internal.h"
 
@@ -175,6 +176,7 @@ static int dead_in(const struct tt_bootstrap *b, struct tt_mail_scope scope)
 static ncclResult_t hopeless(struct tt_bootstrap *b, int peer, struct tt_mail_scope scope, tt_deadline deadline)
 {
   const struct tt_peer *p = &b->peers[peer];
+  char hint[100];
   int dead = dead_in(b, scope);
   if (dead >= 0 || p->dead || (p->left && p->links == 0 && b->first_dead >= 0)) b->gave_up = true;
   if (dead >= 0)
@@ -183,6 +185,11 @@ static ncclResult_t hopeless(struct tt_bootstrap *b, int peer, struct tt_mail_sc
   if (p->dead || (p->left && p->links == 0)) return gone(b, peer, "receive from");
   if (tt_bootstrap_aborted(b))
     return TT_FAIL(ncclInternalError, "aborted while rank %d waited for rank %d", b->rank, peer);
+  if (tt_shortage_lasts(&b->shortage))
+    return TT_FAIL(ncclSystemError,
+                   "rank %d waits for a message of rank %d, and cannot accept a connection of another rank: no "
+                   "descriptors are left%s",
+                   b->rank, peer, tt_host_file_hint(EMFILE, hint, sizeof(hint)));
   if (tt_deadline_passed(deadline))
     return TT_FAIL(ncclRemoteError,
                    "rank %d waited in vain for a message of rank %d, which is alive but late or itself "

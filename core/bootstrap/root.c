@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/thread.h"
 #include "bootstrap/root_internal.h"
 #include "bootstrap/used.h"
@@ -34,7 +35,7 @@ static struct {
   struct tt_root_client *clients; /* newest first */
   uint64_t dropped;
   tt_deadline accept_after;
-  bool ran_short; /* of descriptors, once: ranks may be missing because of that */
+  struct tt_shortage shortage;
 } root = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .wake = -1};
 
 static struct tt_root_id *find(uint64_t nonce)
@@ -99,14 +100,13 @@ static void add_client(int fd)
 
 static void accept_all(int listen_fd)
 {
-  bool exhausted = false;
-  for (;;) {
-    int fd = tt_listener_accept(listen_fd, &exhausted);
-    if (fd < 0) break;
+  bool exhausted = false, any = false;
+  int fd;
+  while ((fd = tt_listener_accept(listen_fd, &exhausted)) >= 0) {
+    any = true;
     add_client(fd);
   }
-  if (!exhausted) return;
-  root.ran_short = true;
+  if (!tt_shortage_note(&root.shortage, exhausted && !any)) return;
   if (!drop_oldest_unproven("out of file descriptors"))
     TT_INFO(TT_BOOTSTRAP, "Bootstrap root: out of file descriptors (ulimit -n); a rank has to wait");
   root.accept_after = tt_deadline_in_ms(EXHAUSTED_MS);
@@ -146,7 +146,9 @@ static void serve_all(void)
   /* Answers that an id's failure queued above may be out already. */
   for (struct tt_root_id *id = root.ids; id; id = id->next) {
     if (tt_deadline_passed(id->deadline))
-      tt_root_id_expire(id, root.dropped, root.ran_short);
+      tt_root_id_expire(id, root.dropped);
+    else if (id->state == TT_ROOT_OPEN && id->places > 0 && tt_shortage_lasts(&root.shortage))
+      tt_root_id_short(id);
     else if (id->state == TT_ROOT_OPEN && id->places > 0 && tt_deadline_passed(id->warn_at))
       tt_root_id_warn(id);
   }
@@ -273,6 +275,7 @@ static void watch_forks(void)
 /* Adds the id and makes sure that the thread runs. Called and left with the mutex held. */
 static ncclResult_t serve_id(struct tt_root_id *id)
 {
+  char hint[100];
   id->next = root.ids;
   root.ids = id;
   if (root.running) {
@@ -284,7 +287,8 @@ static ncclResult_t serve_id(struct tt_root_id *id)
   root.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   ncclResult_t result = ncclSuccess;
   if (root.wake < 0)
-    result = TT_FAIL(ncclSystemError, "eventfd() for the bootstrap root failed: %s", strerror(errno));
+    result = TT_FAIL(ncclSystemError, "eventfd() for the bootstrap root failed: %s%s", strerror(errno),
+                     tt_host_file_hint(errno, hint, sizeof(hint)));
   else
     result = tt_thread_start(&root.thread, "tutti-root", run, NULL);
   if (result == ncclSuccess)

@@ -257,16 +257,13 @@ void tt_root_id_warn(struct tt_root_id *id)
   set_warning(id);
 }
 
-void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short)
+void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped)
 {
   if (id->state != TT_ROOT_OPEN || id->places == 0) return;
-  char missing[512], hint[100], clients[160] = "";
+  char missing[512], clients[160] = "";
   list_missing(id, missing, sizeof(missing));
   uint64_t count = dropped - id->dropped_before;
-  if (ran_short)
-    snprintf(clients, sizeof(clients), "; meanwhile the process of the root had no descriptors left%s",
-             tt_host_file_hint(EMFILE, hint, sizeof(hint)));
-  else if (count)
+  if (count)
     snprintf(
         clients, sizeof(clients),
         "; %llu connections were dropped because they did not complete the handshake (no or a wrong proof, silent, "
@@ -275,6 +272,17 @@ void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short)
   fail(id, ncclRemoteError, "%d of %d ranks%s did not come within %lld s (NCCL_BOOTSTRAP_TIMEOUT): missing rank%s %s%s",
        id->places - id->came, id->places, part(id), (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT),
        id->places - id->came == 1 ? "" : "s", missing, clients);
+}
+
+void tt_root_id_short(struct tt_root_id *id)
+{
+  char missing[512], hint[100];
+  list_missing(id, missing, sizeof(missing));
+  fail(id, ncclSystemError,
+       "the process of the root has no descriptors left for connections%s: %d of %d ranks%s have come; missing rank%s "
+       "%s",
+       tt_host_file_hint(EMFILE, hint, sizeof(hint)), id->came, id->places, part(id),
+       id->places - id->came == 1 ? "" : "s", missing);
 }
 
 bool tt_root_id_expects(const struct tt_root_id *id)

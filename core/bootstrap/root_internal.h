@@ -56,7 +56,9 @@ void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client);
 /* warn_at came: tells those that wait which ranks are missing, and sets the next time. */
 void tt_root_id_warn(struct tt_root_id *id);
 /* The deadline came. */
-void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped, bool ran_short);
+void tt_root_id_expire(struct tt_root_id *id, uint64_t dropped);
+/* Ranks cannot come, since there are no descriptors for them. */
+void tt_root_id_short(struct tt_root_id *id);
 bool tt_root_id_finished(const struct tt_root_id *id);
 /* Whether ranks are on their way, most likely, that will find the root's failure nowhere but here. */
 bool tt_root_id_expects(const struct tt_root_id *id);

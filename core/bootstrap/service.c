@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "bootstrap/internal.h"
@@ -129,10 +130,11 @@ static bool drop_oldest_unproven(struct tt_bootstrap *b, int max, const char *wh
 
 static void accept_all(struct tt_bootstrap *b, int listen_fd)
 {
-  bool exhausted = false;
+  bool exhausted = false, any = false;
   int fd;
   while ((fd = tt_listener_accept(listen_fd, &exhausted)) >= 0) {
     struct tt_link *link = NULL;
+    any = true;
     drop_oldest_unproven(b, UNPROVEN_MAX, "too many clients that prove nothing");
     b->newest_fd = fd;
     if (tt_link_adopt(fd, lookup, b, &link) != ncclSuccess)
@@ -140,7 +142,7 @@ static void accept_all(struct tt_bootstrap *b, int listen_fd)
     else if (add_link(b, link, -1, NULL) != ncclSuccess)
       tt_link_free(link);
   }
-  if (!exhausted) return;
+  if (!tt_shortage_note(&b->shortage, exhausted && !any)) return;
   if (!drop_oldest_unproven(b, 1, "out of file descriptors"))
     TT_INFO(TT_BOOTSTRAP, "Bootstrap: rank %d is out of file descriptors (ulimit -n); a peer has to wait", b->rank);
   b->accept_after = tt_deadline_in_ms(EXHAUSTED_MS);
@@ -313,9 +315,11 @@ static void *run(void *arg)
 
 ncclResult_t tt_service_start(struct tt_bootstrap *b)
 {
-  char name[16];
+  char name[16], hint[100];
   b->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (b->wake < 0) return TT_FAIL(ncclSystemError, "eventfd() for the bootstrap failed: %s", strerror(errno));
+  if (b->wake < 0)
+    return TT_FAIL(ncclSystemError, "eventfd() for the bootstrap failed: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   struct rlimit limit = {0};
   b->most_descriptors = INT_MAX;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < INT_MAX) b->most_descriptors = (int)limit.rlim_cur;

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "base/timer.h"
@@ -108,13 +109,15 @@ static void close_all(void)
 
 static ncclResult_t open_all(void)
 {
-  char prefix[40], name[TT_UDS_NAME_BYTES];
+  char prefix[40], name[TT_UDS_NAME_BYTES], hint[100];
   snprintf(prefix, sizeof prefix, TT_REPORT_NAME "%d-", (int)listener.process);
   if (tt_param_int(TT_PARAM_TUTTI_REPORT)) TT_TRY(tt_uds_listen_as(prefix, &listener.listen_fd, name));
   listener.signal_fd = tt_report_signal_open();
   if (listener.listen_fd < 0 && listener.signal_fd < 0) return ncclSuccess;
   listener.wake_fd = eventfd(0, EFD_CLOEXEC);
-  if (listener.wake_fd < 0) return TT_FAIL(ncclSystemError, "no eventfd: %s", strerror(errno));
+  if (listener.wake_fd < 0)
+    return TT_FAIL(ncclSystemError, "no eventfd for reports: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   TT_TRY(tt_thread_start(&listener.thread, "tutti-report", serve, NULL));
   listener.running = true;
   return ncclSuccess;

@@ -166,7 +166,7 @@ ncclResult_t tt_resources_fetch(struct tt_resources *resources, int rank, uint64
   TT_TRY(tt_uds_connect(info->uds, &socket));
   ncclResult_t result = socket >= 0 ? ask(resources, rank, socket, object, fd, bytes) : ncclSuccess;
   if (socket >= 0) close(socket);
-  if (result == ncclSuccess && *fd >= 0) return ncclSuccess;
+  if (result == ncclSystemError || (result == ncclSuccess && *fd >= 0)) return result;
   return TT_FAIL(ncclRemoteError,
                  "rank %d (%s, process %d) does not hand out its memory %llu: it has ended, or is short of open files, "
                  "as its log says then",
@@ -188,6 +188,8 @@ static ncclResult_t reach(struct tt_resources *resources, int rank)
     if (socket >= 0) {
       ncclResult_t result = ask(resources, rank, socket, TT_MEMORY_ARENA, &reached->fd, &bytes);
       close(socket);
+      /* What this process lacks, a descriptor most likely, is no fault of the peer. */
+      if (result == ncclSystemError) return result;
       if (result != ncclSuccess)
         TT_INFO(TT_INIT | TT_SHM, "Rank %d does not hand out its memory although its socket is on this host", rank);
     }

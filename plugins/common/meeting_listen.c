@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,13 +111,17 @@ static ncclResult_t take_clients(struct tt_meeting *meeting)
     if (fd < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return ncclSuccess;
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        int error = errno;
+        /* Without a free descriptor accept() fails even if nobody waits. */
+        struct pollfd waits = {.fd = meeting->fd, .events = POLLIN};
+        if (poll(&waits, 1, 0) == 0) return ncclSuccess;
         if (meeting->clients) {
           drop_stranger(meeting, &meeting->clients, "was the oldest silent one when descriptors ran out");
           return ncclSuccess;
         }
         char hint[100];
-        return TT_FAIL(ncclSystemError, "%s: cannot accept a connection: %s%s", meeting->kind->name, strerror(errno),
-                       tt_host_file_hint(errno, hint, sizeof hint));
+        return TT_FAIL(ncclSystemError, "%s: cannot accept a connection: %s%s", meeting->kind->name, strerror(error),
+                       tt_host_file_hint(error, hint, sizeof hint));
       }
       if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
         return TT_FAIL(ncclInternalError, "%s: accept on a listener that is not open: %s", meeting->kind->name,

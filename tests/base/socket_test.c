@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/socket.h"
+#include "tests/common/scarce.h"
 
 #define SOON tt_deadline_in_ms(60)
 #define LATER tt_deadline_in_ms(30000)
@@ -271,19 +271,12 @@ START_TEST(files_run_out)
   loopback(&address);
   ck_assert_int_eq(tt_socket_listen(&address, &listener), ncclSuccess);
   ck_assert_int_eq(tt_socket_connect(&address, &a, LATER, NULL), ncclSuccess);
-  struct rlimit before, limit;
-  getrlimit(RLIMIT_NOFILE, &before);
-  limit = before;
-  limit.rlim_cur = (rlim_t)a + 1; /* what is open below it is all there is */
-  int fillers[64], count = 0;
-  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  while (count < 64 && (fd = dup(a)) >= 0) fillers[count++] = fd;
+  scarce_begin(0);
   ck_assert_int_eq(tt_socket_accept(listener, &fd, LATER, NULL), ncclSystemError);
   expect_error("ulimit -n");
   ck_assert_int_eq(tt_socket_connect(&address, &fd, LATER, NULL), ncclSystemError);
   expect_error("ulimit -n");
-  setrlimit(RLIMIT_NOFILE, &before);
-  while (count > 0) close(fillers[--count]);
+  scarce_end();
   tt_socket_close(&a);
   tt_socket_close(&listener);
 }

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/uds.h"
+#include "tests/common/scarce.h"
 
 #define LATER tt_deadline_in_ms(30000)
 #define SOON tt_deadline_in_ms(60)
@@ -61,6 +62,34 @@ START_TEST(descriptors)
   close(a);
   close(b);
   ck_assert_int_eq(held_descriptors(), files);
+}
+END_TEST
+
+/* That there is none left is an error for who has to take one, and not while nobody waits. */
+START_TEST(no_descriptors)
+{
+  char name[TT_UDS_NAME_BYTES];
+  int listener, a, b, fd, caller;
+  char byte;
+  make_pair(&a, &b);
+  ck_assert_int_eq(tt_uds_send(b, "x", 1, STDERR_FILENO, LATER), ncclSuccess);
+  ck_assert_int_eq(tt_uds_listen(&listener, name), ncclSuccess);
+  scarce_begin(0);
+  ck_assert_int_eq(tt_uds_accept(listener, &fd, SOON), ncclSuccess);
+  ck_assert_int_eq(fd, -1);
+  ck_assert_int_eq(tt_uds_recv(a, &byte, 1, &fd, LATER), ncclSystemError);
+  expect_error("a file descriptor that a peer sent was lost");
+  expect_error("ulimit -n");
+  scarce_end();
+  scarce_begin(1);
+  ck_assert_int_eq(tt_uds_connect(name, &caller), ncclSuccess);
+  ck_assert_int_eq(tt_uds_accept(listener, &fd, LATER), ncclSystemError);
+  expect_error("ulimit -n");
+  scarce_end();
+  close(caller);
+  close(listener);
+  close(a);
+  close(b);
 }
 END_TEST
 
@@ -195,6 +224,7 @@ Suite *uds_suite(void)
   Suite *suite = suite_create("Unix sockets");
   TCase *one = clean_case(suite, "Unix sockets");
   tcase_add_test(one, descriptors);
+  tcase_add_test(one, no_descriptors);
   tcase_add_test(one, endings);
   tcase_add_test(one, nobody_listens);
   tcase_add_test(one, other_network_namespace);

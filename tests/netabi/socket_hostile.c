@@ -13,6 +13,7 @@
 #include "plugins/common/meeting_wire.h"
 #include "../../plugins/net-socket/wire.h"
 #include "socket_fixture.h"
+#include "tests/common/scarce.h"
 
 static int stranger(void)
 {
@@ -155,6 +156,28 @@ START_TEST(two_hundred_hold_the_port)
 }
 END_TEST
 
+/* One descriptor is left, and a slow client has it: that there is no second one is no reason to drop the first. */
+START_TEST(the_last_descriptor)
+{
+  void *recv = NULL;
+  int slow = stranger(), other;
+  scarce_begin(1);
+  for (int i = 0; i < 20; i++) {
+    struct pollfd poller = {.fd = slow, .events = POLLIN};
+    ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
+    ck_assert_msg(poll(&poller, 1, 5) == 0, "the client was dropped");
+  }
+  scarce_end();
+  /* Somebody waits, so it has to go. */
+  other = stranger();
+  scarce_begin(0);
+  expect_dropped(slow, "the client that says nothing");
+  scarce_end();
+  close(other);
+  real_peer();
+}
+END_TEST
+
 /* A listener that went away is reported by name, not waited for for ever. */
 START_TEST(closed_listener_is_an_error)
 {
@@ -244,6 +267,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, other_listeners_handle_is_dropped);
   tcase_add_test(tcase, slow_clients_are_dropped);
   tcase_add_test(tcase, two_hundred_hold_the_port);
+  tcase_add_test(tcase, the_last_descriptor);
   tcase_add_test(tcase, closed_listener_is_an_error);
   tcase_add_test(tcase, dropped_peer_comes_back);
   tcase_add_test(tcase, foreign_handle_is_an_error);
