@@ -169,15 +169,14 @@ static int channel_limit(enum tt_param_id param, int from_config, int fallback)
   return from_config != NCCL_CONFIG_UNDEF_INT ? from_config : fallback;
 }
 
-/* A channel over a network costs both ends memory, and their proxies' threads time. */
-#define NETWORK_CHANNELS 4
+/* Of sends to a rank over a network; a channel costs both ends memory, and their proxies' threads time. */
 #define NETWORK_PAIR_CHANNELS 2
 
 /* A network connects devices with memory of their own. */
 static ncclResult_t fit_to_network(struct ncclComm *comm, struct tt_tuning_input *input)
 {
   int64_t pair = tt_param_int(TT_PARAM_NCCL_NCHANNELS_PER_NET_PEER);
-  input->network_channels = TT_MAX(NETWORK_CHANNELS, input->min_channels);
+  input->network = true;
   comm->far_channels = pair > 0 ? (int)pair : NETWORK_PAIR_CHANNELS;
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->far, (size_t)comm->nranks));
   for (int r = 0; r < comm->nranks; r++)
@@ -196,7 +195,7 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
   input->members_mapped = devices && used == 1u << TT_TRANSPORT_DEVICE &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_USE_CUDA_MEMCPY) &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_DIRECT_DISABLE);
-  input->engines = (comm->device->features & TT_DEVICE_ENGINES) && tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES) != 0;
+  if (comm->device->features & TT_DEVICE_ENGINES) input->engines = tt_tuning_engines_asked(comm->config.CTAPolicy);
   input->through_host = used & 1u << TT_TRANSPORT_HOST;
   input->torn_lines = devices && (used & ~direct);
   /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing

@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "plan/agreed.h"
-#include "plan/engines.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
 #include "plan/mapped.h"
@@ -91,7 +90,7 @@ ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *t
   } else {
     TT_TRY(tt_tuning_choose_without(comm->tuning, task->collective, bytes, without, choice));
   }
-  tt_engines_choose(comm, task, bytes, choice);
+  tt_tuning_use_engines(comm->tuning, task->collective, bytes, choice);
   TT_INFO(TT_TUNING, "%s: %zu bytes -> algorithm %s protocol %s channels %d: %s", tt_collective_name(task->collective),
           bytes, tt_algorithm_name(choice->algorithm), tt_protocol_name(choice->protocol), choice->nchannels,
           choice->reason);

@@ -194,6 +194,9 @@ static int pair_channels(const struct tt_tuning_input *input, int most)
   return TT_MAX(TT_MIN(most, 32 / TT_MAX(input->nranks - 1, 1)), 1);
 }
 
+/* A channel over a network costs both ends memory, and their proxies' threads time. */
+#define NETWORK_CHANNELS 4
+
 int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes)
 {
   const struct wire *wire = &wires[algorithm][protocol];
@@ -201,7 +204,8 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
   if (input->through_host) most = TT_MIN(most, HOST_CHANNELS);
   if (algorithm == TT_ALGO_POINT_TO_POINT) most = pair_channels(input, most);
   if (input->device_channels > 0) most = TT_MIN(most, input->device_channels);
-  if (input->network_channels > 0 && algorithm != TT_ALGO_POINT_TO_POINT) most = TT_MIN(most, input->network_channels);
+  if (input->network && algorithm != TT_ALGO_POINT_TO_POINT)
+    most = TT_MIN(most, TT_MAX(NETWORK_CHANNELS, input->min_channels));
   uint64_t message = shape_of(input, collective, algorithm, bytes).message, each = TT_MAX(wire->channel_bytes, 1);
   return (int)TT_MIN(TT_MAX((message + each - 1) / each, 1), (uint64_t)most);
 }
@@ -282,19 +286,30 @@ static uint64_t engines_ns(const struct tt_tuning_input *input, int collective, 
          divide(sent, ENGINE_PER_US);
 }
 
-bool tt_cost_gpu_engines_win(const struct tt_tuning_input *input, int collective, size_t bytes)
+static bool can_engines(const struct tt_tuning_input *input, int collective)
+{
+  return input->engines != TT_ENGINES_NEVER && !tt_collective_reduces(collective);
+}
+
+static bool engines_win(const struct tt_tuning_input *input, int collective, size_t bytes)
 {
   const int algorithm = TT_ALGO_MAPPED, protocol = TT_PROTO_SIMPLE;
-  if (!input->engines || tt_collective_reduces(collective)) return false;
+  if (!can_engines(input, collective)) return false;
   int nchannels = tt_cost_gpu_channels(input, collective, algorithm, protocol, bytes);
   return engines_ns(input, collective, bytes) < kernel_ns(input, collective, algorithm, protocol, bytes, nchannels);
 }
 
+bool tt_cost_gpu_by_engines(const struct tt_tuning_input *input, int collective, size_t bytes)
+{
+  if (input->engines == TT_ENGINES_ALWAYS) return can_engines(input, collective);
+  return engines_win(input, collective, bytes);
+}
+
+/* Who wants engines always would not have Mapped lose to an algorithm that they cannot do. */
 uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
                         int nchannels)
 {
-  if (algorithm == TT_ALGO_MAPPED && tt_cost_gpu_engines_win(input, collective, bytes))
-    return engines_ns(input, collective, bytes);
+  if (algorithm == TT_ALGO_MAPPED && engines_win(input, collective, bytes)) return engines_ns(input, collective, bytes);
   return kernel_ns(input, collective, algorithm, protocol, bytes, nchannels);
 }
 

@@ -390,9 +390,21 @@ void tt_tuning_set_channels(const struct tt_tuning *t, int collective, size_t by
   finish(t, cost_of(t, collective, a, p, bytes, choice->nchannels), choice);
 }
 
-bool tt_tuning_engines_win(const struct tt_tuning *t, int collective, size_t bytes)
+enum tt_tuning_engines tt_tuning_engines_asked(int cta_policy)
 {
-  return t->input.kind == TT_TUNING_GPU && tt_cost_gpu_engines_win(&t->input, collective, bytes);
+  int64_t setting = tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES);
+  if (setting >= 0) return setting == 1 ? TT_ENGINES_ALWAYS : TT_ENGINES_NEVER;
+  return cta_policy & NCCL_CTA_POLICY_ZERO ? TT_ENGINES_ALWAYS : TT_ENGINES_IF_FASTER;
+}
+
+void tt_tuning_use_engines(const struct tt_tuning *t, int collective, size_t bytes, struct tt_choice *choice)
+{
+  if (t->input.kind != TT_TUNING_GPU || choice->algorithm != TT_ALGO_MAPPED) return;
+  if (!tt_cost_gpu_by_engines(&t->input, collective, bytes)) return;
+  size_t used = strlen(choice->reason);
+  choice->engines = true;
+  choice->nchannels = 1;
+  snprintf(choice->reason + used, sizeof(choice->reason) - used, ", by copy engines");
 }
 
 size_t tt_tuning_chunk(const struct tt_tuning *t, int protocol)

@@ -12,6 +12,12 @@
 /* What executes: host threads, or GPUs. */
 enum tt_tuning_kind { TT_TUNING_HOST = 0, TT_TUNING_GPU = 1 };
 
+/* Whether a GPU's copy engines do what Mapped only moves. Kernels then do no more than exchange the messages before and
+ * after. Engines are a little faster than kernels for large data, and leave the device's processors to others. */
+enum tt_tuning_engines { TT_ENGINES_NEVER = 0, TT_ENGINES_IF_FASTER, TT_ENGINES_ALWAYS };
+/* What TUTTI_COPY_ENGINES says of them, or where it has no opinion, a communicator's policy (NCCL_CTA_POLICY_*). */
+enum tt_tuning_engines tt_tuning_engines_asked(int cta_policy);
+
 /* What the choice may depend on. Equal on all ranks. */
 struct tt_tuning_input {
   enum tt_tuning_kind kind;
@@ -19,7 +25,8 @@ struct tt_tuning_input {
   int max_ranks_per_node;
   bool all_mapped;        /* every pair of ranks shares memory */
   bool members_mapped;    /* every two ranks' devices use each other's memory, and connections lie there: Mapped */
-  bool engines;           /* GPUs: copy engines may do what Mapped only moves */
+  bool network;           /* GPUs: some ranks are connected over a network */
+  enum tt_tuning_engines engines; /* NEVER where the device has none */
   bool nodes_mapped;      /* every pair of ranks of one node shares host memory */
   bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
   bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
@@ -29,7 +36,6 @@ struct tt_tuning_input {
   uint32_t protocols;     /* the device's, as bits */
   int device_channels;    /* that the device likes to use at most; 0: no opinion */
   int network_paths;      /* on the host device: ways between nodes, or NICs, that channels can spread over; 0: unknown */
-  int network_channels;   /* on GPUs: of collectives, at most, where ranks are connected over a network; 0: none are */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
   /* Networks that reduce (CollNet): how many there are, 0 if none is in use, and the channels that each has. */
@@ -51,7 +57,7 @@ struct tt_choice {
   float microseconds;    /* predicted */
   size_t smallest_chunk; /* bytes: cutting a chain's data further costs more than it overlaps */
   size_t largest_chunk;  /* bytes that a channel sends at once, where a tuner wants less than fits; 0: what fits */
-  bool engines;          /* copy engines copy (plan/engines.h) */
+  bool engines;          /* copy engines copy */
   char reason[160];      /* why this one, and what overruled it */
 };
 
@@ -81,8 +87,8 @@ void tt_tuning_pair(const struct tt_tuning *tuning, int collective, size_t bytes
 /* Sets the channels of a choice: the nearest number to `wanted` that it can have; 0: the core's. */
 void tt_tuning_set_channels(const struct tt_tuning *tuning, int collective, size_t bytes, int wanted,
                             struct tt_choice *choice);
-/* Whether copy engines are expected to do a collective that Mapped moves, and does not reduce, faster than kernels. */
-bool tt_tuning_engines_win(const struct tt_tuning *tuning, int collective, size_t bytes);
+/* Has copy engines do what was chosen, if they can and should: the last step of a choice. */
+void tt_tuning_use_engines(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
 /* Bytes that fit a slot. */
 size_t tt_tuning_chunk(const struct tt_tuning *tuning, int protocol);
 

@@ -1,7 +1,5 @@
 """Tests of the script nccl-net, on CPUs: with programs that say what NCCL and nccl-tests would. Argument: the build
 directory."""
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -11,11 +9,10 @@ import unittest
 
 BUILD = pathlib.Path(sys.argv[1])
 SCRIPT = pathlib.Path(__file__).resolve().parent / "nccl-net"
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(SCRIPT.parent))
-loader = importlib.machinery.SourceFileLoader("nccl_net", str(SCRIPT))
-nccl_net = importlib.util.module_from_spec(importlib.util.spec_from_loader("nccl_net", loader))
-loader.exec_module(nccl_net)
+sys.path.insert(0, str(SCRIPT.parent.parent / "common"))
+import script  # noqa: E402
+
+nccl_net = script.load(SCRIPT)
 
 VERSION = "vm:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0"
 LOADED = "vm:7:7 [0] NCCL INFO Successfully loaded external network plugin /somewhere/libtutti-net-ofi.so"

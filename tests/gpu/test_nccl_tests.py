@@ -1,7 +1,5 @@
 """Tests of the script nccl-tests, on CPUs: with programs that say what they are told to, and with tutti-perf, which prints
 the same. Argument: the build directory."""
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -11,11 +9,10 @@ import unittest
 
 BUILD = pathlib.Path(sys.argv[1])
 SCRIPT = pathlib.Path(__file__).resolve().parent / "nccl-tests"
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(SCRIPT.parent))
-loader = importlib.machinery.SourceFileLoader("nccl_tests", str(SCRIPT))
-nccl_tests = importlib.util.module_from_spec(importlib.util.spec_from_loader("nccl_tests", loader))
-loader.exec_module(nccl_tests)
+sys.path.insert(0, str(SCRIPT.parent.parent / "common"))
+import script  # noqa: E402
+
+nccl_tests = script.load(SCRIPT)
 
 LIBRARY = "NCCL version 2.28.9 (Tutti 0.1.0)"
 ROW = "        1024           256     float     {op}   {root:4}    12.34    0.08    0.16  {wrong:>6}    12.34    0.08    0.16       0"

@@ -1,7 +1,5 @@
 """Tests of run-all itself, on CPUs: what it makes of the programs' output, and that a wrong result becomes a FAIL.
 Arguments: the build directory, the program gpu_matrix_faults."""
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import re
@@ -14,15 +12,13 @@ import unittest
 BUILD, FAULTY = sys.argv[1], sys.argv[2]
 SANITIZED = bool(os.environ.get("TEST_SANITIZE"))
 SCRIPT = pathlib.Path(__file__).resolve().parent / "run-all"
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(SCRIPT.parent))
+sys.path.insert(0, str(SCRIPT.parent.parent / "common"))
+import script  # noqa: E402
+
+run_all = script.load(SCRIPT)
 import cases  # noqa: E402
 import machines  # noqa: E402
 import transports  # noqa: E402
-
-loader = importlib.machinery.SourceFileLoader("run_all", str(SCRIPT))
-run_all = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_all", loader))
-loader.exec_module(run_all)
 
 ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host", TUTTI_PERF_CUDA=os.environ.get("TEST_PERF_HELPER", ""),
                    TSAN_OPTIONS=":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), "report_thread_leaks=0"))))

@@ -61,7 +61,7 @@ START_TEST(status_in_words)
                                "::ffff:10.77.1.1", "the peer",         "vendor error 0x", "writing data failed"};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
     ck_assert_msg(strstr(line, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], line);
-  ck_assert_msg(strstr(warning, statuses[_i].words) != NULL, "the other side's: %s", warning);
+  ck_assert_msg(strstr(last_warning, statuses[_i].words) != NULL, "the other side's: %s", last_warning);
   /* It stays failed. */
   void *request = &pair, *data = pair.in;
   size_t size = 10;
@@ -117,7 +117,8 @@ START_TEST(flush_fails)
   ck_assert_ptr_nonnull(request);
   drive(NULL, request, results);
   ck_assert_int_eq(results[1], ncclSystemError);
-  ck_assert_msg(strstr(warning, "flushing what was received failed: local protection error") != NULL, "%s", warning);
+  ck_assert_msg(strstr(last_warning, "flushing what was received failed: local protection error") != NULL, "%s",
+                last_warning);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
   munmap(data, BYTES);
@@ -139,7 +140,7 @@ static void expect_event(const char *action, const char *words)
   ck_assert_msg(results[1] == ncclSystemError || results[1] == ncclRemoteError, "result %d", results[1]);
   for (uint64_t end = now_ms() + LONG_MS; !logged(words) && now_ms() < end;) usleep(1000); /* a thread's line */
   ck_assert_msg(logged(words) != NULL, "\"%s\" is not in: %s", words, log_text);
-  ck_assert_msg(strstr(warning, "fake0") != NULL, "%s", warning);
+  ck_assert_msg(strstr(last_warning, "fake0") != NULL, "%s", last_warning);
   pair_close(&pair);
   stop();
 }
@@ -345,7 +346,7 @@ START_TEST(registration_fails)
   fake("fail reg_mr 1 12");
   ck_assert_int_eq(net->regMr(pair.send, data, 100000, NCCL_PTR_HOST, &memory), ncclSystemError);
   ck_assert_ptr_null(memory);
-  ck_assert_msg(strstr(warning, "ulimit -l"), "%s", warning);
+  ck_assert_msg(strstr(last_warning, "ulimit -l"), "%s", last_warning);
   exchange(&pair, 1000);
   free(data);
   pair_close(&pair);

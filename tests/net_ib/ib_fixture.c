@@ -2,52 +2,11 @@
 #include "ib_fixture.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char *path;
-static void *library, *verbs;
-const ncclNet_v12_t *net;
-void *context;
-char log_text[1 << 16], warning[1024];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
-{
-  char text[1024];
-  va_list args;
-  (void)flags, (void)where, (void)line;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  pthread_mutex_lock(&lock); /* threads of the plugin log too */
-  size_t at = strlen(log_text);
-  if (at + strlen(text) + 8 < sizeof log_text)
-    snprintf(log_text + at, sizeof log_text - at, "%s %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", text);
-  if (level == NCCL_LOG_WARN) strcpy(warning, text);
-  pthread_mutex_unlock(&lock);
-}
-
-const char *logged(const char *part)
-{
-  pthread_mutex_lock(&lock);
-  const char *found = strstr(log_text, part);
-  pthread_mutex_unlock(&lock);
-  return found;
-}
-
-void first_warning(char *line, size_t size)
-{
-  pthread_mutex_lock(&lock);
-  const char *found = strstr(log_text, "WARN");
-  if (found) snprintf(line, size, "%.*s", (int)strcspn(found, "\n"), found);
-  pthread_mutex_unlock(&lock);
-  ck_assert_ptr_nonnull(found);
-}
+static void *verbs;
 
 static void *fake_symbol(const char *name)
 {
@@ -90,11 +49,7 @@ int fake_qps(uint32_t *numbers, int most)
 
 ncclResult_t start_result(void)
 {
-  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_msg(library != NULL, "%s", dlerror());
-  net = dlsym(library, "ncclNetPlugin_v12");
-  ck_assert_ptr_nonnull(net);
-  return net->init(&context, 1, NULL, logger, NULL);
+  return net_load(path);
 }
 
 void start_without_devices(void)
@@ -117,24 +72,13 @@ void stop(void)
   for (int i = 0; i < 5; i++) ck_assert_msg(fake_live(kinds[i]) == 0, "%d %s left", fake_live(kinds[i]), kinds[i]);
 }
 
-uint64_t now_ms(void)
-{
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-}
-
 void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes)
 {
   char handle[NCCL_NET_HANDLE_MAXSIZE];
   void *listener;
   memset(pair, 0, sizeof *pair);
   ck_assert_int_eq(net->listen(context, recv_dev, handle, &listener), ncclSuccess);
-  for (uint64_t end = now_ms() + LONG_MS; (!pair->send || !pair->recv) && now_ms() < end;) {
-    if (!pair->send) ck_assert_int_eq(net->connect(context, send_dev, handle, &pair->send, NULL), ncclSuccess);
-    if (!pair->recv) ck_assert_int_eq(net->accept(listener, &pair->recv, NULL), ncclSuccess);
-  }
-  ck_assert_msg(pair->send && pair->recv, "not connected");
+  ck_assert_int_eq(net_meet(send_dev, handle, listener, &pair->send, &pair->recv), ncclSuccess);
   ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
   pair->bytes = bytes;
   pair->out = malloc(bytes);
@@ -210,12 +154,5 @@ int run_ib_suite(int argc, char **argv, TCase *tcase)
   if (argc < 2) return 2;
   path = argv[1];
   setenv("FAKE_VERBS_SCOPE", argv[0], 0);
-  tcase_set_timeout(tcase, 120);
-  Suite *suite = suite_create("net_ib");
-  suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return net_run("net_ib", tcase, 120);
 }

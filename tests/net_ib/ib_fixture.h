@@ -3,27 +3,14 @@
 #ifndef IB_FIXTURE_H
 #define IB_FIXTURE_H
 
-#include <check.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/common/net_plugin.h"
 #include "tutti/counters.h"
-#include "tutti/net.h"
-
-#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
-
-extern const ncclNet_v12_t *net;
-extern void *context;
-extern char log_text[1 << 16]; /* all lines of the plugin, in order, each with its level in front; for messages */
-const char *logged(const char *part);        /* not NULL: a line has it */
-void first_warning(char *line, size_t size); /* fails if there is none */
-extern char warning[1024];                   /* the last one */
 
 void start(void);                 /* opens and initialises the plugin, which must have devices */
 void start_without_devices(void); /* or need not */
 ncclResult_t start_result(void);  /* or may fail */
 void stop(void);                  /* finalizes it, and looks that it left nothing in the verbs library */
-uint64_t now_ms(void);
 
 /* The fake's functions (tests/fakes/verbs/control.h). */
 void fake(const char *action);

@@ -20,7 +20,7 @@ START_TEST(no_library)
   setenv("FI_PROVIDER", "tcp", 1);
   setenv("TUTTI_OFI_LIBRARY", "/nowhere/libfabric.so", 1);
   ck_assert_int_eq(start(NULL), 0);
-  expect_said(last_info, "no devices: libfabric cannot be opened: /nowhere/libfabric.so");
+  expect_logged("no devices: libfabric cannot be opened: /nowhere/libfabric.so");
   finish();
 }
 END_TEST
@@ -30,7 +30,7 @@ START_TEST(no_libfabric)
   setenv("NCCL_NET", "ofi", 1);
   setenv("TUTTI_OFI_LIBRARY", "libm.so.6", 1);
   ck_assert_int_eq(start(NULL), 0);
-  expect_said(last_info, "no devices: libm.so.6 lacks functions of libfabric");
+  expect_logged("no devices: libm.so.6 lacks functions of libfabric");
   finish();
 }
 END_TEST
@@ -39,7 +39,7 @@ START_TEST(no_provider)
 {
   setenv("FI_PROVIDER", "tcp", 1);
   ck_assert_int_eq(start("fail=getinfo"), 0);
-  expect_said(last_info, "no provider with reliable endpoints");
+  expect_logged("no provider with reliable endpoints");
   finish();
 }
 END_TEST
@@ -50,7 +50,7 @@ START_TEST(software_is_not_taken_by_itself)
   unsetenv("FI_PROVIDER");
   ck_assert_int_eq(start(NULL), 0);
   /* A machine with a NIC of InfiniBand may have no provider for it either. */
-  if (!strstr(last_info, "there is no NIC")) expect_said(last_info, "no NIC's provider is there");
+  if (!logged("there is no NIC")) expect_logged("no NIC's provider is there");
   finish();
 }
 END_TEST
@@ -60,7 +60,7 @@ START_TEST(software_by_name)
   unsetenv("FI_PROVIDER");
   setenv(_i ? "NCCL_NET" : "TUTTI_OFI_PROVIDERS", _i ? "ofi" : "cxi,shm", 1);
   ck_assert_int_ge(start(NULL), 1);
-  expect_said(last_info, _i ? "Using provider" : "Using provider shm");
+  expect_logged(_i ? "Using provider" : "Using provider shm");
   finish();
 }
 END_TEST
@@ -70,7 +70,7 @@ START_TEST(provider_that_is_not_there)
   unsetenv("FI_PROVIDER");
   setenv("TUTTI_OFI_PROVIDERS", "cxi", 1);
   ck_assert_int_eq(start(NULL), 0);
-  expect_said(last_info, "TUTTI_OFI_PROVIDERS=cxi");
+  expect_logged("TUTTI_OFI_PROVIDERS=cxi");
   finish();
 }
 END_TEST
@@ -90,7 +90,7 @@ START_TEST(resources_run_out)
   snprintf(words, sizeof words, "fail=%s", missing[_i][0]);
   start_tcp(words);
   ck_assert_int_eq(try_connect(&send, &recv), ncclSystemError);
-  expect_said(last_warning, missing[_i][1]);
+  expect_logged(missing[_i][1]);
   finish();
 }
 END_TEST
@@ -103,7 +103,7 @@ START_TEST(registration_fails)
   ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
   ck_assert_int_eq(net->regMr(recv, data, sizeof data, NCCL_PTR_HOST, &mhandle), ncclSystemError);
   ck_assert_ptr_null(mhandle);
-  expect_said(last_warning, "100 bytes of host memory cannot be registered");
+  expect_logged("100 bytes of host memory cannot be registered");
   ck_assert_int_eq(net->regMr(recv, data, sizeof data, NCCL_PTR_CUDA, &mhandle), ncclInternalError);
   ck_assert_int_eq(net->closeSend(send), ncclSuccess);
   ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
@@ -125,9 +125,9 @@ START_TEST(completion_with_an_error)
   for (int i = 0; i < 8 && result == ncclSuccess; i++)
     result = transfer(send, recv, out, in, _i ? BYTES : 100, NULL, memory);
   ck_assert_int_eq(result, ncclRemoteError);
-  expect_said(last_warning, _i ? "writing a part of a message to" : "sending a packet to");
-  expect_said(last_warning, "(tcp;ofi_rxm)");
-  expect_said(last_warning, "made-up status 12");
+  expect_logged(_i ? "writing a part of a message to" : "sending a packet to");
+  expect_logged("(tcp;ofi_rxm)");
+  expect_logged("made-up status 12");
   ck_assert_int_eq(net->isend(send, out, 1, 0, NULL, NULL, &request), ncclRemoteError);
   ck_assert_ptr_null(request);
   ck_assert_int_eq(net->deregMr(recv, memory), ncclSuccess);
@@ -239,9 +239,9 @@ START_TEST(fused_nics)
   ck_assert_int_eq(both.vProps.devs[0], 1);
   ck_assert_int_ge(both.speed, 2 * one.speed);
   ck_assert_int_eq(net->makeVDevice(&first, &twice), ncclInvalidUsage);
-  expect_said(last_warning, "device 0 is listed twice");
+  expect_logged("device 0 is listed twice");
   ck_assert_int_eq(net->makeVDevice(&first, &far), ncclInvalidUsage);
-  expect_said(last_warning, "device 99");
+  expect_logged("device 99");
   ck_assert_int_eq(net->makeVDevice(&first, &alone), ncclInvalidUsage);
   finish();
 }
@@ -327,7 +327,7 @@ static void expect_refused(int fd, const struct tt_ofi_greeting *greeting, const
     result = net->accept(listener, &recv, NULL);
   ck_assert_msg(result != ncclSuccess, "a greeting was taken that should not be");
   ck_assert_ptr_null(recv);
-  expect_said(last_warning, said);
+  expect_logged(said);
   close(fd);
 }
 

@@ -1,37 +1,12 @@
 /* See ofi_fixture.h. */
 #include "ofi_fixture.h"
 
-#include <dlfcn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static const char *path, *fake;
-const ncclNet_v12_t *net;
-void *context, *listener;
+void *listener;
 char handle[NCCL_NET_HANDLE_MAXSIZE];
-char last_warning[1024], last_info[1024];
-
-static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
-{
-  char text[1024];
-  va_list args;
-  (void)flags, (void)where, (void)line;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  if (level == NCCL_LOG_WARN) strcpy(last_warning, text);
-  if (strstr(text, "NET/OFI")) strcpy(last_info, text);
-}
-
-uint64_t now_ms(void)
-{
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-}
 
 /* The devices there are, with FAKE_FABRIC=`words`; NULL: the real library. */
 int start(const char *words)
@@ -39,10 +14,7 @@ int start(const char *words)
   int count = -1;
   if (words) setenv("TUTTI_OFI_LIBRARY", fake, 1);
   if (words) setenv("FAKE_FABRIC", words, 1);
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_msg(library != NULL, "%s", dlerror());
-  net = dlsym(library, "ncclNetPlugin_v12");
-  ck_assert_int_eq(net->init(&context, 1, NULL, logger, NULL), ncclSuccess);
+  ck_assert_int_eq(net_load(path), ncclSuccess);
   ck_assert_int_eq(net->devices(&count), ncclSuccess);
   return count;
 }
@@ -60,24 +32,10 @@ void finish(void)
   ck_assert_int_eq(net->finalize(context), ncclSuccess);
 }
 
-void expect_said(const char *text, const char *part)
-{
-  ck_assert_msg(strstr(text, part) != NULL, "\"%s\" does not say \"%s\"", text, part);
-}
-
 /* Connects the process with itself; the first error of either side. */
 ncclResult_t try_connect(void **send, void **recv)
 {
-  char copy[sizeof handle];
-  ncclResult_t result = ncclSuccess;
-  memcpy(copy, handle, sizeof copy);
-  *send = *recv = NULL;
-  for (uint64_t end = now_ms() + LONG_MS; (!*send || !*recv) && result == ncclSuccess;) {
-    ck_assert_msg(now_ms() < end, "no connection, and no error");
-    if (!*send) result = net->connect(context, 0, copy, send, NULL);
-    if (!*recv && result == ncclSuccess) result = net->accept(listener, recv, NULL);
-  }
-  return result;
+  return net_meet(0, handle, listener, send, recv);
 }
 
 /* One message; the first error. */
@@ -103,12 +61,5 @@ int run(int argc, char **argv, TCase *tcase)
   }
   path = argv[1];
   fake = argv[2];
-  tcase_set_timeout(tcase, 120);
-  Suite *suite = suite_create("net-ofi");
-  suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return net_run("net-ofi", tcase, 120);
 }

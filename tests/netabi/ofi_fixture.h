@@ -4,24 +4,16 @@
 #ifndef OFI_FIXTURE_H
 #define OFI_FIXTURE_H
 
-#include <check.h>
-#include <stdint.h>
-#include "tutti/net.h"
+#include "tests/common/net_plugin.h"
 
-#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
-
-extern const ncclNet_v12_t *net;
-extern void *context, *listener;
+extern void *listener;
 extern char handle[NCCL_NET_HANDLE_MAXSIZE];
-extern char last_warning[1024], last_info[1024];
 
-uint64_t now_ms(void);
 /* The devices there are, with FAKE_FABRIC=`words`; NULL: the real library. */
 int start(const char *words);
 /* The same over tcp, and a listener. */
 void start_tcp(const char *words);
 void finish(void);
-void expect_said(const char *text, const char *part);
 /* Connects the process with itself; the first error of either side. */
 ncclResult_t try_connect(void **send, void **recv);
 /* One message; the first error. */

@@ -1,43 +1,17 @@
 /* net-socket's devices and the environment that shapes its connections. Each test runs in a process of its own, since
  * parameters are read once. */
-#include <check.h>
-#include <dlfcn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tutti/net.h"
+#include "tests/common/net_plugin.h"
 
 static const char *path;
-static const ncclNet_v12_t *net;
-static void *context;
-static char last_warning[1024], last_using[1024];
-
-static void logger(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
-{
-  char text[1024];
-  va_list args;
-  (void)flags, (void)where, (void)line;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  if (level == NCCL_LOG_WARN) strcpy(last_warning, text);
-  if (strstr(text, "Using")) strcpy(last_using, text);
-}
-
-static ncclResult_t start(void)
-{
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_msg(library != NULL, "%s", dlerror());
-  net = dlsym(library, "ncclNetPlugin_v12");
-  return net->init(&context, 1, NULL, logger, NULL);
-}
 
 START_TEST(one_device_an_interface)
 {
   int count = 0;
   ncclNetProperties_v12_t a, b;
-  ck_assert_int_eq(start(), ncclSuccess);
+  ck_assert_int_eq(net_load(path), ncclSuccess);
   ck_assert_int_eq(net->devices(&count), ncclSuccess);
   ck_assert_int_ge(count, 1);
   for (int i = 0; i < count; i++)
@@ -57,7 +31,7 @@ START_TEST(interface_by_name)
   int count = 0;
   ncclNetProperties_v12_t props;
   setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-  ck_assert_int_eq(start(), ncclSuccess);
+  ck_assert_int_eq(net_load(path), ncclSuccess);
   ck_assert_int_eq(net->devices(&count), ncclSuccess);
   ck_assert_int_eq(count, 1);
   ck_assert_int_eq(net->getProperties(0, &props), ncclSuccess);
@@ -70,7 +44,7 @@ END_TEST
 START_TEST(no_such_interface)
 {
   setenv("NCCL_SOCKET_IFNAME", "=none-such", 1);
-  ck_assert_int_eq(start(), ncclInvalidUsage);
+  ck_assert_int_eq(net_load(path), ncclInvalidUsage);
   ck_assert_msg(strstr(last_warning, "none-such") != NULL, "the warning says \"%s\"", last_warning);
 }
 END_TEST
@@ -79,7 +53,7 @@ START_TEST(too_many_sockets)
 {
   setenv("NCCL_SOCKET_NTHREADS", "16", 1);
   setenv("NCCL_NSOCKS_PERTHREAD", "5", 1);
-  ck_assert_int_eq(start(), ncclInvalidUsage);
+  ck_assert_int_eq(net_load(path), ncclInvalidUsage);
   ck_assert_msg(strstr(last_warning, "NCCL_SOCKET_NTHREADS=16") && strstr(last_warning, "NCCL_NSOCKS_PERTHREAD=5"),
                 "the warning says \"%s\"", last_warning);
 }
@@ -99,18 +73,22 @@ START_TEST(threads_times_sockets)
 {
   setenv("NCCL_SOCKET_NTHREADS", shapes[_i].threads, 1);
   setenv("NCCL_NSOCKS_PERTHREAD", shapes[_i].sockets, 1);
-  ck_assert_int_eq(start(), ncclSuccess);
-  ck_assert_msg(strstr(last_using, shapes[_i].said) != NULL, "%s x %s: \"%s\"", shapes[_i].threads, shapes[_i].sockets,
-                last_using);
+  ck_assert_int_eq(net_load(path), ncclSuccess);
+  expect_logged(shapes[_i].said);
 }
 END_TEST
+
+static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *where, int line, const char *format, ...)
+{
+  (void)level, (void)flags, (void)where, (void)line, (void)format;
+}
 
 START_TEST(finalize_is_counted)
 {
   void *second;
   int count = 0;
-  ck_assert_int_eq(start(), ncclSuccess);
-  ck_assert_int_eq(net->init(&second, 2, NULL, logger, NULL), ncclSuccess);
+  ck_assert_int_eq(net_load(path), ncclSuccess);
+  ck_assert_int_eq(net->init(&second, 2, NULL, quiet, NULL), ncclSuccess);
   ck_assert_int_eq(net->finalize(second), ncclSuccess);
   ck_assert_int_eq(net->devices(&count), ncclSuccess);
   ck_assert_int_ge(count, 1);
@@ -133,12 +111,5 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, too_many_sockets);
   tcase_add_loop_test(tcase, threads_times_sockets, 0, (int)(sizeof shapes / sizeof shapes[0]));
   tcase_add_test(tcase, finalize_is_counted);
-  Suite *suite = suite_create("net-socket");
-  suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return net_run("net-socket", tcase, 60);
 }

@@ -2,19 +2,12 @@
 #ifndef SOCKET_FIXTURE_H
 #define SOCKET_FIXTURE_H
 
-#include <check.h>
-#include <stdint.h>
+#include "tests/common/net_plugin.h"
 #include "tutti/counters.h"
-#include "tutti/net.h"
 
-#define LONG_MS 60000 /* bounds a hang, says nothing of speed */
-
-extern const ncclNet_v12_t *net;
-extern void *context, *listener; /* the listener may be closed and set to NULL by a test */
+extern void *listener; /* may be closed and set to NULL by a test */
 extern char handle[NCCL_NET_HANDLE_MAXSIZE];
-extern char last_warning[1024], last_drops[1024]; /* of the plugin's log */
 
-uint64_t now_ms(void);
 /* Connects the process with itself through `listener`. */
 void connect_self(void **send, void **recv);
 /* What the plugin has counted for a comm. */

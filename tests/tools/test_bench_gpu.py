@@ -2,8 +2,6 @@
 happens when a program fails, and its tables. Arguments: the directory of the programs."""
 import argparse
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
@@ -19,10 +17,10 @@ os.environ["TSAN_OPTIONS"] = ":".join(filter(None, (os.environ.get("TSAN_OPTIONS
 BIN = pathlib.Path(sys.argv[1]).resolve()
 FOLDER = pathlib.Path(__file__).resolve().parent.parent.parent / "bench/gpu"
 SCRIPT = FOLDER / "run"
-sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("bench_gpu", str(SCRIPT))
-bench_gpu = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_gpu", loader))
-loader.exec_module(bench_gpu)
+sys.path.insert(0, str(FOLDER.parent.parent / "tests/common"))
+import script  # noqa: E402
+
+bench_gpu = script.load(SCRIPT)
 import plan
 import sides
 import tables

@@ -195,8 +195,9 @@ class Tune(Case):
         for words, env in ((("--mapped",), {"TUTTI_COPY_ENGINES": 0}), (("--mapped",), {"NCCL_P2P_DIRECT_DISABLE": 1}),
                            ((), {})):
             self.assertFalse(self.gpus("alltoall", "-n", 4, "-b", "1G", *words, **env)["copy_engines"])
-        small = self.gpus("alltoall", "-n", 4, "-b", "16M", "--mapped", TUTTI_COPY_ENGINES=1)
-        self.assertEqual((small["copy_engines"], small["channels"]), (True, 1))
+        for env in ({"TUTTI_COPY_ENGINES": 1}, {"NCCL_CTA_POLICY": 2}):
+            small = self.gpus("alltoall", "-n", 4, "-b", "16M", "--mapped", **env)
+            self.assertEqual((small["copy_engines"], small["channels"]), (True, 1))
         text = run(self.TUNE, "decide", "gather", "-n", 4, "-b", 64, "-g", env=environment()).stdout
         self.assertIn("gather on 4 ranks of 1 node, GPUs, without CollNet and NVLS", text)
 

@@ -252,7 +252,7 @@ END_TEST
 static size_t engines_from(const struct tt_tuning_input *input, int collective)
 {
   for (size_t bytes = MIB; bytes <= 1024 * MIB; bytes += MIB)
-    if (tt_cost_gpu_engines_win(input, collective, bytes)) return bytes / MIB;
+    if (tt_cost_gpu_by_engines(input, collective, bytes)) return bytes / MIB;
   return 0;
 }
 
@@ -263,10 +263,10 @@ START_TEST(engines)
   struct tt_tuning_input input = gpus();
   input.members_mapped = true;
   ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 0);
-  ck_assert(!tt_cost_gpu_engines_win(&input, TT_FUNC_ALL_GATHER, 1024 * MIB));
+  ck_assert(!tt_cost_gpu_by_engines(&input, TT_FUNC_ALL_GATHER, 1024 * MIB));
   struct tt_tuning *tuning;
   struct tt_choice c;
-  input.engines = true;
+  input.engines = TT_ENGINES_IF_FASTER;
   ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 33);
   ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_TO_ALL), 33);
   size_t broadcast = engines_from(&input, TT_FUNC_BROADCAST);
@@ -277,9 +277,36 @@ START_TEST(engines)
   for (size_t bytes = 64 * MIB; bytes <= 1024 * MIB; bytes *= 2) {
     ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_GATHER, bytes, TT_WITH_MAPPED, &c), ncclSuccess);
     ck_assert_int_eq(c.algorithm, TT_ALGO_MAPPED);
-    ck_assert(tt_tuning_engines_win(tuning, TT_FUNC_ALL_GATHER, bytes));
+    tt_tuning_use_engines(tuning, TT_FUNC_ALL_GATHER, bytes, &c);
+    ck_assert(c.engines);
+    ck_assert_int_eq(c.nchannels, 1);
+    ck_assert_ptr_nonnull(strstr(c.reason, "copy engines"));
   }
   tt_tuning_destroy(tuning);
+  /* Who wants them always gets them for all that only moves, and Mapped is no less often the choice for that. */
+  input.engines = TT_ENGINES_ALWAYS;
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 1);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_REDUCE), 0);
+  uint64_t wanted = tt_cost_gpu_ns(&input, TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, MIB, 8);
+  input.engines = TT_ENGINES_NEVER;
+  ck_assert_uint_eq(wanted, tt_cost_gpu_ns(&input, TT_FUNC_ALL_GATHER, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, MIB, 8));
+}
+END_TEST
+
+/* What a user asks for goes before the communicator's policy. */
+START_TEST(engines_asked)
+{
+  ck_assert_int_eq(tt_tuning_engines_asked(NCCL_CTA_POLICY_DEFAULT), TT_ENGINES_IF_FASTER);
+  ck_assert_int_eq(tt_tuning_engines_asked(NCCL_CTA_POLICY_EFFICIENCY), TT_ENGINES_IF_FASTER);
+  ck_assert_int_eq(tt_tuning_engines_asked(NCCL_CTA_POLICY_ZERO), TT_ENGINES_ALWAYS);
+  for (int asked = 0; asked < 2; asked++) {
+    setenv("TUTTI_COPY_ENGINES", asked ? "1" : "0", 1);
+    tt_param_reset();
+    ck_assert_int_eq(tt_tuning_engines_asked(NCCL_CTA_POLICY_DEFAULT), asked ? TT_ENGINES_ALWAYS : TT_ENGINES_NEVER);
+    ck_assert_int_eq(tt_tuning_engines_asked(NCCL_CTA_POLICY_ZERO), asked ? TT_ENGINES_ALWAYS : TT_ENGINES_NEVER);
+  }
+  unsetenv("TUTTI_COPY_ENGINES");
+  tt_param_reset();
 }
 END_TEST
 
@@ -294,7 +321,7 @@ START_TEST(channels_have_limits)
   ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 8).nchannels, 2);
   input = gpus();
   int pair = choose(&input, TT_FUNC_SEND_RECV, 512 * MIB).nchannels;
-  input.network_channels = 4; /* of collectives: which sends meet the network is not known here */
+  input.network = true; /* of collectives: which sends meet the network is not known here */
   ck_assert_int_eq(choose(&input, TT_FUNC_ALL_REDUCE, 512 * MIB).nchannels, 4);
   ck_assert_int_eq(choose(&input, TT_FUNC_SEND_RECV, 512 * MIB).nchannels, pair);
   input = gpus();
@@ -310,7 +337,7 @@ START_TEST(lines_over_a_network)
   struct tt_tuning_input input = gpus();
   input.all_mapped = false;
   input.nnodes = 2;
-  input.network_channels = 4;
+  input.network = true;
   input.protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_SIMPLE;
   for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
     ck_assert_int_eq(choose(&input, collectives[i], 256).protocol, TT_PROTO_LL);
@@ -370,6 +397,7 @@ int main(void)
   tcase_add_test(tests, torn_lines);
   tcase_add_test(tests, through_the_host);
   tcase_add_test(tests, engines);
+  tcase_add_test(tests, engines_asked);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);

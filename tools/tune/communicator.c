@@ -38,9 +38,9 @@ static void fill_ways(const struct tune_options *o, struct tt_tuning_input *inpu
   input->torn_lines = !one || !peers;
   input->members_mapped = one && peers && !tt_param_int(TT_PARAM_NCCL_P2P_DIRECT_DISABLE) &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_USE_CUDA_MEMCPY);
-  input->engines = tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES) != 0;
+  input->engines = tt_tuning_engines_asked((int)tt_param_int(TT_PARAM_NCCL_CTA_POLICY));
   if (input->all_mapped) return;
-  input->network_channels = TT_MAX(4, input->min_channels);
+  input->network = true;
   input->protocols &= ~(1u << TT_PROTO_LL128);
 }
 

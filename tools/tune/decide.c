@@ -52,19 +52,6 @@ static bool is_asked(const struct tune_options *o, const struct tt_tuner *tuner)
   return tuner && o->collective <= TT_FUNC_ALL_REDUCE;
 }
 
-/* As plan/engines.c does. */
-static void choose_engines(const struct tune_options *o, const struct tt_tuning *tuning, struct tt_choice *choice,
-                           uint64_t bytes)
-{
-  int64_t setting = tt_param_int(TT_PARAM_TUTTI_COPY_ENGINES);
-  if (choice->algorithm != TT_ALGO_MAPPED || tt_collective_reduces(o->collective)) return;
-  if (setting < 0 ? !tt_tuning_engines_win(tuning, o->collective, bytes) : setting != 1) return;
-  size_t used = strlen(choice->reason);
-  choice->engines = true;
-  choice->nchannels = 1;
-  snprintf(choice->reason + used, sizeof(choice->reason) - used, ", by copy engines");
-}
-
 static ncclResult_t decide(const struct tune_options *o, const struct tt_tuning *tuning, struct tt_tuner *tuner,
                            uint64_t bytes, struct decision *decision)
 {
@@ -74,13 +61,13 @@ static ncclResult_t decide(const struct tune_options *o, const struct tt_tuning 
   memset(decision, 0, sizeof *decision);
   decision->bytes = bytes;
   TT_TRY(tt_tuning_choose_without(tuning, o->collective, (size_t)bytes, query.without, &decision->own));
-  choose_engines(o, tuning, &decision->own, bytes);
+  tt_tuning_use_engines(tuning, o->collective, (size_t)bytes, &decision->own);
   decision->used = decision->own;
   if (!is_asked(o, tuner)) return ncclSuccess;
   tt_tuner_answer(tuning, tuner, &query, &answer);
   tt_tuner_describe(&answer, decision->said, sizeof decision->said);
   TT_TRY(tt_tuner_obey(tuning, &query, &answer, &decision->used));
-  choose_engines(o, tuning, &decision->used, bytes);
+  tt_tuning_use_engines(tuning, o->collective, (size_t)bytes, &decision->used);
   return ncclSuccess;
 }
 

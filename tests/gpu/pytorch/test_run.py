@@ -1,8 +1,6 @@
 """Tests of run, without PyTorch: what it makes of ranks that report, fail, die and hang. Argument: the build directory,
 or nothing where the drop-in cannot be preloaded."""
 import argparse
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -13,10 +11,10 @@ import unittest
 
 BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
 HERE = pathlib.Path(__file__).resolve().parent
-sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("run", str(HERE / "run"))
-run = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", loader))
-loader.exec_module(run)
+sys.path.insert(0, str(HERE.parent.parent / "common"))
+import script  # noqa: E402
+
+run = script.load(HERE / "run")
 run.GRACE = 1
 
 # A rank whose cases are words of `modules`: what each does is its name.

@@ -1,7 +1,7 @@
 /* What a message costs in a net plugin, without a proxy, a peer's scheduling or waiting: one thread has both ends of a
  * connection, so processor time is all there is, and other work on the machine disturbs little.
  *
- *     cc -O2 -I core/include -o cost bench/ofi/cost.c -ldl
+ *     cc -O2 -I core/include -o cost bench/plugin/cost.c -ldl
  *     FI_PROVIDER=tcp ./cost build/release/lib/tutti/libtutti-net-ofi.so BYTES WINDOW MESSAGES
  *
  * prints microseconds of processor time a message, both ends together; WINDOW messages, 64 at most, are under way at a
