@@ -1,6 +1,9 @@
 /* The protocols' rules one by one, by small programs written by hand: signatures, aborts, order, counters, proxies. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/host/host.h"
@@ -246,6 +249,72 @@ START_TEST(test_ll_line_by_line)
 }
 END_TEST
 
+/* ---- What happens between two looks: the counter cannot be read until the sender has sent all that it has ---- */
+
+static struct {
+  void *page; /* the counter's */
+  size_t bytes;
+  struct tt_launch *sender;
+  int times, done;
+} between;
+
+static void send_meanwhile(int number)
+{
+  int moved = 1;
+  (void)number;
+  if (mprotect(between.page, between.bytes, PROT_READ | PROT_WRITE) != 0) abort();
+  between.times++;
+  while (moved && !between.done)
+    if (tt_host_device()->progress(between.sender, &moved, &between.done) != ncclSuccess) abort();
+}
+
+/* A message in LL and one in Simple come between the receiver's look for the first, which finds nothing, and its look at
+ * the counter, which tells of the second: no reason to believe that the first is in Simple. */
+START_TEST(test_ll_overtaken)
+{
+  const struct tt_device *device = tt_host_device();
+  struct sigaction action = {.sa_handler = send_meanwhile, .sa_flags = SA_NODEFER}, before;
+  struct pair pair;
+  struct tt_work *works[2][2];
+  struct tt_launch *receiver;
+  int moved, done = 0;
+  open_pair(&pair, TT_PROTO_LL, false);
+  for (int r = 0; r < 2; r++) {
+    const struct tt_program *program = &pair.programs[r].program;
+    works[r][0] = pair.works[r];
+    works[r][1] = world_work(&pair.world, r, &program, 1, TT_PROTO_SIMPLE);
+    works[r][1]->input = pair.input;
+    works[r][1]->output = pair.output;
+    works[r][1]->reduction.datatype = ncclUint8;
+    works[r][1]->signature = works[r][0]->signature;
+    works[r][1]->signature.sequence++;
+    works[r][1]->signature.protocol = TT_PROTO_SIMPLE;
+    for (int w = 0; w < 2; w++) world_cut(works[r][w], 96, 100);
+  }
+  between.bytes = (size_t)sysconf(_SC_PAGESIZE);
+  between.page = mmap(NULL, between.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert(between.page != MAP_FAILED);
+  struct world_link *link = world_link(&pair.world, 0, 0, 1);
+  link->send.tail = link->recv.tail = between.page;
+  ck_assert_int_eq(device->launch(works[0], 2, NULL, &between.sender), ncclSuccess);
+  ck_assert_int_eq(device->launch(works[1], 2, NULL, &receiver), ncclSuccess);
+  sigaction(SIGSEGV, &action, &before);
+  mprotect(between.page, between.bytes, PROT_NONE);
+  ck_assert_msg(device->progress(receiver, &moved, &done) == ncclSuccess, "%s", tt_log_thread_error());
+  sigaction(SIGSEGV, &before, NULL);
+  ck_assert_int_eq(between.times, 1);
+  ck_assert(between.done);
+  for (int i = 0; i < 3 && !done; i++) ck_assert_int_eq(device->progress(receiver, &moved, &done), ncclSuccess);
+  ck_assert(done);
+  ck_assert_mem_eq(pair.output, pair.input, 96);
+  device->finish(between.sender);
+  device->finish(receiver);
+  for (int r = 0; r < 2; r++) world_free_work(works[r][1]);
+  close_pair(&pair);
+  munmap(between.page, between.bytes);
+}
+END_TEST
+
 /* Every line of a slot is rewritten in the steps in which slots are cleaned, also when those steps use Simple. */
 START_TEST(test_ll_cleaning)
 {
@@ -483,6 +552,7 @@ int main(void)
   tcase_add_test(tcase, test_bytes_differ);
   tcase_add_test(tcase, test_sender_stops_at_full_fifo);
   tcase_add_test(tcase, test_ll_line_by_line);
+  tcase_add_test(tcase, test_ll_overtaken);
   tcase_add_test(tcase, test_ll_cleaning);
   tcase_add_test(tcase, test_abort);
   tcase_add_test(tcase, test_refused);
