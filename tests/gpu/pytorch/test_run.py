@@ -42,7 +42,11 @@ say(plan=names)
 last = options.rank == options.world - 1
 for name in names:
     say(begin=name)
-    if name == "dies" and last:
+    if name == "dies":
+        open(os.path.join(options.folder, "came-%d" % options.rank), "w").close()
+    if name == "dies" and last:  # when the others have come to it too, however slowly they start
+        while not all(os.path.exists(os.path.join(options.folder, "came-%d" % r)) for r in range(options.world)):
+            time.sleep(0.01)
         print("Fatal: that was it", file=sys.stderr)
         os._exit(9)
     if name == "hangs" and last:
