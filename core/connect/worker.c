@@ -92,9 +92,21 @@ static void fail_reported(struct worker *worker, struct tt_entry *entry, ncclRes
 
 /* ---- Hearing from peers ---- */
 
+static ncclResult_t check_choice(const struct worker *worker, const struct tt_connector *connector,
+                                 enum tt_transport_id mine, enum tt_transport_id theirs)
+{
+  if (theirs == mine) return ncclSuccess;
+  return TT_FAIL(ncclInvalidUsage,
+                 "rank %d wants %s for channel %d with rank %d, which chose %s: set the same "
+                 "NCCL_* variables on all ranks",
+                 connector->peer, tt_transport_get(theirs)->name, connector->channel, worker->connect->env->rank,
+                 tt_transport_get(mine)->name);
+}
+
 static void hear_half(struct worker *worker, int peer, int index, const struct tt_connect_record *record)
 {
   struct tt_connect *connect = worker->connect;
+  ncclResult_t result;
   pthread_mutex_lock(&connect->lock);
   struct tt_entry *entry = tt_connect_entry(connect, peer, record->channel, index, !record->send);
   if (entry && entry->state == TT_ENTRY_NOTED) tt_connect_activate(connect, entry);
@@ -106,9 +118,13 @@ static void hear_half(struct worker *worker, int peer, int index, const struct t
     TT_WARN("rank %d asked twice for channel %d with rank %d: the second time is ignored", peer, record->channel,
             connect->env->rank);
   } else {
+    struct tt_connector *connector = &entry->connector;
     entry->theirs = record->handshake;
-    entry->connector.transport = record->transport; /* compared with this rank's choice when the half is made */
     entry->heard = true;
+    if (!entry->set_up)
+      connector->transport = record->transport; /* compared with this rank's choice when the half is made */
+    else if ((result = check_choice(worker, connector, connector->transport, record->transport)) != ncclSuccess)
+      fail_reported(worker, entry, result, true);
   }
 }
 
@@ -184,12 +200,7 @@ static ncclResult_t set_up(struct worker *worker, struct tt_entry *entry)
   int from = connector->send ? env->rank : connector->peer, to = connector->send ? connector->peer : env->rank;
   TT_TRY(tt_transport_choose_index(env, from, to, connector->index, &mine));
   connector->transport = mine;
-  if (entry->heard && theirs != mine)
-    return TT_FAIL(ncclInvalidUsage,
-                   "rank %d wants %s for channel %d with rank %d, which chose %s: set the same "
-                   "NCCL_* variables on all ranks",
-                   connector->peer, tt_transport_get(theirs)->name, connector->channel, env->rank,
-                   tt_transport_get(mine)->name);
+  if (entry->heard) TT_TRY(check_choice(worker, connector, mine, theirs));
   TT_TRY(tt_transport_get(mine)->setup(env, connector, &entry->mine));
   atomic_fetch_add(&worker->connect->bytes, connector->bytes);
   return ncclSuccess;

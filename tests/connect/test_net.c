@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,6 +53,42 @@ START_TEST(processes)
   use_socket();
   world_run_processes(2, ring, NULL);
   world_run_processes(3, ring, NULL);
+}
+END_TEST
+
+/* ---- Ranks that choose different transports ---- */
+
+static pthread_barrier_t both_choose;
+static _Atomic int choices;
+
+/* Rank 0 goes by the network. Both choose at the same time: neither has heard the other yet. */
+static bool apart_for_one(const void *routes, int from, int to)
+{
+  const struct rank *rank = routes;
+  (void)from, (void)to;
+  if (atomic_fetch_add(&choices, 1) < 2) pthread_barrier_wait(&both_choose);
+  return rank->rank == 0;
+}
+
+static void chooses_apart(struct rank *rank)
+{
+  rank->env->routes = rank;
+  rank->env->apart = apart_for_one;
+  RANK_CHECK(rank, tt_connect_need(rank->connect, 1 - rank->rank, 0, 0, rank->rank == 0) == ncclSuccess);
+  ncclResult_t result = tt_connect_run(rank->connect);
+  RANK_CHECK(rank, result == ncclInvalidUsage || result == ncclRemoteError); /* whichever notices first */
+  RANK_CHECK(rank, strstr(tt_log_thread_error(), "set the same NCCL_* variables on all ranks"));
+}
+
+/* What the other wants comes when this rank's half is made already: it is not taken for one of the other transport. */
+START_TEST(different_choices)
+{
+  use_socket();
+  set_env("NCCL_SHM_DISABLE", NULL);
+  ck_assert_int_eq(pthread_barrier_init(&both_choose, NULL, 2), 0);
+  atomic_store(&choices, 0);
+  world_run(2, chooses_apart);
+  pthread_barrier_destroy(&both_choose);
 }
 END_TEST
 
@@ -166,6 +203,7 @@ void add_net(Suite *suite)
   tcase_add_test(tc, processes);
   tcase_add_test(tc, everybody);
   tcase_add_test(tc, without_the_others_user);
+  tcase_add_test(tc, different_choices);
   tcase_add_test(tc, handshake_refused);
   tcase_add_test(tc, log_lines);
   suite_add_tcase(suite, tc);
