@@ -63,6 +63,7 @@ struct tt_netsocket_recv_comm {
   size_t note_left;
   struct tt_netsocket_arrival arrival;
   size_t begin, end; /* unread bytes in staging */
+  bool ended;        /* the sender has closed behind a whole message; the lanes may have more of those before it */
   char staging[TT_NETSOCKET_STAGING];
   struct tt_netsocket_recv_request requests[TT_NETSOCKET_RECV_REQUESTS];
 };

@@ -144,6 +144,8 @@ static ncclResult_t read_notes(struct send_comm *comm)
         recv(comm->link.fd, (char *)&comm->note + comm->note_got, sizeof comm->note - comm->note_got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ncclSuccess;
+    /* Who has all that was sent may close. */
+    if (n == 0 && !comm->ready.first && !comm->held_count) return ncclSuccess;
     if (n <= 0) return tt_netsocket_link_lost(&comm->link, n < 0 ? errno : 0, "sending");
     comm->note_got += (size_t)n;
     if (comm->note_got < sizeof comm->note) continue;
