@@ -115,7 +115,7 @@ static ncclResult_t look(struct tt_monitor *monitor)
   if (!status.sending) TT_TRY(look_at_network(comm, status.peer));
   struct tt_watch_wait wait = {
       .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
-  return due.stalled ? tt_watch_waits(&wait, &due) : ncclSuccess;
+  return due.stalled ? tt_watch_waits(&wait, &monitor->clock, &due) : ncclSuccess;
 }
 
 bool tt_monitor_look(struct ncclComm *comm, struct tt_device_status *status)

@@ -30,12 +30,14 @@ struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now)
   if (since == 0) {
     since = clock->stalled_since = now;
     clock->warn_after = WARN_NS;
+    clock->left = false;
     atomic_store_explicit(&clock->idle_since, now, memory_order_relaxed);
   }
   uint64_t idle = now - since;
   struct tt_watch_due due = {.look = idle > LOOK_NS, .stalled = now - clock->stalled_since > STALL_NS};
   if (!due.stalled) return due;
   clock->stalled_since = now;
+  due.left_before = clock->left;
   due.idle_seconds = (int)(idle / 1000000000u);
   if (idle > clock->warn_after) {
     due.report_seconds = due.idle_seconds;
@@ -91,11 +93,13 @@ ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_
 }
 
 /* Sends and receives meet one peer each; of collectives the ranks tell each other (core/health). */
-static ncclResult_t check_peer(const struct tt_watch_wait *wait)
+static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch_clock *clock, bool left_before)
 {
   struct ncclComm *comm = wait->comm;
   if (is_collective(&wait->signature) || wait->peer < 0 || !tt_bootstrap_left(comm->bootstrap, wait->peer))
     return ncclSuccess;
+  clock->left = true;
+  if (!left_before) return ncclSuccess;
   return TT_FAIL(ncclRemoteError,
                  "rank %d waits in a %s rank %d, which has left the communicator: it destroyed or "
                  "aborted it before this operation",
@@ -127,7 +131,8 @@ static ncclResult_t check_patience(const struct tt_watch_wait *wait, int seconds
                  wait->comm->rank, seconds, text);
 }
 
-ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, const struct tt_watch_due *due)
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, struct tt_watch_clock *clock,
+                            const struct tt_watch_due *due)
 {
   tt_health_stalled(wait->comm->health);
   TT_TRY(check_patience(wait, due->idle_seconds));
@@ -136,10 +141,11 @@ ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, const struct tt_wa
     describe(wait, text, sizeof text);
     TT_WARN("rank %d has waited %d s in %s", wait->comm->rank, due->report_seconds, text);
   }
-  return check_peer(wait);
+  return check_peer(wait, clock, due->left_before);
 }
 
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, const struct tt_watch_due *due)
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, struct tt_watch_clock *clock,
+                              const struct tt_watch_due *due)
 {
   for (int p = 0; p < nplans; p++) {
     for (int w = 0, first = 1; has_work(&plans[p]) && w < plans[p].nworks; w++) {
@@ -153,7 +159,7 @@ ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, const str
                                    .sending = program->collective == TT_FUNC_SEND};
       struct tt_watch_due once = *due; /* one line a communicator */
       if (!first) once.report_seconds = 0;
-      TT_TRY(tt_watch_waits(&wait, &once));
+      TT_TRY(tt_watch_waits(&wait, clock, &once));
       first = 0;
     }
   }

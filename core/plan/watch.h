@@ -13,6 +13,7 @@ struct tt_watch_clock {
   _Atomic uint64_t looked;     /* when it was last found that nothing moves */
   _Atomic uint64_t passes;     /* how often was looked whether anything can move */
   uint64_t stalled_since, warn_after;
+  bool left; /* a peer that is waited for has left */
 };
 /* Something moved. */
 void tt_watch_moved(struct tt_watch_clock *clock);
@@ -22,6 +23,7 @@ struct tt_watch_due {
   bool stalled;       /* tt_watch_stalled, again each time: a peer may leave later */
   int report_seconds; /* > 0: the log is told that it has waited for so long */
   int idle_seconds;   /* how long nothing has moved; 0 unless `stalled` */
+  bool left_before;   /* a peer had left the last time, and nothing has moved since */
 };
 /* Nothing moved until `now`. */
 struct tt_watch_due tt_watch_idle(struct tt_watch_clock *clock, uint64_t now);
@@ -35,8 +37,10 @@ struct tt_watch_wait {
 };
 /* Tells the others what this rank is at, and fails where a peer that a send or receive waits for has left, or where the
  * user does not want to wait for so long (TUTTI_LATE_TIMEOUT). Warns when that is due, with the ranks that are missing.
- */
-ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, const struct tt_watch_due *due);
+ * A peer may have sent before it left what has not been looked for since, or is on its way: so its leaving is noted in
+ * the clock that `due` is of, and is a failure when nothing has moved until the next time. */
+ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, struct tt_watch_clock *clock,
+                            const struct tt_watch_due *due);
 
 /* Notes the collectives that begin now. */
 void tt_watch_begin(const struct tt_plan *plans, int nplans);
@@ -46,6 +50,7 @@ ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle);
  * it. Returns that, else `result`. */
 ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_t result);
 /* Nothing has moved for a while: tt_watch_waits for all operations of the plans. */
-ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, const struct tt_watch_due *due);
+ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, struct tt_watch_clock *clock,
+                              const struct tt_watch_due *due);
 
 #endif
