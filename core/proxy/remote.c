@@ -125,12 +125,23 @@ static ncclResult_t lies(const struct tt_proxy_conn *conn, uint64_t head, uint64
       (unsigned long long)tail);
 }
 
+/* The step before which the relay has sent all. */
+static uint64_t sent(const struct tt_proxy_conn *conn)
+{
+  return atomic_load_explicit(conn->pool ? &conn->desk->sent : conn->config.conn->head, memory_order_acquire);
+}
+
+static bool has_failed(const struct tt_proxy_conn *conn)
+{
+  return atomic_load_explicit(&conn->desk->state, memory_order_acquire) & TT_DESK_FAILED;
+}
+
 ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
   if (conn->pool) TT_TRY(tt_proxy_pooled_grant(conn, moved));
   /* In this order: the head was at most the tail then. */
-  uint64_t head = atomic_load_explicit(conn->pool ? &conn->desk->sent : device->head, memory_order_acquire);
+  uint64_t head = sent(conn);
   uint64_t tail = conn->config.free_running ? tt_proxy_running_filled(conn, head)
                                             : atomic_load_explicit(device->tail, memory_order_acquire);
   bool told = !conn->config.free_running && announce(conn);
@@ -144,7 +155,8 @@ ncclResult_t tt_proxy_remote_advance(struct tt_proxy_conn *conn, bool *moved)
   *moved |= head != conn->done;
   complete(conn, head);
   conn->posted = tail;
-  if (conn->done != conn->expected && (atomic_load_explicit(&conn->desk->state, memory_order_acquire) & TT_DESK_FAILED))
+  /* What it sent before it failed may be all that is expected. */
+  if (conn->done != conn->expected && has_failed(conn) && sent(conn) == head)
     return tt_proxy_desk_failure(conn->desk, conn->proxy->rank, conn->relay, conn->config.peer, conn->label);
   return ncclSuccess;
 }

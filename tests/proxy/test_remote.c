@@ -1,13 +1,17 @@
 /* A connection that another rank's proxy serves: the sender's engine and the relay's, with a desk between them, in one
  * process. What either writes there may be wrong, and harms neither. */
 #include <check.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "base/log.h"
 #include "device.h"
 #include "proxy/remote.h"
 
-#define OPERATIONS 300 /* more than a desk has room for */
+#define OPERATIONS 300   /* more than a desk has room for */
+#define DESK_BYTES 65536 /* whole pages */
+_Static_assert(sizeof(struct tt_proxy_desk) <= DESK_BYTES, "a desk has room");
 
 static const struct fake_mood calm = {.in_order = true};
 
@@ -25,7 +29,7 @@ static void open_relayed(struct relayed *r, const struct fake_mood *mood, uint64
 {
   ends_use_pool(0);
   ends_open(r->ends, mood, first, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
-  r->desk = aligned_alloc(64, sizeof(*r->desk));
+  r->desk = aligned_alloc(DESK_BYTES, DESK_BYTES);
   memset(r->desk, 0, sizeof(*r->desk));
   r->reader = (struct tt_desk_reader){.expected = first};
   memset(&r->bell, 0, sizeof(r->bell));
@@ -166,6 +170,38 @@ START_TEST(the_relay_fails)
 }
 END_TEST
 
+static struct relayed *between; /* the relay of which acts between two looks of the sender */
+
+static void send_and_fail(int number)
+{
+  (void)number;
+  if (mprotect(between->desk, DESK_BYTES, PROT_READ | PROT_WRITE) != 0) abort();
+  atomic_store(&between->ends[0].head, 1);
+  tt_proxy_desk_fail(between->desk, ncclRemoteError, "it was aborted");
+}
+
+/* It has sent all before, which the sender, that has looked at the slots already, sees when it looks again. */
+START_TEST(the_relay_fails_afterwards)
+{
+  struct sigaction action = {.sa_handler = send_and_fail}, before;
+  struct relayed r;
+  bool moved, idle;
+  open_relayed(&r, &calm, 0);
+  ck_assert_int_eq(tt_proxy_expect(r.proxied, TT_PROTO_SIMPLE, 1), ncclSuccess);
+  ck_assert(device_send(&r.ends[0], TT_PROTO_SIMPLE));
+  ck_assert_int_eq(tt_proxy_progress(r.proxy, &moved, &idle), ncclSuccess);
+  between = &r;
+  sigaction(SIGSEGV, &action, &before);
+  mprotect(r.desk, DESK_BYTES, PROT_NONE);
+  ck_assert_msg(tt_proxy_progress(r.proxy, &moved, &idle) == ncclSuccess, "%s", tt_log_thread_error());
+  sigaction(SIGSEGV, &before, NULL);
+  ck_assert(r.desk->state & TT_DESK_FAILED);
+  if (!idle) ck_assert_int_eq(tt_proxy_progress(r.proxy, &moved, &idle), ncclSuccess);
+  ck_assert(moved && idle);
+  close_relayed(&r);
+}
+END_TEST
+
 /* A head that is not between what was sent and what was filled. */
 START_TEST(the_relay_lies)
 {
@@ -236,6 +272,7 @@ void add_remote(Suite *suite)
   tcase_add_test(tc, flow);
   tcase_add_test(tc, waits_for_the_relay);
   tcase_add_test(tc, the_relay_fails);
+  tcase_add_test(tc, the_relay_fails_afterwards);
   tcase_add_test(tc, the_relay_lies);
   tcase_add_test(tc, the_sender_lies);
   tcase_add_test(tc, pointers_are_refused);
