@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +89,16 @@ ncclResult_t tt_uds_connect(const char *name, int *fd)
   }
   *fd = made;
   return ncclSuccess;
+}
+
+bool tt_uds_is_there(const char *name)
+{
+  int fd;
+  tt_log_hush(true);
+  ncclResult_t result = tt_uds_connect(name, &fd);
+  tt_log_hush(false);
+  if (fd >= 0) close(fd);
+  return result != ncclSuccess || fd >= 0;
 }
 
 /* True if who connected is the same user or root: abstract names have no file permissions. */

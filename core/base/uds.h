@@ -3,6 +3,7 @@
 #ifndef TT_BASE_UDS_H
 #define TT_BASE_UDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include "nccl.h"
 #include "base/timer.h"
@@ -15,6 +16,9 @@ ncclResult_t tt_uds_listen(int *fd, char name[TT_UDS_NAME_BYTES]);
 ncclResult_t tt_uds_listen_as(const char *prefix, int *fd, char name[TT_UDS_NAME_BYTES]);
 /* Connects; *fd = -1 and ncclSuccess when nobody listens there (another namespace, or gone). */
 ncclResult_t tt_uds_connect(const char *name, int *fd);
+/* Whether somebody listens there. True also where this process cannot look, for want of a descriptor most likely: that
+ * says nothing of the other. */
+bool tt_uds_is_there(const char *name);
 /* Accepts one connection of the same user or of root; *fd = -1 if none came before the deadline. */
 ncclResult_t tt_uds_accept(int listen_fd, int *fd, tt_deadline deadline);
 /* Sends or receives `bytes` of data with an optional descriptor (-1: none), which needs at least one byte to

@@ -65,11 +65,8 @@ static bool take_new(struct tt_relay *relay, bool *left, bool *quit)
 static bool is_there(const struct tt_relay *relay, const struct tt_relay_user *user)
 {
   const struct tt_peer_info *info = tt_resources_info(relay->resources, user->number);
-  int socket;
   if (info->process == tt_resources_info(relay->resources, tt_resources_rank(relay->resources))->process) return true;
-  if (tt_uds_connect(info->uds, &socket) != ncclSuccess || socket < 0) return false;
-  close(socket);
-  return true;
+  return tt_uds_is_there(info->uds);
 }
 
 static void advance_all(struct tt_relay *relay, bool look, bool *moved, bool *busy)

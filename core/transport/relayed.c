@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
@@ -122,12 +121,9 @@ static bool left_without_accepting(const struct tt_relay *relay, const struct tt
 /* Whether the relay's process is there, as far as it has been looked at lately. */
 static bool is_there(const struct tt_transport_env *env, struct tt_relayed *relayed)
 {
-  int socket;
   if (!tt_deadline_passed(relayed->look_at)) return true;
   relayed->look_at = tt_deadline_in_ms(LOOK_MS);
-  if (tt_uds_connect(env->peers[relayed->relay].uds, &socket) != ncclSuccess || socket < 0) return false;
-  close(socket);
-  return true;
+  return tt_uds_is_there(env->peers[relayed->relay].uds);
 }
 
 /* There is no answer yet: whether there can be one. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "tests/common/held.h"
+#include "tests/common/scarce.h"
 #include "transport/relay.h"
 
 #if defined NET_SOCKET && defined NET_COUNTING
@@ -155,6 +156,36 @@ START_TEST(relay_first_leaves_nothing)
     now = held_descriptors();
   }
   ck_assert_int_le(now, before);
+}
+END_TEST
+
+/* The process that relays has no descriptor left to look whether its user is there: which is not the user's end. */
+static void short_of_descriptors(struct rank *rank)
+{
+  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
+  if (rank->rank != 1) RANK_CHECK(rank, pass_on(rank, 5));
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  if (rank->rank == 1) {
+    rank_close(rank);
+    scarce_begin(0);
+    usleep(1500000); /* it looks twice a second */
+    atomic_store(&shared->turn, 1);
+    RANK_CHECK(rank, await_turn(3));
+    scarce_end();
+    return;
+  }
+  RANK_CHECK(rank, await_turn(1));
+  RANK_CHECK(rank, pass_on(rank, 10));
+  atomic_fetch_add(&shared->turn, 1);
+  rank_close(rank);
+}
+
+START_TEST(relay_without_descriptors)
+{
+  use_counting();
+  share_turns();
+  world_run_processes(3, short_of_descriptors, NULL);
+  munmap(shared, sizeof(*shared));
 }
 END_TEST
 
@@ -398,6 +429,7 @@ void add_relay_end(Suite *suite)
   tcase_add_test(tc, relay_first_with_a_pool);
   tcase_add_test(tc, dead_user);
   tcase_add_test(tc, relay_first_leaves_nothing);
+  tcase_add_test(tc, relay_without_descriptors);
   tcase_add_test(tc, relay_that_leaves_early);
   tcase_add_test(tc, relay_that_hears_nothing);
   tcase_add_test(tc, relay_that_accepts_too_late);
