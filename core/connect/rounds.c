@@ -9,7 +9,7 @@
 #include "base/param.h"
 
 #define ABORT_POLL_MS 100
-/* A peer that has left the communicator may have answered before: what it said is read within this time. */
+/* A peer that has left the communicator or is gone may have answered before: what it said is read within this time. */
 #define LEFT_NS 500000000u
 /* The first failure of all is told to all ranks, but what follows from it, such as that a process ends, may be seen
  * sooner. For so long the news is waited for, looked for so often. */
@@ -23,6 +23,8 @@ struct round {
   tt_deadline deadline;
   uint64_t started, reported; /* ns */
   uint64_t left_since;        /* ns; 0: no peer that is missing has left */
+  uint64_t dead_since;        /* ns; 0: nor is one gone */
+  uint64_t said_since;        /* ns; 0: nor does the check say anything */
   int warned;                 /* times that the missing peers were named */
 };
 
@@ -107,16 +109,19 @@ static void warn_late(const struct tt_connect *connect, struct round *round, uin
 
 /* A peer that the round waits for and that is known to be gone: no use in waiting for the deadline. Called with the
  * lock held. */
-static ncclResult_t check_alive(const struct tt_connect *connect, const struct round *round)
+static ncclResult_t check_alive(const struct tt_connect *connect, struct round *round, uint64_t now)
 {
   int dead;
   char why[256];
+  bool missing = false;
   if (!tt_bootstrap_dead(connect->bootstrap, &dead, why, sizeof(why))) return ncclSuccess;
   for (size_t i = round->first; i < round->end; i++)
-    if (connect->wanted[i]->connector.peer == dead && !tt_entry_is_up(connect->wanted[i]))
-      return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d: rank %d %s", connect->env->rank, dead, dead,
-                     why);
-  return ncclSuccess;
+    missing = missing || (connect->wanted[i]->connector.peer == dead && !tt_entry_is_up(connect->wanted[i]));
+  if (!missing) return ncclSuccess;
+  if (round->dead_since == 0) round->dead_since = now;
+  if (now - round->dead_since <= LEFT_NS) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "rank %d cannot connect with rank %d: rank %d %s", connect->env->rank, dead, dead,
+                 why);
 }
 
 static void report(const struct tt_connect *connect, struct round *round, int up)
@@ -142,13 +147,19 @@ static int left_peer(const struct tt_connect *connect, const struct round *round
   return -1;
 }
 
-/* What ends the wait although no connection has failed. Called with the lock held, which it drops meanwhile. */
-static ncclResult_t look_outside(struct tt_connect *connect, struct round *round)
+/* What ends the wait although no connection has failed; what the check says, `at_once` or when answers have been read.
+ * Called with the lock held, which it drops meanwhile. */
+static ncclResult_t look_outside(struct tt_connect *connect, struct round *round, bool at_once)
 {
   uint64_t now = tt_timer_ns();
   ncclResult_t result = ncclSuccess;
   pthread_mutex_unlock(&connect->lock);
   if (connect->check) result = connect->check(connect->check_context);
+  if (result == ncclSuccess)
+    round->said_since = 0;
+  else if (round->said_since == 0)
+    round->said_since = now;
+  if (!at_once && now - round->said_since <= LEFT_NS) result = ncclSuccess;
   int left = result == ncclSuccess ? left_peer(connect, round) : -1;
   if (left < 0)
     round->left_since = 0;
@@ -173,7 +184,7 @@ static ncclResult_t look_for_cause(struct tt_connect *connect, struct round *rou
 {
   uint64_t start = tt_timer_ns(), now = start;
   for (;;) {
-    TT_TRY(look_outside(connect, round));
+    TT_TRY(look_outside(connect, round, true));
     bool may_follow = connect->check && failed->result == ncclRemoteError;
     if (!may_follow || now - start > CAUSE_NS || is_aborted(connect)) return ncclSuccess;
     struct timespec until = point_in_time(now + CAUSE_POLL_NS);
@@ -198,7 +209,7 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     if (reports && (up == round->npeers || now - round->reported >= 1000000000u)) report(connect, round, up);
     if (up == round->npeers) return ncclSuccess;
     warn_late(connect, round, now);
-    TT_TRY(check_alive(connect, round));
+    TT_TRY(check_alive(connect, round, now));
     if (is_aborted(connect))
       return TT_FAIL(ncclInternalError, "rank %d was aborted while it connected", connect->env->rank);
     if (tt_deadline_passed(round->deadline)) {
@@ -213,7 +224,7 @@ static ncclResult_t wait_round(struct tt_connect *connect, struct round *round)
     struct timespec until =
         point_in_time(now + (uint64_t)tt_deadline_poll_ms(round->deadline, ABORT_POLL_MS) * 1000000u);
     if (pthread_cond_timedwait(&connect->changed, &connect->lock, &until) == ETIMEDOUT)
-      TT_TRY(look_outside(connect, round));
+      TT_TRY(look_outside(connect, round, false));
   }
 }
 

@@ -166,6 +166,58 @@ START_TEST(killed)
 }
 END_TEST
 
+static struct tt_bootstrap *reader; /* of the rank whose connections are up late */
+
+/* What is logged of a connection before it is up comes when the peer has been gone for a while. */
+static void when_it_is_gone(enum tt_log_level level, unsigned long subsystems, const char *file, int line,
+                            const char *func, const char *text)
+{
+  tt_deadline deadline = tt_deadline_in_ms(60000);
+  int dead;
+  char why[256];
+  (void)level, (void)subsystems, (void)file, (void)line, (void)func;
+  if (!strstr(text, "Channel ")) return;
+  while (!tt_bootstrap_dead(reader, &dead, why, sizeof(why)) && !tt_deadline_passed(deadline)) usleep(1000);
+  usleep(250000);
+}
+
+/* As a communicator looks. */
+static ncclResult_t look_for_dead(void *bootstrap)
+{
+  int dead;
+  char why[256];
+  if (!tt_bootstrap_dead(bootstrap, &dead, why, sizeof(why))) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "rank %d %s", dead, why);
+}
+
+/* Rank 1 connects, sends and exits, all before rank 0 knows that it is connected. */
+static void sends_and_exits(struct rank *rank)
+{
+  reader = rank->bootstrap;
+  tt_connect_set_check(rank->connect, look_for_dead, rank->bootstrap);
+  if (rank->rank == 0) tt_log_redirect(when_it_is_gone);
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  for (int send = 0; send < 2; send++)
+    RANK_CHECK(rank, tt_connect_need(rank->connect, 1 - rank->rank, 0, 0, send) == ncclSuccess);
+  RANK_CHECK(rank, tt_connect_run(rank->connect) == ncclSuccess);
+  _Atomic uint64_t *tail = tt_connect_get(rank->connect, 1 - rank->rank, 0, 0, rank->rank == 1)->conn.tail;
+  if (rank->rank == 1) {
+    atomic_store(tail, rank->env->first_step + 1);
+    _exit(0);
+  }
+  tt_log_redirect(NULL);
+  RANK_CHECK(rank, atomic_load(tail) == rank->env->first_step + 1);
+  rank->abort = 1; /* leaves without a barrier */
+}
+
+START_TEST(sent_and_exited)
+{
+  set_env("NCCL_DEBUG", "INFO");
+  tt_log_reset();
+  world_run_processes(2, sends_and_exits, NULL);
+}
+END_TEST
+
 /* Asked to stop while it waits. */
 static void *abort_soon(void *arg)
 {
@@ -259,6 +311,7 @@ void add_failures(Suite *suite)
   tcase_add_test(tc, unequal_buffers);
   tcase_add_test(tc, stopped);
   tcase_add_test(tc, killed);
+  tcase_add_test(tc, sent_and_exited);
   tcase_add_test(tc, abort_ends_the_wait);
   tcase_add_test(tc, malformed_messages);
   tcase_add_test(tc, closed_peer);
