@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/timer.h"
 
 #define TAG_FAILED (TT_TAG_USER + 0x1000u)
 #define TAG_STALLED (TT_TAG_USER + 0x1001u)
@@ -16,6 +17,9 @@
 /* Operations remembered, and told at once. A stalled rank of the host device is behind by at most what the FIFOs of its
  * neighbours hold; one that has enqueued more than these on a stream, and differs before them, is not found out. */
 #define HISTORY 64
+/* A rank that is gone may have sent all that is missing before. So who waits is told only when it has waited for so
+ * long since the death was first seen. */
+#define DEAD_NS 100000000u
 /* Ranks named in a line; the rest are counted. */
 #define NAMED 16
 #define TEXT_BYTES 900
@@ -39,6 +43,7 @@ struct tt_health {
   uint64_t *reached; /* [nranks]: collectives that the rank has said to have begun */
   int first_left;    /* of the ranks that left: the one that began the fewest collectives; -1: none left */
   uint64_t first_left_begun;
+  uint64_t dead_since; /* when a rank was first seen to be gone; 0: none was */
   bool told, reported;
   bool alone;                  /* others may not know of the trouble */
   struct failed_message cause; /* what was told or heard; result is ncclSuccess while there is none */
@@ -266,11 +271,13 @@ void tt_health_failed(struct tt_health *health, ncclResult_t result, const char 
 static void look_for_dead(struct tt_health *health)
 {
   int rank;
+  uint64_t now = tt_timer_ns();
   char why[300], text[TEXT_BYTES];
   if (!tt_bootstrap_dead(health->bootstrap, &rank, why, sizeof why)) return;
   snprintf(text, sizeof text, "rank %d %s", rank, why);
   pthread_mutex_lock(&health->lock);
-  set_trouble(health, ncclRemoteError, text);
+  if (health->dead_since == 0) health->dead_since = now;
+  if (now - health->dead_since >= DEAD_NS) set_trouble(health, ncclRemoteError, text);
   pthread_mutex_unlock(&health->lock);
 }
 

@@ -11,8 +11,8 @@
 #include "plan/watch.h"
 #include "transport/user_range.h"
 
-/* How often it looks. With the 50 ms after which a device says that it waits, a death is seen within a tenth of a
- * second, and a machine with 16 ranks still does nothing 99.9 % of the time. */
+/* How often it looks. With the 50 ms after which a device says that it waits, a death is found within a fifth of a
+ * second (core/health), and a machine with 16 ranks still does nothing 99.9 % of the time. */
 #define LOOK_MS 20
 /* How long a device's failure waits for what other ranks know of its cause, and how long a caller for the sentence. */
 #define ACCOUNT_MS 300

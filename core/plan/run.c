@@ -78,7 +78,7 @@ static int crowd(const struct run *run)
 static ncclResult_t drive(struct run *run)
 {
   struct tt_waiter waiter;
-  ncclResult_t result, said = ncclSuccess; /* said: of others, since something moved */
+  ncclResult_t result;
   bool moved, done, network;
   tt_watch_begin(run->plans, run->nplans);
   TT_TRY(run->plans[0].comm->device->launch(run->works, run->nworks, NULL, &run->launch));
@@ -90,15 +90,12 @@ static ncclResult_t drive(struct run *run)
     if (moved) {
       tt_waiter_progress(&waiter);
       tt_watch_moved(&run->clock);
-      said = ncclSuccess;
       continue;
     }
-    result = said;
-    if (result != ncclSuccess) break;
     struct tt_watch_due due = tt_watch_idle(&run->clock, tt_timer_ns());
-    said = tt_watch_check(run->plans, run->nplans, due.look);
-    if (said == ncclSuccess && due.stalled) said = tt_watch_stalled(run->plans, run->nplans, &run->clock, &due);
-    if (said != ncclSuccess) continue; /* a rank that is gone may have sent all that is missing just before */
+    result = tt_watch_check(run->plans, run->nplans, due.look);
+    if (result == ncclSuccess && due.stalled) result = tt_watch_stalled(run->plans, run->nplans, &run->clock, &due);
+    if (result != ncclSuccess) break;
     if (network)
       tt_waiter_idle_polled(&waiter);
     else

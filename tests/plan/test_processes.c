@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/param.h"
+#include "bootstrap/bootstrap.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
 
@@ -142,6 +143,59 @@ START_TEST(killed)
 }
 END_TEST
 
+bool __real_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size);
+bool __wrap_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size);
+static _Atomic bool looked_after; /* in rank 1, whose work waits for rank 0 */
+static int orders[2][2];          /* the pipes that ranks 0 and 2 hear by */
+
+/* The work has been seen waiting; before it is asked whether anybody is gone, rank 0 sends what it waits for, and ends.
+ */
+bool __wrap_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size)
+{
+  uint64_t until = now_ms() + LONG_MS;
+  if (atomic_exchange(&looked_after, false)) {
+    ck_assert_int_eq(write(orders[0][1], "", 1), 1);
+    while (!__real_tt_bootstrap_dead(bootstrap, rank, why, size) && now_ms() < until) usleep(1000);
+  }
+  return __real_tt_bootstrap_dead(bootstrap, rank, why, size);
+}
+
+static void sends_and_exits(int rank, ncclComm_t comm)
+{
+  char data[8] = "first", order;
+  ncclResult_t result = ncclSuccess;
+  if (rank == 0) {
+    ok(ncclSend(data, sizeof data, ncclInt8, 1, comm, NULL));
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+    ck_assert_int_eq(read(orders[0][0], &order, 1), 1);
+    strcpy(data, "second");
+    ok(ncclSend(data, sizeof data, ncclInt8, 1, comm, NULL));
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+  } else if (rank == 1) {
+    ok(ncclRecv(data, sizeof data, ncclInt8, 0, comm, NULL));
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+    atomic_store(&looked_after, true);
+    ok(ncclRecv(data, sizeof data, ncclInt8, 0, comm, NULL));
+    ck_assert(fake_stream_wait(NULL, LONG_MS));
+    ck_assert_str_eq(data, "second");
+    usleep(500000);
+    ok(ncclCommGetAsyncError(comm, &result));
+    ck_assert_msg(result == ncclSuccess, "%s", ncclGetLastError(comm));
+    ck_assert(!atomic_load(&looked_after));
+    ck_assert_int_eq(write(orders[1][1], "", 1), 1);
+  } else {
+    ck_assert_int_eq(read(orders[1][0], &order, 1), 1);
+  }
+  _exit(0);
+}
+
+START_TEST(sent_and_exited)
+{
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(pipe(orders[i]), 0);
+  run(sends_and_exits, -1);
+}
+END_TEST
+
 static ncclComm_t left_over;
 
 static void destroy_at_exit(void)
@@ -180,6 +234,7 @@ void add_processes(Suite *suite)
   tcase_add_loop_test(tests, collectives, 0, 2);
   tcase_add_test(tests, teams);
   tcase_add_loop_test(tests, killed, 0, 2);
+  tcase_add_test(tests, sent_and_exited);
   tcase_add_test(tests, exit_early);
   suite_add_tcase(suite, tests);
 }
