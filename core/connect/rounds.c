@@ -57,6 +57,7 @@ static void plan_round(const struct tt_connect *connect, struct round *round, in
   round->deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
   round->started = round->reported = tt_timer_ns();
   round->warned = 0;
+  round->left_since = round->dead_since = round->said_since = 0;
 }
 
 /* How many peers of the round have everything up; a failed entry in *failed. Called with the lock held. */

@@ -218,6 +218,37 @@ START_TEST(sent_and_exited)
 }
 END_TEST
 
+/* Connections are up a quarter of a second after the news of them. */
+static void a_while(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
+                    const char *text)
+{
+  (void)level, (void)subsystems, (void)file, (void)line, (void)func;
+  if (strstr(text, "Channel ")) usleep(250000);
+}
+
+/* The others answer and leave. Each answer may take its time, in a round of its own. */
+static void left_by_all(struct rank *rank)
+{
+  if (rank->rank != 0) return;
+  tt_log_redirect(a_while);
+  for (int peer = 1; peer < rank->nranks; peer++)
+    RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
+  everybody_left = true;
+  ncclResult_t result = tt_connect_run(rank->connect);
+  everybody_left = false;
+  tt_log_redirect(NULL);
+  RANK_CHECK(rank, result == ncclSuccess);
+}
+
+START_TEST(all_left)
+{
+  set_env("NCCL_CONNECT_ROUND_MAX_PEERS", "1");
+  set_env("NCCL_DEBUG", "INFO");
+  tt_log_reset();
+  world_run_processes(5, left_by_all, NULL);
+}
+END_TEST
+
 /* Asked to stop while it waits. */
 static void *abort_soon(void *arg)
 {
@@ -312,6 +343,7 @@ void add_failures(Suite *suite)
   tcase_add_test(tc, stopped);
   tcase_add_test(tc, killed);
   tcase_add_test(tc, sent_and_exited);
+  tcase_add_test(tc, all_left);
   tcase_add_test(tc, abort_ends_the_wait);
   tcase_add_test(tc, malformed_messages);
   tcase_add_test(tc, closed_peer);

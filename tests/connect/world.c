@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/param.h"
 
+bool everybody_left;
 static bool with_net;
 static const struct tt_device *with_device;
 static void (*before_rank)(int rank);

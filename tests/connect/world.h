@@ -37,6 +37,9 @@ extern const struct tt_device world_device_by_hand;
 /* Called in each rank's process, before anything else. NULL: nothing is. */
 void world_before_rank(void (*before)(int rank));
 
+/* So it is said when anybody asks whether another rank has left. Where the socket plugin is built. */
+extern bool everybody_left;
+
 /* Ends the rank before the others do. */
 void rank_close(struct rank *rank);
 
