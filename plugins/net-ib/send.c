@@ -31,8 +31,8 @@ ncclResult_t tt_ib_send_make(const struct tt_ib_device *device, int qps, int pie
     result = TT_FAIL(ncclSystemError, "net ib: no memory for a connection");
     goto out;
   }
-  for (int i = 0; i < device->count; i++)
-    if (tt_ib_port(device->port[i])->adaptive) comm->threshold = (size_t)tt_param_int(TT_PARAM_NCCL_IB_AR_THRESHOLD);
+  /* Ports of a device have one link layer, and so are alike in this. */
+  if (tt_ib_port(device->port[0])->adaptive) comm->threshold = (size_t)tt_param_int(TT_PARAM_NCCL_IB_AR_THRESHOLD);
   for (int i = 0; i < qps; i++) {
     comm->lane[i].size = (uint32_t)(TT_IB_SLOTS * pieces);
     TT_TRY_GOTO(TT_CALLOC(&comm->lane[i].queue, comm->lane[i].size), result, out);

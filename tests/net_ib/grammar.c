@@ -117,25 +117,28 @@ static struct tt_ib_gid gid(int index, const char *text, int version)
 
 START_TEST(gids)
 {
-  const struct tt_ib_gid table[] = {gid(0, "fe80::1", 1),         gid(1, "fe80::1", 2),         gid(2, "::", 0),
-                                    gid(3, "::ffff:10.1.0.5", 1), gid(4, "::ffff:10.1.0.5", 2), gid(5, "fd00::5", 1),
-                                    gid(6, "fd00::5", 2),         gid(7, "::ffff:10.2.0.5", 2)};
+  /* The first has a prefix and no interface behind it, as a port that was never given an address. */
+  const struct tt_ib_gid table[] = {gid(8, "fe80::", 2),  gid(0, "fe80::1", 1),         gid(1, "fe80::1", 2),
+                                    gid(2, "::", 0),      gid(3, "::ffff:10.1.0.5", 1), gid(4, "::ffff:10.1.0.5", 2),
+                                    gid(5, "fd00::5", 1), gid(6, "fd00::5", 2),         gid(7, "::ffff:10.2.0.5", 2)};
   static const struct {
     const char *family, *range;
     int version, count, wanted; /* count: of the table's first entries */
-  } list[] = {{NULL, NULL, 2, 8, 4},
-              {NULL, NULL, 1, 8, 3},
-              {"AF_INET6", NULL, 2, 8, 6},
-              {"AF_INET6", NULL, 1, 8, 5},
-              {NULL, "10.2.0.0/16", 2, 8, 7},
-              {NULL, "10.2.0.0/16", 1, 8, 7}, /* the range is a must, the version a wish */
-              {NULL, "10.0.0.0/8", 2, 8, 4},
-              {NULL, "10.3.0.0/16", 2, 8, -1},
-              {NULL, "0.0.0.0/0", 2, 8, 4},
-              {NULL, "10.2.0.5/32", 2, 8, 7},
-              {"AF_INET6", "fd00::/16", 2, 8, 6},
-              {"AF_INET6", "fe80::/10", 2, 8, 1},
-              {NULL, NULL, 2, 3, 1}, /* no IPv4 address: the best that there is */
+  } list[] = {{NULL, NULL, 2, 9, 4},
+              {NULL, NULL, 1, 9, 3},
+              {"AF_INET6", NULL, 2, 9, 6},
+              {"AF_INET6", NULL, 1, 9, 5},
+              {NULL, "10.2.0.0/16", 2, 9, 7},
+              {NULL, "10.2.0.0/16", 1, 9, 7}, /* the range is a must, the version a wish */
+              {NULL, "10.0.0.0/8", 2, 9, 4},
+              {NULL, "10.3.0.0/16", 2, 9, -1},
+              {NULL, "0.0.0.0/0", 2, 9, 4},
+              {NULL, "10.2.0.5/32", 2, 9, 7},
+              {"AF_INET6", "fd00::/16", 2, 9, 6},
+              {"AF_INET6", "fe80::/10", 2, 9, 1},
+              {NULL, NULL, 2, 4, 1},       /* no IPv4 address: the best that there is */
+              {"AF_INET6", NULL, 2, 6, 1}, /* the family before what is not link-local */
+              {NULL, NULL, 2, 1, -1},
               {NULL, NULL, 2, 0, -1}};
   for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
     struct tt_ib_gid_wish wish;

@@ -1,10 +1,14 @@
 /* Devices, ports, GIDs and asynchronous events.
  *
- * FAKE_VERBS_DEVICES is a list of NAME[/eth|/ib][*PORTS][@SPEEDxWIDTH], codes as of the specification; default "fake0".
+ * FAKE_VERBS_DEVICES is a list of NAME[/eth|/ib|/none][*PORTS][@SPEEDxWIDTH], codes as of the specification; default
+ * "fake0". Ports with "none" have another link layer than these two.
  * FAKE_VERBS_GIDS is the list of GIDs of each port, ADDRESS/VERSION, where %d in an address is replaced by the number
- * of the port in this machine, from 1 on; default: as a kernel has them for an interface with an IPv4 address.
+ * of the port in this machine, from 1 on; default: as a kernel has them for an interface with an IPv4 address, and one
+ * on InfiniBand.
  * FAKE_VERBS_LIMITS is a list of NAME=NUMBER; names as in struct fake_limits.
- * FAKE_VERBS_NO_DMABUF: dma-bufs are not supported. */
+ * FAKE_VERBS_NO_DMABUF: dma-bufs are not supported.
+ * FAKE_VERBS_NO_GID_EX: the kernel does not tell versions of GIDs by this library, as old ones.
+ * FAKE_VERBS_GRH: InfiniBand ports want a global header in each packet. */
 #include "fake.h"
 
 #include <arpa/inet.h>
@@ -60,7 +64,7 @@ static void read_limits(void)
 static void read_gids(struct fake_port *port, int number)
 {
   const char *text = getenv("FAKE_VERBS_GIDS");
-  if (!port->ethernet) {
+  if (!port->ethernet && !text) {
     port->gids = 1;
     port->gid[0].global.subnet_prefix = htobe64(0xfe80000000000000ull);
     port->gid[0].global.interface_id = htobe64(0x0002c90300000000ull + (unsigned)number);
@@ -114,6 +118,7 @@ static void add_device(const char *item)
   for (int i = 0; i < ports; i++) {
     device->port[i].up = true;
     device->port[i].ethernet = strcmp(link, "eth") == 0;
+    device->port[i].unknown = strcmp(link, "none") == 0;
     device->port[i].lid = device->port[i].ethernet ? 0 : (uint16_t)(0x100 + ports_before + i + 1);
     read_gids(&device->port[i], ports_before + i + 1);
   }
@@ -204,7 +209,10 @@ static int query_port(struct ibv_context *context, uint8_t number, struct ibv_po
     full.active_width = (uint8_t)fake_context(context)->device->width;
     full.active_speed = (uint8_t)fake_context(context)->device->speed;
     full.phys_state = 5;
-    full.link_layer = port->ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
+    full.link_layer = port->unknown    ? IBV_LINK_LAYER_UNSPECIFIED
+                      : port->ethernet ? IBV_LINK_LAYER_ETHERNET
+                                       : IBV_LINK_LAYER_INFINIBAND;
+    if (getenv("FAKE_VERBS_GRH")) full.flags = IBV_QPF_GRH_REQUIRED;
     memcpy(attr, &full, bytes < sizeof full ? bytes : sizeof full);
   }
   pthread_mutex_unlock(&fake_lock);
@@ -259,6 +267,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t number, uint32_t ind
   static const union ibv_gid none;
   struct fake_port *port = fake_port(context, (int)number);
   if (!port || (int)index >= port->gids || flags || bytes < sizeof *entry) return EINVAL;
+  if (getenv("FAKE_VERBS_NO_GID_EX")) return EOPNOTSUPP;
   if (memcmp(&port->gid[index], &none, sizeof none) == 0) return ENODATA;
   memset(entry, 0, sizeof *entry);
   entry->gid = port->gid[index];

@@ -31,7 +31,7 @@
 
 struct fake_port {
   bool up;
-  bool ethernet;
+  bool ethernet, unknown;
   uint16_t lid;
   int gids;
   union ibv_gid gid[FAKE_GIDS];

@@ -453,6 +453,7 @@ long fake_verbs_qp(uint32_t number, const char *what)
   if (attr && !strcmp(what, "traffic_class")) value = attr->ah_attr.grh.traffic_class;
   if (attr && !strcmp(what, "sgid_index")) value = attr->ah_attr.grh.sgid_index;
   if (attr && !strcmp(what, "sl")) value = attr->ah_attr.sl;
+  if (attr && !strcmp(what, "dlid")) value = attr->ah_attr.dlid;
   if (attr && !strcmp(what, "is_global")) value = attr->ah_attr.is_global;
   if (attr && !strcmp(what, "timeout")) value = attr->timeout;
   if (attr && !strcmp(what, "retry_cnt")) value = attr->retry_cnt;
