@@ -186,7 +186,7 @@ static void check_choice(const struct tt_tuning_input *input, int collective, si
       bool usual = input->all_mapped || !direct || named || !tt_program_supports(collective, TT_ALGO_RING);
       bool collnet = a == TT_ALGO_COLLNET_DIRECT || a == TT_ALGO_COLLNET_CHAIN;
       if (collnet && !input->collnet_networks) continue;
-      if (a == TT_ALGO_MAPPED) continue; /* no buffers are said to be mapped */
+      if (a == TT_ALGO_MAPPED) continue;                         /* no buffers are said to be mapped */
       if (a == TT_ALGO_NVLS || a == TT_ALGO_NVLS_TREE) continue; /* there is no multicast memory */
       if (algorithms.allowed[collective] & BIT(a) && tt_program_supports(collective, a) && usual) possible = true;
     }
@@ -375,6 +375,10 @@ START_TEST(channels_follow_paths)
     input.network_paths = paths;
     struct tt_tuning *tuning = create(&input);
     ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, 64 << 20).nchannels, channels[paths]);
+    /* Nor does a channel get less than 64 KiB, but for the first. */
+    ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, 8).nchannels, 1);
+    ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, (128 << 10) - 1).nchannels, 1);
+    ck_assert_int_eq(choose(tuning, TT_FUNC_ALL_GATHER, 128 << 10).nchannels, TT_MIN(channels[paths], 2));
     tt_tuning_destroy(tuning);
   }
 }
@@ -441,6 +445,12 @@ START_TEST(networks_that_reduce)
   ck_assert(choice.algorithm != TT_ALGO_COLLNET_CHAIN && choice.algorithm != TT_ALGO_COLLNET_DIRECT);
   choice = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 26);
   ck_assert(choice.algorithm == TT_ALGO_COLLNET_CHAIN || choice.algorithm == TT_ALGO_COLLNET_DIRECT);
+  tt_tuning_destroy(tuning);
+  input.network_paths = 1; /* of the rings; such networks have NICs of their own */
+  tuning = create(&input);
+  choice = choose(tuning, TT_FUNC_ALL_REDUCE, 1 << 26);
+  ck_assert(choice.algorithm == TT_ALGO_COLLNET_CHAIN || choice.algorithm == TT_ALGO_COLLNET_DIRECT);
+  ck_assert_int_eq(choice.nchannels, 2);
   tt_tuning_destroy(tuning);
 }
 END_TEST
