@@ -23,6 +23,7 @@ int main(int argc, char **argv)
   srunner_add_suite(runner, suite_hostile());
   srunner_add_suite(runner, suite_processes());
   srunner_add_suite(runner, suite_crowded());
+  srunner_add_suite(runner, suite_shortage());
   srunner_add_suite(runner, suite_net());
   /* Threads and forks do not mix under sanitizers, and no test needs a process of its own. */
   srunner_set_fork_status(runner, CK_NOFORK);

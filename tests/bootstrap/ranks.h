@@ -48,6 +48,7 @@ Suite *suite_hostile(void);
 Suite *suite_processes(void);
 Suite *suite_net(void);
 Suite *suite_crowded(void);
+Suite *suite_shortage(void);
 int process_main(int argc, char **argv); /* a rank that processes.c started */
 
 #endif

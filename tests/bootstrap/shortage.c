@@ -1,0 +1,132 @@
+/* Too few descriptors: how long that may last, and who is dropped for it. */
+#include "ranks.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/check.h"
+#include "bootstrap/listen.h"
+#include "tests/common/scarce.h"
+
+/* Five seconds, from the first attempt in vain to the first that succeeds. */
+START_TEST(what_lasts)
+{
+  const uint64_t second = 1000000000u;
+  struct tt_shortage shortage = {0};
+  ck_assert(!tt_shortage_note(&shortage, false));
+  ck_assert(!tt_shortage_lasts(&shortage));
+  ck_assert(tt_shortage_note(&shortage, true));
+  ck_assert_uint_ne(shortage.since_ns, 0);
+  ck_assert(!tt_shortage_lasts(&shortage));
+  shortage.since_ns = tt_timer_ns() - 4 * second;
+  ck_assert(!tt_shortage_lasts(&shortage));
+  shortage.since_ns = tt_timer_ns() - 6 * second;
+  ck_assert(tt_shortage_note(&shortage, true));
+  ck_assert(tt_shortage_lasts(&shortage));
+  ck_assert(!tt_shortage_note(&shortage, false));
+  ck_assert(!tt_shortage_lasts(&shortage));
+  ck_assert(tt_shortage_note(&shortage, true));
+  ck_assert(!tt_shortage_lasts(&shortage));
+}
+END_TEST
+
+/* A client that says nothing gets the last descriptor, and keeps it: that there is no second one is no reason to drop
+ * it. Then another one waits, so it has to go. The error in words, NULL if all is well. */
+static const char *last_descriptor(const union tt_address *address)
+{
+  int fds[2];
+  const char *trouble = NULL;
+  for (int i = 0; i < 2; i++) fds[i] = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  struct pollfd slow = {.fd = fds[0], .events = POLLIN};
+  scarce_begin(1);
+  if (connect(fds[0], &address->sa, tt_address_bytes(address)) != 0) trouble = "the first cannot connect";
+  if (!trouble && poll(&slow, 1, 500) != 0) trouble = "the client was dropped";
+  /* It was taken: nothing is left for anybody else. */
+  int more = dup(STDERR_FILENO);
+  if (!trouble && (more >= 0 || errno != EMFILE)) trouble = "nobody accepted the client";
+  if (more >= 0) close(more);
+  if (!trouble && connect(fds[1], &address->sa, tt_address_bytes(address)) != 0) trouble = "the second cannot connect";
+  if (!trouble && poll(&slow, 1, 20000) != 1) trouble = "the client that says nothing was not dropped";
+  scarce_end();
+  for (int i = 0; i < 2; i++) close(fds[i]);
+  return trouble;
+}
+
+START_TEST(last_descriptor_of_a_root)
+{
+  environment(NULL);
+  ncclUniqueId id;
+  struct tt_id parsed;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  ck_assert_int_eq(tt_wire_get_id(&id, &parsed), ncclSuccess);
+  const char *trouble = last_descriptor(&parsed.root.addresses[0]);
+  ck_assert_msg(!trouble, "%s", trouble);
+  struct rank ranks[2] = {0};
+  ranks_run(&id, 2, NULL, NULL, ranks);
+  for (int r = 0; r < 2; r++) ck_assert_msg(ranks[r].result == ncclSuccess, "%s", ranks[r].error);
+}
+END_TEST
+
+static ncclResult_t body_last_descriptor(struct rank *me)
+{
+  TT_TRY(tt_bootstrap_barrier(me->b));
+  const char *trouble = me->rank == 0 ? last_descriptor(tt_bootstrap_address(me->b)) : NULL;
+  TT_TRY(tt_bootstrap_barrier(me->b));
+  return trouble ? TT_FAIL(ncclInternalError, "%s", trouble) : ncclSuccess;
+}
+
+START_TEST(last_descriptor_of_a_rank)
+{
+  environment(NULL);
+  ranks_succeed(2, body_last_descriptor, NULL);
+}
+END_TEST
+
+/* A rank that waits for a message, and cannot take the connections of others, says so long before its time is over. */
+static ncclResult_t body_short(struct rank *me)
+{
+  void *data;
+  size_t bytes;
+  const union tt_address *address = tt_bootstrap_address(me->b);
+  TT_TRY(tt_bootstrap_barrier(me->b));
+  ncclResult_t result = ncclSuccess;
+  if (me->rank == 0) {
+    int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    scarce_begin(0);
+    if (connect(fd, &address->sa, tt_address_bytes(address)) == 0)
+      result = tt_bootstrap_recv(me->b, 1, TT_TAG_USER, &data, &bytes, tt_deadline_in_ms(30000));
+    scarce_end();
+    close(fd);
+  }
+  ncclResult_t barrier = tt_bootstrap_barrier(me->b);
+  return result ? result : barrier;
+}
+
+START_TEST(rank_says_so)
+{
+  environment(NULL);
+  ncclUniqueId id;
+  struct rank ranks[2] = {0};
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  ranks_run(&id, 2, body_short, NULL, ranks);
+  ck_assert_msg(ranks[0].result == ncclSystemError, "%d: %s", (int)ranks[0].result, ranks[0].error);
+  const char *const parts[] = {"rank 0 waits for a message of rank 1", "no descriptors are left", "ulimit -n"};
+  for (size_t i = 0; i < TT_COUNT(parts); i++)
+    ck_assert_msg(strstr(ranks[0].error, parts[i]), "\"%s\" is not in: %s", parts[i], ranks[0].error);
+}
+END_TEST
+
+Suite *suite_shortage(void)
+{
+  Suite *suite = suite_create("shortage");
+  TCase *tests = tcase_create("shortage");
+  tcase_set_timeout(tests, 0);
+  tcase_add_test(tests, what_lasts);
+  tcase_add_test(tests, last_descriptor_of_a_root);
+  tcase_add_test(tests, last_descriptor_of_a_rank);
+  tcase_add_test(tests, rank_says_so);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
