@@ -93,6 +93,35 @@ START_TEST(no_descriptors)
 }
 END_TEST
 
+int __real_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+static int overlooked; /* so many calls of accept4 find nobody */
+
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+  if (overlooked == 0) return __real_accept4(fd, address, bytes, flags);
+  overlooked--;
+  errno = EAGAIN;
+  return -1;
+}
+
+/* Who connects right after accept() has found nobody is no reason for an error. */
+START_TEST(just_in_time)
+{
+  char name[TT_UDS_NAME_BYTES];
+  int listener, caller, fd;
+  ck_assert_int_eq(tt_uds_listen(&listener, name), ncclSuccess);
+  ck_assert_int_eq(tt_uds_connect(name, &caller), ncclSuccess);
+  overlooked = 1;
+  ck_assert_int_eq(tt_uds_accept(listener, &fd, LATER), ncclSuccess);
+  ck_assert_int_eq(overlooked, 0);
+  ck_assert_int_ge(fd, 0);
+  close(fd);
+  close(caller);
+  close(listener);
+}
+END_TEST
+
 START_TEST(endings)
 {
   int a, b, fd, files = held_descriptors();
@@ -225,6 +254,7 @@ Suite *uds_suite(void)
   TCase *one = clean_case(suite, "Unix sockets");
   tcase_add_test(one, descriptors);
   tcase_add_test(one, no_descriptors);
+  tcase_add_test(one, just_in_time);
   tcase_add_test(one, endings);
   tcase_add_test(one, nobody_listens);
   tcase_add_test(one, other_network_namespace);
