@@ -9,6 +9,7 @@
  *     busy=N       of N + 1 attempts to post something, N find no room
  *     shuffle      completions come in any order, and some of them late
  *     late=N       what the peer did is seen N milliseconds later
+ *     lag=N        so are reads, by the second NIC of each comm that has two
  *     piece=N      messages and writes have N bytes at most
  *     inject=N     so many bytes can be injected at most
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
@@ -31,7 +32,7 @@
 #include <stdint.h>
 
 struct fake_settings {
-  int nics, busy, break_at, late;
+  int nics, busy, break_at, late, lag;
   bool hmem, local, keys, endpoint, shuffle;
   size_t piece;
   int inject; /* -1: what the provider says */
@@ -55,6 +56,7 @@ struct fake_object {
   void *broken;    /* of a completion queue: contexts whose completions are to be errors */
   struct fi_cq_data_entry held[256];
   int held_count;
+  bool lags;      /* of a completion queue */
   uint64_t since; /* when the first of them came, in milliseconds */
   struct fake_object *next;
 };

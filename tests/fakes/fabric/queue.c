@@ -34,9 +34,12 @@ static void fill(struct fid_cq *cq, struct fake_object *known)
 
 static bool is_late(const struct fake_object *known)
 {
-  for (int i = 0; i < known->held_count; i++)
-    if (known->held[i].flags & (FI_RECV | FI_REMOTE_WRITE))
-      return now_ms() - known->since < (uint64_t)fake_settings()->late;
+  uint64_t held_ms = now_ms() - known->since, late = (uint64_t)fake_settings()->late;
+  uint64_t lag = known->lags ? (uint64_t)fake_settings()->lag : 0;
+  for (int i = 0; i < known->held_count; i++) {
+    if (known->held[i].flags & (FI_RECV | FI_REMOTE_WRITE) && held_ms < late) return true;
+    if (known->held[i].flags & FI_READ && held_ms < lag) return true;
+  }
   return false;
 }
 
@@ -46,10 +49,10 @@ static ssize_t read_queue(struct fid_cq *cq, void *out, size_t count)
   struct fake_object *known = fake_known(cq);
   const struct fi_ops_cq *ops = known->real[0];
   struct fi_cq_data_entry *entries = out;
-  if (!settings->shuffle && !settings->break_at && !settings->late) return ops->read(cq, out, count);
+  if (!settings->shuffle && !settings->break_at && !settings->late && !settings->lag) return ops->read(cq, out, count);
   if (known->broken) return -FI_EAVAIL;
   fill(cq, known);
-  if (settings->late && is_late(known)) return -FI_EAGAIN;
+  if (is_late(known)) return -FI_EAGAIN;
   size_t given = 0;
   while (given < count && known->held_count) {
     if (settings->shuffle && fake_random() % 4 == 0) break;
@@ -93,12 +96,14 @@ static const char *words_of(struct fid_cq *cq, int error, const void *data, char
 void fake_queue(struct fid_cq *cq)
 {
   static struct fi_ops_cq replaced;
+  static unsigned queues; /* one for each NIC of a comm, in order */
   struct fake_object *known = fake_object(cq);
   known->real[0] = cq->ops;
   known->held_count = 0;
   known->broken = NULL;
   bool breaks = fake_settings()->break_at != 0;
   pthread_mutex_lock(&fake_lock);
+  known->lags = queues++ % 2 == 1;
   replaced = *cq->ops;
   replaced.read = read_queue;
   replaced.readerr = read_error;
