@@ -192,13 +192,14 @@ static ncclResult_t begin_large(struct tt_ofi_recv_comm *comm, struct tt_ofi_slo
 
 /* ---- Matching ---- */
 
-/* A receive whose slots are all matched leaves the queue. */
+/* A receive whose slots are all matched leaves the queue. `large`: it is complete only once its pieces are counted, and
+ * never if that fails. */
 static void take_slot(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request *request, struct tt_ofi_slot *slot,
-                      size_t bytes)
+                      size_t bytes, bool large)
 {
   slot->matched = true;
   slot->bytes = bytes;
-  slot->left = 0;
+  slot->left = large;
   comm->heard++;
   if (++request->matched < request->n) return;
   struct tt_ofi_recv_request **at = &comm->open;
@@ -218,7 +219,7 @@ ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t data)
   if (!slot->matched) {
     slot->came++;
     if (!(data & TT_OFI_WHOLE)) return ncclSuccess; /* a packet tells the message's size */
-    take_slot(comm, request, slot, slot->room);
+    take_slot(comm, request, slot, slot->room, true);
     return count_pieces(comm, slot);
   }
   if (--slot->left > 0) return ncclSuccess;
@@ -230,7 +231,7 @@ static ncclResult_t give(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_reque
                          const struct tt_ofi_header *header, const char *payload)
 {
   TT_TRY(fits(comm, slot, header->bytes));
-  take_slot(comm, request, slot, header->bytes);
+  take_slot(comm, request, slot, header->bytes, header->kind == TT_OFI_RTS);
   struct tt_ofi_count *count;
   TT_TRY(tt_ofi_counts_get(&comm->counts, header->tag, &count));
   count->large = header->kind == TT_OFI_RTS;

@@ -120,9 +120,9 @@ static ncclResult_t progress(struct tt_ofi_recv_comm *comm)
   TT_TRY(tt_ofi_link_move(&comm->link, false));
   TT_TRY(tt_ofi_match_progress(comm));
   if (comm->flushing) TT_TRY(post_flushes(comm));
-  /* All that the peer sent before it closed is here: what still waits, waits for nothing. */
-  if (comm->link.bye && comm->heard >= comm->link.bye_count && !comm->early.first && comm->large_open == 0 &&
-      comm->open)
+  /* All that the peer sent before it closed is here, and none of it is kept aside, which is not counted as heard: what
+   * still waits, waits for nothing. */
+  if (comm->link.bye && comm->heard >= comm->link.bye_count && comm->large_open == 0 && comm->open)
     return tt_ofi_link_lost(&comm->link, "waiting for a message");
   return ncclSuccess;
 }
