@@ -131,6 +131,19 @@ class Named(Files):
             self.assertEqual(process.status, 0, f"rank {rank}: {process.all[-3000:]}")
         self.assertIn("Rank 3 sends to rank 4 itself, since rank 0 has left", processes[3].all)
 
+    def test_one_nic_is_served_by_one_channel(self):
+        """Large data too: there is nothing to spread over. More channels are for who asks for them."""
+        for more, channels in (({}, {"00"}), ({"NCCL_MIN_NCHANNELS": 2}, {"00", "01"})):
+            with self.subTest(**more):
+                processes = self.by_hand(("all_reduce", "-b", "1M", "-e", "1M", "--iters", 1, "-w", 0), 4,
+                                         lambda rank: {"NCCL_HOSTID": f"host{rank // 2}"}, NCCL_SOCKET_IFNAME="lo",
+                                         NCCL_ALGO="RING", **GRAPH, **more)
+                for process in processes:
+                    process.wait()
+                self.good(processes[0])
+                text = "".join(p.all for p in processes)
+                self.assertEqual(set(re.findall(r"Channel (\d+)/0 : .* via NET/", text)), channels)
+
     def test_different_files_on_one_host(self):
         """NETs of a file that only the other rank of the host has named stand in for this rank's devices, too."""
         file = self.machine("hgx")
