@@ -1,6 +1,7 @@
 /* See scarce.h: the limit is lowered, and what is free below it is taken. */
 #include "tests/common/scarce.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -28,6 +29,13 @@ void scarce_begin(int left)
   set_limit(&limit);
   for (count = 0; (fd = dup(STDERR_FILENO)) >= 0; count++) taken[count] = fd;
   while (left-- > 0 && count > 0) close(taken[--count]);
+}
+
+int scarce_left(void)
+{
+  int left = 0;
+  for (int fd = 0; fd < LIMIT; fd++) left += fcntl(fd, F_GETFD) < 0;
+  return left;
 }
 
 void scarce_end(void)

@@ -4,6 +4,8 @@
 
 /* From now on only `left` more can be made. Not to be called twice without an end in between. */
 void scarce_begin(int left);
+/* How many of them are left; takes none. */
+int scarce_left(void);
 /* As many as before. */
 void scarce_end(void);
 
