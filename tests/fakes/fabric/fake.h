@@ -13,6 +13,9 @@
  *     piece=N      messages and writes have N bytes at most
  *     inject=N     so many bytes can be injected at most
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
+ *     spoil=KIND/NTH/OFFSET/VALUE
+ *                  of the packets that begin with KIND, 32 bits, the NTH to be sent by the process has VALUE, 32 bits, at
+ *                  OFFSET; an OFFSET behind its end cuts it to VALUE bytes. KIND 0 are writes, whose immediate data VALUE is
  *     fail=CALL    getinfo, fabric, domain, endpoint, cq, av, mr: that call fails
  *
  * Who breaks a rule of libfabric is told on stderr, and aborted. */
@@ -37,6 +40,11 @@ struct fake_settings {
   size_t piece;
   int inject; /* -1: what the provider says */
   char fail[16];
+  struct {
+    uint32_t kind, value;
+    size_t offset;
+    int nth; /* 0: none */
+  } spoil;
 };
 const struct fake_settings *fake_settings(void);
 _Noreturn void fake_abort(const char *what);

@@ -2,6 +2,7 @@
 #include "fake.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->inject = n;
   else if (sscanf(word, "piece=%lld", &bytes) == 1)
     settings->piece = (size_t)bytes;
+  else if (sscanf(word, "spoil=%" SCNi32 "/%d/%zu/%" SCNi32, (int32_t *)&settings->spoil.kind, &settings->spoil.nth,
+                  &settings->spoil.offset, (int32_t *)&settings->spoil.value) == 4)
+    ;
   else if (sscanf(word, "fail=%15s", settings->fail) == 1)
     ;
   else if (!strcmp(word, "hmem"))

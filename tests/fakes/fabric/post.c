@@ -1,6 +1,8 @@
 /* What is posted to an endpoint: checked, and often refused. */
 #include "fake.h"
 
+#include <string.h>
+
 /* Contexts of operations that are to fail. */
 #define BROKEN 64
 static void *broken[BROKEN];
@@ -32,6 +34,30 @@ bool fake_is_broken(void *context)
   return is;
 }
 
+/* Whether this is the packet, or the write, that is to be spoilt. */
+static bool is_to_spoil(uint32_t kind)
+{
+  static int seen;
+  const struct fake_settings *settings = fake_settings();
+  if (!settings->spoil.nth || kind != settings->spoil.kind) return false;
+  pthread_mutex_lock(&fake_lock);
+  bool is = ++seen == settings->spoil.nth;
+  pthread_mutex_unlock(&fake_lock);
+  return is;
+}
+
+static void spoil(char *packet, size_t *bytes)
+{
+  uint32_t kind, value = fake_settings()->spoil.value;
+  size_t offset = fake_settings()->spoil.offset;
+  memcpy(&kind, packet, sizeof kind);
+  if (!is_to_spoil(kind)) return;
+  if (offset + sizeof value <= *bytes)
+    memcpy(packet + offset, &value, sizeof value);
+  else
+    *bytes = value;
+}
+
 static bool is_busy(void)
 {
   int busy = fake_settings()->busy;
@@ -57,6 +83,7 @@ static ssize_t post_send(struct fid_ep *ep, const void *data, size_t bytes, void
   const struct fi_ops_msg *ops = known->real[0];
   if (is_busy()) return -FI_EAGAIN;
   fake_check_local(data, bytes, desc);
+  if (fake_settings()->spoil.nth) spoil((char *)data, &bytes); /* it is the plugin's own */
   ssize_t error = ops->send(ep, data, bytes, real_desc(desc), to, context);
   if (error == 0) fake_breaks(known, context);
   return error;
@@ -68,6 +95,7 @@ static ssize_t post_inject(struct fid_ep *ep, const void *data, size_t bytes, fi
   const struct fi_ops_msg *ops = known->real[0];
   if (is_busy()) return -FI_EAGAIN;
   if (bytes > known->bytes) fake_abort("more is injected than the endpoint takes");
+  if (fake_settings()->spoil.nth) spoil((char *)data, &bytes);
   return ops->inject(ep, data, bytes, to);
 }
 
@@ -80,6 +108,7 @@ static ssize_t post_write(struct fid_ep *ep, const void *data, size_t bytes, voi
   if (fake_settings()->piece && bytes > fake_settings()->piece) fake_abort("a write is larger than a message may be");
   if (immediate >> 32) fake_abort("immediate data has more than 32 bits");
   fake_check_local(data, bytes, desc);
+  if (is_to_spoil(0)) immediate = fake_settings()->spoil.value;
   ssize_t error = ops->writedata(ep, data, bytes, real_desc(desc), immediate, to, address, key, context);
   if (error == 0) fake_breaks(known, context);
   return error;
