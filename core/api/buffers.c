@@ -1,7 +1,6 @@
 /* See buffers.h. */
 #include "api/buffers.h"
 
-#include <stdbool.h>
 #include "base/check.h"
 #include "base/param.h"
 
@@ -37,10 +36,13 @@ ncclResult_t tt_comm_buffer_bytes(const struct tt_device *device, int protocol, 
 
 /* LL and LL128 are for messages of which each rank has its share: with more ranks a share is smaller, and so is the
  * slot that holds it at once. What is left is Simple's. */
-void tt_comm_fit_buffers(const struct tt_device *device, int ranks, size_t bytes[TT_NUM_PROTOCOLS])
+void tt_comm_fit_buffers(const struct tt_device *device, int ranks, bool network, size_t bytes[TT_NUM_PROTOCOLS])
 {
   size_t channels = (size_t)TT_MAX(device->channels, 1), simple = bytes[TT_PROTO_SIMPLE] / TT_SLOTS;
-  if (!(device->features & TT_DEVICE_MEMORY) || ranks <= TT_BUFFERS_ROOMY) return;
+  bool host = !(device->features & TT_DEVICE_MEMORY);
+  if (host && network && tt_param_int(params[TT_PROTO_SIMPLE]) < 0)
+    bytes[TT_PROTO_SIMPLE] = TT_MAX(bytes[TT_PROTO_SIMPLE], TT_SLOTS * TT_BUFFERS_NETWORK_SLOT);
+  if (host || ranks <= TT_BUFFERS_ROOMY) return;
   size_t connections = (size_t)(ranks - 1) * (channels + TT_MIN(channels, PEER_CHANNELS)), taken = 0;
   for (int p = 0; p < TT_PROTO_SIMPLE; p++) {
     size_t slot = bytes[p] / TT_SLOTS;

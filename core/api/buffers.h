@@ -2,6 +2,7 @@
 #ifndef TT_API_BUFFERS_H
 #define TT_API_BUFFERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include "nccl.h"
 #include "tutti/device.h"
@@ -17,8 +18,12 @@ ncclResult_t tt_comm_buffer_bytes(const struct tt_device *device, int protocol, 
  * as much at the very most. */
 #define TT_BUFFERS_MOST ((size_t)240 << 20) /* and 16 MiB for scratch memory, so that a communicator has 256 in all */
 #define TT_BUFFERS_ROOMY 4
-/* Lowers the defaults among `bytes` (of tt_comm_buffer_bytes) so that TT_BUFFERS_MOST holds with `ranks` ranks a host.
- * All ranks must call it alike. */
-void tt_comm_fit_buffers(const struct tt_device *device, int ranks, size_t bytes[TT_NUM_PROTOCOLS]);
+/* Simple's slots on the host device where ranks are connected over a network: as large as a second-level cache lets them
+ * be, since each costs a message. docs/performance.md, "net-ofi and net-socket", has the measurements. */
+#define TT_BUFFERS_NETWORK_SLOT ((size_t)256 << 10)
+/* Changes the defaults among `bytes` (of tt_comm_buffer_bytes): lowers those of GPUs so that TT_BUFFERS_MOST holds with
+ * `ranks` ranks a host, and raises those of the host device if some ranks are connected over a network. All ranks must
+ * call it alike. */
+void tt_comm_fit_buffers(const struct tt_device *device, int ranks, bool network, size_t bytes[TT_NUM_PROTOCOLS]);
 
 #endif

@@ -231,6 +231,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
                    "at least %d channels (NCCL_MIN_NCHANNELS, minCTAs) and at most %d "
                    "(NCCL_MAX_NCHANNELS, maxCTAs) are asked for",
                    input.min_channels, input.max_channels);
+  tt_comm_fit_buffers(comm->device, max_local, !input.all_mapped, comm->env->buffer_bytes);
   memcpy(input.buffer_bytes, comm->env->buffer_bytes, sizeof input.buffer_bytes);
   TT_TRY(tt_comm_at_end(comm, end_collnet));
   TT_TRY(tt_comm_join_collnet(comm, config, input.min_channels, input.max_channels));
@@ -352,7 +353,6 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   TT_TRY(tt_machine_find(comm, &max_local));
   if (comm->nranks > 1) {
     tt_timings_enter(&timings, comm, TT_STAGE_TUNING);
-    tt_comm_fit_buffers(comm->device, max_local, comm->env->buffer_bytes);
     TT_TRY(make_tuning(comm, &create->config, max_local));
     TT_TRY(tt_gate_open(comm));
     TT_TRY(tt_captured_open(comm));

@@ -2,6 +2,7 @@
 #include "suites.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "api/buffers.h"
 #include "base/param.h"
 
@@ -17,7 +18,7 @@ static const struct tt_device device = {
 static void get(const struct tt_device *of, int ranks, size_t bytes[TT_NUM_PROTOCOLS])
 {
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) ck_assert_int_eq(tt_comm_buffer_bytes(of, p, &bytes[p]), ncclSuccess);
-  tt_comm_fit_buffers(of, ranks, bytes);
+  tt_comm_fit_buffers(of, ranks, false, bytes);
 }
 
 /* Connections of collectives on 64 channels and of messages on 32, with every peer, in three protocols. */
@@ -67,12 +68,38 @@ START_TEST(host_memory_keeps_its_own)
 }
 END_TEST
 
+/* Only Simple's, on the host, and not what the user asks for. */
+START_TEST(networks_have_larger_slots)
+{
+  struct tt_device host = device;
+  size_t bytes[TT_NUM_PROTOCOLS], before[TT_NUM_PROTOCOLS];
+  host.features = 0;
+  host.default_buffer[TT_PROTO_SIMPLE] = TT_SLOTS * (128 << 10);
+  for (int asked = 0; asked < 2; asked++) {
+    if (asked) setenv("NCCL_BUFFSIZE", "65536", 1);
+    tt_param_reset();
+    get(&host, 2, before);
+    memcpy(bytes, before, sizeof bytes);
+    tt_comm_fit_buffers(&host, 2, true, bytes);
+    ck_assert_uint_eq(bytes[TT_PROTO_SIMPLE], asked ? 65536 : TT_SLOTS * TT_BUFFERS_NETWORK_SLOT);
+    ck_assert_uint_eq(bytes[TT_PROTO_LL], before[TT_PROTO_LL]);
+    get(&device, 2, before);
+    memcpy(bytes, before, sizeof bytes);
+    tt_comm_fit_buffers(&device, 2, true, bytes);
+    ck_assert_mem_eq(bytes, before, sizeof bytes);
+  }
+  unsetenv("NCCL_BUFFSIZE");
+  tt_param_reset();
+}
+END_TEST
+
 Suite *buffers_suite(void)
 {
   Suite *suite = suite_create("buffers");
   TCase *tc = tcase_create("buffers");
   tcase_add_test(tc, all_connections_fit);
   tcase_add_test(tc, users_have_the_last_word);
+  tcase_add_test(tc, networks_have_larger_slots);
   tcase_add_test(tc, host_memory_keeps_its_own);
   suite_add_tcase(suite, tc);
   return suite;

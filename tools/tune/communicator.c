@@ -57,6 +57,6 @@ ncclResult_t tune_communicator(const struct tune_options *o, struct tt_tuning_in
                                     .max_channels = limit(TT_PARAM_NCCL_MAX_NCHANNELS, TT_MAX_CHANNELS)};
   fill_ways(o, input);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(tt_comm_buffer_bytes(device, p, &input->buffer_bytes[p]));
-  tt_comm_fit_buffers(device, input->max_ranks_per_node, input->buffer_bytes);
+  tt_comm_fit_buffers(device, input->max_ranks_per_node, !input->all_mapped, input->buffer_bytes);
   return ncclSuccess;
 }
