@@ -234,6 +234,8 @@ class Reports(Case):
         sent = {}
         for rank, whole in enumerate(idle):
             network, (library,) = whole["communicators"][0]["network"], whole["networks"]
+            memory = whole["communicators"][0]["memory"]  # to and from the other rank: slots for a network's messages
+            self.assertEqual(memory["slot_bytes"]["SIMPLE"], 2 * 8 * (256 << 10), memory)
             self.assertEqual((network["name"], library["name"], library["counts"]), ("Socket", "Socket", True))
             counted = {c["net_comm"]: c for c in library["connections"]}
             for connection in network["connections"]:
