@@ -184,6 +184,16 @@ static ncclResult_t fit_to_network(struct ncclComm *comm, struct tt_tuning_input
   return ncclSuccess;
 }
 
+/* Whether any two ranks of a host are of one process. */
+static bool share_process(const struct ncclComm *comm)
+{
+  const struct tt_peer_info *peers = comm->env->peers;
+  for (int r = 0; r < comm->nranks; r++)
+    for (int other = 0; other < r; other++)
+      if (peers[r].process == peers[other].process) return true;
+  return false;
+}
+
 /* How the ranks reach each other, as far as choices depend on it. */
 static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *input)
 {
@@ -196,6 +206,7 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
                           !tt_param_int(TT_PARAM_NCCL_P2P_USE_CUDA_MEMCPY) &&
                           !tt_param_int(TT_PARAM_NCCL_P2P_DIRECT_DISABLE);
   if (comm->device->features & TT_DEVICE_ENGINES) input->engines = tt_tuning_engines_asked(comm->config.CTAPolicy);
+  input->one_process = input->members_mapped && share_process(comm);
   input->through_host = used & 1u << TT_TRANSPORT_HOST;
   input->torn_lines = devices && (used & ~direct);
   /* Messages of LL and LL128 say by their words that they are there, which a network may tear, and GPUs look at nothing

@@ -44,14 +44,15 @@ struct wire {
 
 static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     /* One-shot. LL: measured, 4.0 us for 32 B, 5.3 for 32 KiB on 16 channels; one of 512 B moves in a single turn of
-     * its threads. LL128: measured, 4.4 us for 32 KiB, and for 512 KiB on 2 ranks 13.4, less than which the model
-     * says. Simple: as two-shot. */
+     * its threads. LL128: measured, 4.4 us for 32 KiB; on two GPUs 6.0 for 256 KiB, 10.8 for 1 MiB, 18 for 2 MiB.
+     * Simple: on two GPUs 18 us for 1 MiB, 28 for 2 MiB, 86 for 8 MiB, since what it sends and what it receives take
+     * turns. */
     [TT_ALGO_ONE_SHOT] = {[TT_PROTO_LL] = {2800, 100, 85000, LL_CHANNEL, 512, 32},
-                          [TT_PROTO_LL128] = {3000, 50, 100000, LL128_CHANNEL, 1024, 32},
-                          [TT_PROTO_SIMPLE] = {4000, 700, 290000, SIMPLE_CHANNEL, 32768, 32}},
-    /* Two-shot. LL128: measured, 7.4 us for 128 KiB, 8.3 for 512 KiB, 16.6 for 2 MiB, 60 for 8 MiB. LL: measured to be
-     * 0.5 us faster up to 128 KiB. Simple: measured, 22.5 us for 128 B, 64 for 8 MiB, 671 for 128 MiB; on two GPUs 16,
-     * 45 and 423. */
+                          [TT_PROTO_LL128] = {3100, 50, 130000, LL128_CHANNEL, 1024, 32},
+                          [TT_PROTO_SIMPLE] = {4000, 700, 109000, SIMPLE_CHANNEL, 32768, 32}},
+    /* Two-shot. LL128: measured, 7.4 us for 128 KiB, 8.3 for 512 KiB, 16.6 for 2 MiB; on two GPUs, in one loop, 12
+     * for 2 MiB, 20.6 for 4 MiB, 36 for 8 MiB. LL: measured to be 0.5 us faster up to 128 KiB. Simple: measured, 22.5
+     * us for 128 B, 64 for 8 MiB, 671 for 128 MiB; on two GPUs 16, 45 and 423. */
     [TT_ALGO_TWO_SHOT] = {[TT_PROTO_LL] = {2300, 50, 190000, LL_CHANNEL, 512, 64},
                           [TT_PROTO_LL128] = {2500, 50, 280000, LL128_CHANNEL, 1024, 64},
                           [TT_PROTO_SIMPLE] = {5000, 700, 300000, SIMPLE_CHANNEL, 32768, 64}},
@@ -64,10 +65,11 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     [TT_ALGO_TREE] = {[TT_PROTO_LL] = {3000, 0, 60000, LL_CHANNEL, 2048, 16},
                       [TT_PROTO_LL128] = {3500, 0, 160000, LL128_CHANNEL, 4096, 32},
                       [TT_PROTO_SIMPLE] = {5000, 0, 250000, SIMPLE_CHANNEL, 32768, 64}},
-    /* Direct, measured on two GPUs. All-gather in LL: 4.0 us for 32 KiB; in LL128 4.2 for 128 KiB, 5.0 for 512 KiB; in
+    /* Direct, measured on two GPUs. All-gather in LL: 4.0 us for 32 KiB; in LL128 4.2 for 128 KiB, 5.0 for 512 KiB, 8.2
+     * for 2 MiB, 12.5 for 4 MiB, 21 for 8 MiB, 40 for 16 MiB; broadcast 16 for 4 MiB, 30 for 8 MiB; all-gather in
      * Simple 13.9 for 32 KiB, 19.6 for 2 MiB, 31 for 8 MiB, 74 for 32 MiB, 224 for 128 MiB. */
     [TT_ALGO_DIRECT] = {[TT_PROTO_LL] = {2800, 100, 115000, LL_CHANNEL, 512, 32},
-                        [TT_PROTO_LL128] = {3000, 50, 300000, LL128_CHANNEL, 1024, 64},
+                        [TT_PROTO_LL128] = {3000, 50, 270000, LL128_CHANNEL, 1024, 64},
                         [TT_PROTO_SIMPLE] = {5000, 700, 315000, SIMPLE_CHANNEL, 32768, 64}},
     /* Mapped, two steps for the messages around the data: prototypes of all-reduce, 8.2 us for 128 KiB, 16.8 for 2 MiB,
      * 44 for 8 MiB, 163 for 32 MiB, 2497 for 512 MiB; a block reads 25 bytes a nanosecond. On two GPUs all-gather
@@ -82,10 +84,10 @@ static const struct wire wires[TT_NUM_ALGORITHMS][TT_NUM_PROTOCOLS] = {
     [TT_ALGO_NVLS] = {[TT_PROTO_SIMPLE] = {NVLS_NS, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
     [TT_ALGO_NVLS_TREE] = {[TT_PROTO_SIMPLE] = {4000, 0, NVLS_PER_US, NVLS_CHANNEL, NVLS_CHANNEL_BYTES, 32}},
     /* Point to point, one send and one receive on two GPUs. In Simple 13.6 us for 8 B, 18.7 for 512 KiB, 24 for 2 MiB,
-     * 50 for 8 MiB, 403 for 128 MiB. LL and LL128: guess, as direct, since small messages of a group are one short work
-     * too; in the general kernel they took 7.2 for 8 B and 15.6 for 512 KiB, and 42 for 2 MiB in LL128. */
+     * 50 for 8 MiB, 403 for 128 MiB. LL: guess, as direct, since small messages of a group are one short work too; in
+     * the general kernel they took 7.2 for 8 B. LL128: 5.2 for 256 KiB, 9.0 for 1 MiB, 13 for 2 MiB, 20 for 4 MiB. */
     [TT_ALGO_POINT_TO_POINT] = {[TT_PROTO_LL] = {2800, 0, 100000, LL_CHANNEL, 2048, 16},
-                                [TT_PROTO_LL128] = {3000, 0, 230000, LL128_CHANNEL, 8192, 32},
+                                [TT_PROTO_LL128] = {3000, 0, 250000, LL128_CHANNEL, 8192, 32},
                                 [TT_PROTO_SIMPLE] = {6000, 0, 350000, SIMPLE_CHANNEL, 65536, 32}},
 };
 /* Ranks that reach each other over a network only: guesses, of a 100 Gbit/s network with a proxy at each end, on top of
@@ -123,6 +125,9 @@ static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
 #define ENGINE_PER_US 367000
 #define ENGINE_COPY_NS 800
 #define ENGINE_PIECE ((uint64_t)4 << 20)
+/* What a broadcast's root copies to its own output before others read that: engines took 120 us for 32 MiB on two GPUs,
+ * and the model said 100. */
+#define OWN_PER_US 1600000
 /* Beyond this the model says nothing new and products would not fit 64 bits. */
 #define MODEL_BYTES ((uint64_t)1 << 40)
 
@@ -233,6 +238,12 @@ static uint64_t divide(uint64_t bytes, uint64_t per_us)
   return bytes / per_us * 1000 + bytes % per_us * 1000 / per_us;
 }
 
+/* Mapped: what the root does before the others begin. */
+static uint64_t own_ns(int collective, int algorithm, uint64_t bytes)
+{
+  return algorithm == TT_ALGO_MAPPED && collective == TT_FUNC_BROADCAST ? divide(bytes, OWN_PER_US) : 0;
+}
+
 /* What a GPU's processors move of it, with enough channels. Of broadcast and scatter they read. */
 static uint64_t rate_of(int collective, int algorithm, const struct wire *wire)
 {
@@ -268,7 +279,8 @@ static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, i
   if (!input->all_mapped) slow_down(protocol, NETWORK_PER_US, &step, &per_us);
   if (!input->all_mapped) step += NETWORK_STEP_NS;
   step += cuts_ns(input, collective, algorithm, protocol, &shape, nchannels);
-  return LAUNCH_NS + once_ns(algorithm, protocol) + shape.steps * step + divide(shape.sent, per_us);
+  return LAUNCH_NS + once_ns(algorithm, protocol) + own_ns(collective, algorithm, shape.sent) + shape.steps * step +
+         divide(shape.sent, per_us);
 }
 
 /* Mapped, by copy engines: two kernels for the messages, and the copies. */
@@ -282,13 +294,18 @@ static uint64_t engines_ns(const struct tt_tuning_input *input, int collective, 
     copies = others;
     sent += (others - 1) * TT_MIN(shape.message, ENGINE_PIECE);
   }
-  return 2 * LAUNCH_NS + shape.steps * (wire->step_ns + shape.peers * wire->peer_ns) + copies * ENGINE_COPY_NS +
+  return 2 * LAUNCH_NS + own_ns(collective, TT_ALGO_MAPPED, shape.sent) +
+         shape.steps * (wire->step_ns + shape.peers * wire->peer_ns) + copies * ENGINE_COPY_NS +
          divide(sent, ENGINE_PER_US);
 }
 
+/* Copies out of a peer's memory hung where both ranks were of one process: in a graph of many of them a copy stood in a
+ * queue of the peer's GPU, behind a kernel that waited for it. It did not with CUDA_DEVICE_MAX_CONNECTIONS=32, nor
+ * between processes, which share no queues; copies into a peer's memory never did. */
 static bool can_engines(const struct tt_tuning_input *input, int collective)
 {
-  return input->engines != TT_ENGINES_NEVER && !tt_collective_reduces(collective);
+  bool reads = collective == TT_FUNC_BROADCAST || collective == TT_FUNC_SCATTER;
+  return input->engines != TT_ENGINES_NEVER && !tt_collective_reduces(collective) && !(reads && input->one_process);
 }
 
 static bool engines_win(const struct tt_tuning_input *input, int collective, size_t bytes)

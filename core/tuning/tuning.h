@@ -23,19 +23,20 @@ struct tt_tuning_input {
   enum tt_tuning_kind kind;
   int nranks, nnodes;
   int max_ranks_per_node;
-  bool all_mapped;        /* every pair of ranks shares memory */
-  bool members_mapped;    /* every two ranks' devices use each other's memory, and connections lie there: Mapped */
-  bool network;           /* GPUs: some ranks are connected over a network */
+  bool all_mapped;     /* every pair of ranks shares memory */
+  bool members_mapped; /* every two ranks' devices use each other's memory, and connections lie there: Mapped */
+  bool network;        /* GPUs: some ranks are connected over a network */
   enum tt_tuning_engines engines; /* NEVER where the device has none */
-  bool nodes_mapped;      /* every pair of ranks of one node shares host memory */
-  bool multicast;         /* GPUs: the ranks of each node can have memory with a multicast address */
-  bool multicast_wanted;  /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
-  int multicast_channels; /* that NVLS is to have; 0: no opinion */
-  bool through_host;      /* GPUs: some ranks of a node meet in the host's memory, not in that of a device */
-  bool torn_lines;        /* between some ranks lines of 128 bytes may arrive in pieces, so that LL128 is out */
-  uint32_t protocols;     /* the device's, as bits */
-  int device_channels;    /* that the device likes to use at most; 0: no opinion */
-  int network_paths;      /* on the host device: ways between nodes, or NICs, that channels can spread over; 0: unknown */
+  bool one_process;               /* some of the ranks are of one process */
+  bool nodes_mapped;              /* every pair of ranks of one node shares host memory */
+  bool multicast;                 /* GPUs: the ranks of each node can have memory with a multicast address */
+  bool multicast_wanted;          /* and it is used where it is the fastest, not only where NCCL_ALGO names it */
+  int multicast_channels;         /* that NVLS is to have; 0: no opinion */
+  bool through_host;              /* GPUs: some ranks of a node meet in the host's memory, not in that of a device */
+  bool torn_lines;                /* between some ranks lines of 128 bytes may arrive in pieces, so that LL128 is out */
+  uint32_t protocols;             /* the device's, as bits */
+  int device_channels;            /* that the device likes to use at most; 0: no opinion */
+  int network_paths; /* on the host device: ways between nodes, or NICs, that channels can spread over; 0: unknown */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
   /* Networks that reduce (CollNet): how many there are, 0 if none is in use, and the channels that each has. */

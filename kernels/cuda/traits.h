@@ -8,10 +8,12 @@
 #define TT_CUDA_PROTOCOLS (1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE)
 #define TT_CUDA_CHANNELS 64
 
-/* Bytes of a connection's eight slots, with their headers. LL and LL128 are for small messages; a slot of LL128 holds
- * 16 KiB in lines of 120 bytes, and line 0, so that messages of a power of two fill whole slots. A step of Simple costs
- * about 0.65 us on an H100 whatever its size, so slots are large (docs/performance.md). */
-#define TT_CUDA_LL128_LINES ((16384 + 119) / 120 + 1)
+/* Bytes of a connection's eight slots, with their headers, between two GPUs: more share the largest of them
+ * (core/api/buffers.h). LL is for small messages. A slot of LL128 holds 128 KiB in lines of 120 bytes, and line 0, so
+ * that messages of a power of two fill whole slots: what fits its slots goes in one loop, with all threads at whatever
+ * is to be done, and faster than Simple. A step of Simple costs about 0.65 us on an H100 whatever its size, so slots
+ * are large (docs/performance.md). */
+#define TT_CUDA_LL128_LINES ((131072 + 119) / 120 + 1)
 #define TT_CUDA_SLOTS(payload) (TT_SLOTS * ((payload) + TT_SLOT_HEADER))
 #define TT_CUDA_BUFFERS                                                                                                \
   {                                                                                                                    \

@@ -273,6 +273,17 @@ START_TEST(engines)
   ck_assert(broadcast > 33 && broadcast < 200);
   ck_assert_uint_lt(engines_from(&input, TT_FUNC_SCATTER), 33);
   ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_REDUCE), 0);
+  input.one_process = true; /* then not what would read a peer's memory */
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_ALL_GATHER), 33);
+  ck_assert_uint_lt(engines_from(&input, TT_FUNC_GATHER), 33);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_BROADCAST), 0);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_SCATTER), 0);
+  input.engines = TT_ENGINES_ALWAYS;
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_BROADCAST), 0);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_SCATTER), 0);
+  ck_assert_uint_eq(engines_from(&input, TT_FUNC_GATHER), 1);
+  input.one_process = false;
+  input.engines = TT_ENGINES_IF_FASTER;
   ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
   for (size_t bytes = 64 * MIB; bytes <= 1024 * MIB; bytes *= 2) {
     ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_ALL_GATHER, bytes, TT_WITH_MAPPED, &c), ncclSuccess);
