@@ -100,7 +100,8 @@ row() { # what, microseconds
 printf '  %-58s %9s %7s\n' '8 bytes' us ratio
 row 'ib_write_lat, there and back' "$latency"
 row 'ib_send_lat, there and back' "$(best -nr verbs ib_send_lat 5 -s 8 -n 500)"
-row 'net-ib alone, there and back, receives posted before' "$(alone ib --ahead 2)"
+row 'net-ib alone, there and back, receives posted 2 before' "$(alone ib --ahead 2)"
+row 'net-ib alone, there and back, receives posted 8 before' "$(alone ib --ahead 8)"
 row 'net-ib alone, both ways at once, receives posted with them' "$(alone ib --both --ahead 0)"
 row 'sendrecv over net-ib' "$(best -nr ranks IB sendrecv $times8 30)"
 row 'net-socket alone, both ways at once' "$(alone socket --both --ahead 0)"

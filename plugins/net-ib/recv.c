@@ -29,6 +29,8 @@ struct flush_request {
   uint32_t to_post, left; /* rails, as bits */
 };
 
+#define TOGETHER 8  /* receives that are told at once; each is 512 bytes */
+#define ENOUGH 3    /* receives that keep a sender busy until it hears of more */
 #define FLUSHES 256 /* numbers of flushes that are under way; slot and piece of wr_id together */
 
 struct memory {
@@ -40,11 +42,14 @@ struct memory {
 struct tt_ib_recv_comm {
   struct tt_ib_link link; /* first: registrations know only it */
   struct memory *memory;
-  uint64_t next; /* receive */
+  uint64_t next, oldest; /* receive; that is not done */
   struct recv_request request[TT_IB_SLOTS];
+  int told, untold; /* receives that are not done, of which the sender knows or does not */
+  int ended;        /* of which no other has taken the place */
+  int tag;          /* of the receives from `alike` on, which have one buffer each */
+  uint64_t alike;
   struct flush_request *flush[FLUSHES], *free_flushes;
   int flushes_to_post;
-  bool tells; /* some receive is not told yet */
 };
 
 static const struct tt_ib_hooks hooks;
@@ -122,6 +127,9 @@ static ncclResult_t finish(struct tt_ib_recv_comm *comm, struct recv_request *re
                                      comm->link.peer, (unsigned long long)request->bytes[i], request->room[i]));
     }
   request->done = true;
+  comm->told -= request->told;
+  comm->untold -= !request->told;
+  comm->ended = TT_MIN(comm->ended + 1, comm->told + comm->untold);
   return ncclSuccess;
 }
 
@@ -154,49 +162,83 @@ static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
 
 /* ---- Receives ---- */
 
-/* Writes the entries of a receive into the sender's ring, if there is room on a queue pair; else a later call does.
- * Doing it twice does no harm: they stay the same until the receive is done, and then the sender knows. */
-static ncclResult_t tell_sender(struct tt_ib_recv_comm *comm, struct recv_request *request)
+/* Writes the entries of some receives, whose slots lie side by side, into the sender's ring, if there is room on a
+ * queue pair; else a later call does. Doing it twice does no harm: they stay the same until the receive is done, and
+ * then the sender knows. */
+static ncclResult_t tell_run(struct tt_ib_recv_comm *comm, int slot, int count)
 {
-  int slot = (int)(request->number % TT_IB_SLOTS);
-  int index = tt_ib_alive(&comm->link, (int)(request->number % (uint64_t)comm->link.qps));
-  if (!tt_ib_link_room(&comm->link, index, 1)) {
-    comm->tells = true;
-    return ncclSuccess;
-  }
+  struct recv_request *first = &comm->request[slot], *last = first + count - 1;
+  int index = tt_ib_alive(&comm->link, (int)(first->number % (uint64_t)comm->link.qps));
+  if (!tt_ib_link_room(&comm->link, index, 1)) return ncclSuccess;
   struct tt_ib_qp *qp = &comm->link.qp[index];
   struct ibv_sge sge = {.addr = (uintptr_t)comm->memory->ring.entry[slot],
-                        .length = (uint32_t)request->n * sizeof(struct tt_ib_clear),
+                        .length = (uint32_t)((size_t)(count - 1) * sizeof comm->memory->ring.entry[slot] +
+                                             (size_t)last->n * sizeof(struct tt_ib_clear)),
                         .lkey = comm->link.rail[qp->rail].mr->lkey};
   struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1};
   wr.wr.rdma.remote_addr = comm->link.remote.memory + offsetof(struct tt_ib_ring, entry[slot]);
   wr.wr.rdma.rkey = comm->link.remote.rail[qp->remote_rail].rkey;
   if (sge.length <= qp->max_inline) wr.send_flags = IBV_SEND_INLINE;
-  request->told = true;
-  request->told_qp = index;
+  for (struct recv_request *request = first; request <= last; request++) {
+    request->told = true;
+    request->told_qp = index;
+  }
+  comm->told += count;
+  comm->untold -= count;
+  comm->ended = TT_MAX(comm->ended - count, 0);
   return tt_ib_link_post(&comm->link, index, &wr, (struct tt_ib_done){.work = TT_IB_WORK_CLEAR, .slot = slot}, false);
 }
 
+static bool is_untold(const struct recv_request *request)
+{
+  return request->base.kind == TT_IB_REQUEST_RECV && !request->done && !request->told;
+}
+
+/* In order, since the sender takes them so. */
 static ncclResult_t tell_rest(struct tt_ib_recv_comm *comm)
 {
-  comm->tells = false;
-  /* In order, since the sender takes them so. */
-  for (uint64_t i = 0; i < TT_IB_SLOTS; i++) {
-    struct recv_request *request = &comm->request[(comm->next + i) % TT_IB_SLOTS];
-    if (request->base.kind == TT_IB_REQUEST_RECV && !request->done && !request->told)
-      TT_TRY(tell_sender(comm, request));
+  for (uint64_t number = comm->oldest; comm->untold > 0 && number < comm->next;) {
+    int slot = (int)(number % TT_IB_SLOTS), count = 0;
+    while (slot + count < TT_IB_SLOTS && number + (uint64_t)count < comm->next && count < TOGETHER &&
+           is_untold(&comm->request[slot + count]))
+      count++;
+    if (count > 0) TT_TRY(tell_run(comm, slot, count));
+    number += (uint64_t)TT_MAX(count, 1);
   }
   return ncclSuccess;
 }
 
+/* Whether the sender may be told later, and of several receives at once, which costs both sides as much as one. It must
+ * know of enough others to go on with meanwhile, whichever message is next: those have the same tag. And only receives
+ * that take the place of others wait, so that who posts some and does something else has them all posted. */
+static bool may_wait(const struct tt_ib_recv_comm *comm)
+{
+  return comm->oldest >= comm->alike && comm->told >= ENOUGH && comm->told > comm->untold &&
+         comm->untold <= comm->ended;
+}
+
+/* After a receive was posted, and whenever some may be done. */
+static ncclResult_t tell_sender(struct tt_ib_recv_comm *comm)
+{
+  while (comm->oldest < comm->next && comm->request[comm->oldest % TT_IB_SLOTS].done) comm->oldest++;
+  return comm->untold > 0 && !may_wait(comm) ? tell_rest(comm) : ncclSuccess;
+}
+
 /* ---- Failing over ---- */
+
+static void untell(struct tt_ib_recv_comm *comm, struct recv_request *request)
+{
+  request->told = false;
+  if (request->done) return;
+  comm->told--;
+  comm->untold++;
+}
 
 static ncclResult_t down(struct tt_ib_link *link, int qp)
 {
   struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
   for (int i = 0; i < TT_IB_SLOTS; i++)
-    if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) comm->request[i].told = false;
-  comm->tells = true;
+    if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) untell(comm, &comm->request[i]);
   /* Nothing that came through a dead port is flushed; what comes another way is. */
   for (int r = 0; r < link->rails; r++)
     for (int i = 0; i < FLUSHES && !tt_ib_rail_alive(link, r); i++) {
@@ -269,7 +311,10 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
   request->base.kind = TT_IB_REQUEST_RECV;
   tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
   tt_count_begun(&comm->link.counted);
-  TT_TRY(tell_sender(comm, request));
+  if (n != 1 || tags[0] != comm->tag) comm->alike = n == 1 ? request->number : comm->next;
+  comm->tag = tags[0];
+  comm->untold++;
+  TT_TRY(tell_sender(comm));
   *out = request;
   return ncclSuccess;
 }
@@ -330,7 +375,7 @@ static ncclResult_t progress(struct tt_ib_recv_comm *comm)
 {
   TT_TRY(tt_ib_link_progress(&comm->link));
   if (comm->link.drains) TT_TRY(tt_ib_report_drained(&comm->link, describe));
-  if (comm->tells) TT_TRY(tell_rest(comm));
+  TT_TRY(tell_sender(comm));
   for (int i = 0; i < FLUSHES && comm->flushes_to_post; i++)
     if (comm->flush[i] && comm->flush[i]->to_post) TT_TRY(post_flush(comm, i));
   return ncclSuccess;

@@ -106,6 +106,8 @@ START_TEST(others_take_over)
   ck_assert_msg(logged("is not used any more") && logged("other ports go on"), "%s", log_text);
   /* And it goes on. */
   exchange(&pair, BYTES);
+  int clears = clears_of(&pair, 8, MESSAGES, 1);
+  ck_assert_msg(clears <= MESSAGES / 3, "%d clear-to-sends", clears);
   pair_close(&pair);
   stop();
 }

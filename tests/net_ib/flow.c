@@ -61,6 +61,123 @@ START_TEST(entries_come_line_by_line)
 }
 END_TEST
 
+/* While the sender knows of enough receives it is told of several more at once; never if it might wait for just the one
+ * that it was not told of. */
+START_TEST(told_of_several_at_once)
+{
+  enum { MESSAGES = 200 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 8 * NCCL_NET_MAX_REQUESTS);
+  int alike = clears_of(&pair, 8, MESSAGES, 1);
+  ck_assert_msg(alike <= MESSAGES / 3 && alike >= MESSAGES / 4, "%d clear-to-sends", alike); /* half remain */
+  ck_assert_int_ge(clears_of(&pair, 2, MESSAGES, 1), MESSAGES - 2);                          /* too few to wait */
+  ck_assert_int_ge(clears_of(&pair, 3, MESSAGES, 1), MESSAGES - 4);
+  ck_assert_int_eq(clears_of(&pair, 8, MESSAGES, 2), MESSAGES - 8);
+  alike = clears_of(&pair, 16, MESSAGES, 1);
+  ck_assert_msg(alike <= MESSAGES / 6, "%d clear-to-sends", alike);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* Who posts receives and then looks at none of them has all of them posted, also after others. */
+START_TEST(told_without_a_test)
+{
+  enum { MANY = 16, ROUNDS = 5 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 8 * MANY);
+  for (int round = 0; round < ROUNDS; round++) {
+    void *recvs[MANY], *sends[MANY];
+    for (int i = 0; i < MANY; i++) recvs[i] = post_recv(&pair, 8, 0);
+    for (int i = 0; i < MANY; i++) sends[i] = post_send(&pair, 8, 0);
+    for (int i = 0; i < MANY; i++) finish(sends[i]);
+    for (int i = 0; i < MANY; i++) finish(recvs[i]);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* More receives than there were before are all posted, too, while those that take the place of others may wait. */
+START_TEST(told_of_more_without_a_test)
+{
+  enum { FEW = 8, MANY = 16 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 8 * NCCL_NET_MAX_REQUESTS);
+  for (int replaced = 0; replaced < 40; replaced++) {
+    void *recvs[MANY], *sends[MANY];
+    for (int i = 0; i < FEW; i++) recvs[i] = post_recv(&pair, 8, 0);
+    for (int i = 0; i < replaced; i++) {
+      finish(post_send(&pair, 8, 0));
+      finish(recvs[i % FEW]);
+      recvs[i % FEW] = post_recv(&pair, 8, 0);
+    }
+    for (int i = FEW; i < MANY; i++) recvs[i] = post_recv(&pair, 8, 0);
+    for (int i = 0; i < MANY; i++) sends[i] = post_send(&pair, 8, 0);
+    for (int i = 0; i < MANY; i++) finish(sends[i]);
+    for (int i = 0; i < MANY; i++) finish(recvs[i]);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* Receives of several buffers do not wait, since their other tags are not looked at. */
+START_TEST(told_of_several_buffers)
+{
+  enum { AHEAD = 8, ROUNDS = 60 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 4096);
+  void *recvs[AHEAD], *sends[2];
+  uint64_t before = fake_count("write");
+  for (int i = 0; i < ROUNDS + AHEAD; i++) {
+    void *data[2] = {pair.in, pair.in + 64}, *memory[2] = {pair.in_memory, pair.in_memory};
+    size_t sizes[2] = {8, 8};
+    int tags[2] = {0, 1};
+    if (i >= AHEAD) {
+      for (int tag = 0; tag < 2; tag++) sends[tag] = post_send(&pair, 8, tag);
+      for (int tag = 0; tag < 2; tag++) finish(sends[tag]);
+      finish(recvs[i % AHEAD]);
+    }
+    if (i < ROUNDS)
+      ck_assert_int_eq(net->irecv(pair.recv, 2, data, sizes, tags, memory, NULL, &recvs[i % AHEAD]), ncclSuccess);
+  }
+  /* And of each receive its first message, and the sizes of both. */
+  ck_assert_uint_ge(fake_count("write") - before, 3 * ROUNDS);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
+/* A tag that nobody sends any more leaves receives behind, for which those of another do not wait. */
+START_TEST(told_though_others_stay)
+{
+  enum { MANY = 8 };
+  struct pair pair;
+  start();
+  pair_open(&pair, 0, 0, 4096);
+  void *idle[MANY];
+  for (int i = 0; i < MANY; i++) idle[i] = post_recv(&pair, 8, 7);
+  for (int round = 0; round < 20; round++) {
+    void *recv = post_recv(&pair, 8, 1);
+    ncclResult_t results[2];
+    drive(post_send(&pair, 8, 1), recv, results);
+    ck_assert_msg(results[0] + results[1] == 0, "round %d: %s", round, log_text);
+  }
+  for (int i = 0; i < MANY; i++) {
+    ncclResult_t results[2];
+    drive(post_send(&pair, 8, 7), idle[i], results);
+    ck_assert_int_eq(results[0] + results[1], 0);
+  }
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* A NIC with a queue that is just long enough: what has no room waits for completions, and is not forgotten. */
 START_TEST(queue_is_short)
 {
@@ -242,6 +359,11 @@ int main(int argc, char **argv)
   TCase *tcase = tcase_create("flow");
   tcase_add_test(tcase, late_and_reordered);
   tcase_add_test(tcase, entries_come_line_by_line);
+  tcase_add_test(tcase, told_of_several_at_once);
+  tcase_add_test(tcase, told_without_a_test);
+  tcase_add_test(tcase, told_of_more_without_a_test);
+  tcase_add_test(tcase, told_of_several_buffers);
+  tcase_add_test(tcase, told_though_others_stay);
   tcase_add_test(tcase, queue_is_short);
   tcase_add_test(tcase, pieces_are_whole_lines);
   tcase_add_test(tcase, flush_through_all_ports);

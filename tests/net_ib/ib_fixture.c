@@ -149,6 +149,31 @@ void exchange(struct pair *pair, size_t bytes)
   ck_assert_int_eq(memcmp(pair->in, pair->out, bytes), 0);
 }
 
+int clears_of(struct pair *pair, int ahead, int messages, int tags)
+{
+  enum { BYTES = 8 };
+  void *recvs[NCCL_NET_MAX_REQUESTS];
+  size_t bytes = BYTES;
+  uint64_t before = 0;
+  for (int i = -ahead; i < messages; i++) {
+    int next = i + ahead, tag = next % tags;
+    void *data = pair->in + BYTES * (next % NCCL_NET_MAX_REQUESTS), *send;
+    if (i == 0) before = fake_count("write");
+    void **recv = &recvs[next % NCCL_NET_MAX_REQUESTS];
+    if (next < messages)
+      ck_assert_int_eq(net->irecv(pair->recv, 1, &data, &bytes, &tag, &pair->in_memory, NULL, recv), ncclSuccess);
+    if (i < 0) continue;
+    ncclResult_t results[2];
+    char *out = pair->out + BYTES * (i % NCCL_NET_MAX_REQUESTS);
+    memset(out, i + 1, BYTES);
+    ck_assert_int_eq(net->isend(pair->send, out, BYTES, i % tags, pair->out_memory, NULL, &send), ncclSuccess);
+    drive(send, recvs[i % NCCL_NET_MAX_REQUESTS], results);
+    ck_assert_msg(results[0] + results[1] == 0, "message %d: %s", i, log_text);
+    ck_assert_int_eq(pair->in[BYTES * (i % NCCL_NET_MAX_REQUESTS)], (char)(i + 1));
+  }
+  return (int)(fake_count("write") - before);
+}
+
 int run_ib_suite(int argc, char **argv, TCase *tcase)
 {
   if (argc < 2) return 2;

@@ -36,6 +36,10 @@ void finish(void *request); /* one, which must succeed */
 /* One message of that many bytes, checked. */
 void exchange(struct pair *pair, size_t bytes);
 
+/* Clear-to-sends that are written while `messages` come, each of 8 bytes, whose receives are posted when `ahead` others
+ * are. Tags take turns if there are several. The pair has room for NCCL_NET_MAX_REQUESTS of them. */
+int clears_of(struct pair *pair, int ahead, int messages, int tags);
+
 /* argv[1] is the plugin. The result of main. */
 int run_ib_suite(int argc, char **argv, TCase *tcase);
 
