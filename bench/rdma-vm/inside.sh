@@ -89,8 +89,8 @@ for network in IB Socket; do
   printf '  %-34s %8s\n' "broadcast, $network" "$(per_gigabyte $moved "$long" "$short")"
 done
 
-# 8 bytes. A message of net-ib is two writes, its clear-to-send and itself, and here the processors that wait for them
-# also carry them; what ib_write_lat does is one.
+# 8 bytes. A message of net-ib is two writes, its clear-to-send and itself, but where many receives are posted before, and
+# here the processors that wait for them also carry them; what ib_write_lat does is one.
 echo
 latency=$(best -nr verbs ib_write_lat 5 -s 8 -n 500)
 times8=8,8,8,8,8,8,8,8
@@ -100,8 +100,8 @@ row() { # what, microseconds
 printf '  %-58s %9s %7s\n' '8 bytes' us ratio
 row 'ib_write_lat, there and back' "$latency"
 row 'ib_send_lat, there and back' "$(best -nr verbs ib_send_lat 5 -s 8 -n 500)"
-row 'net-ib alone, there and back, receives posted 2 before' "$(alone ib --ahead 2)"
-row 'net-ib alone, there and back, receives posted 8 before' "$(alone ib --ahead 8)"
+row 'net-ib alone, there and back, two receives posted before' "$(alone ib --ahead 2)"
+row 'net-ib alone, there and back, eight posted before' "$(alone ib --ahead 8)"
 row 'net-ib alone, both ways at once, receives posted with them' "$(alone ib --both --ahead 0)"
 row 'sendrecv over net-ib' "$(best -nr ranks IB sendrecv $times8 30)"
 row 'net-socket alone, both ways at once' "$(alone socket --both --ahead 0)"

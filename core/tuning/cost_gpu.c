@@ -106,14 +106,14 @@ static const uint32_t host_step_ns[TT_NUM_PROTOCOLS] = {
  */
 static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
     [TT_PROTO_LL] = 1 << 20, [TT_PROTO_LL128] = 1 << 20, [TT_PROTO_SIMPLE] = 32768};
-/* LL and LL128: what a work costs that is no single batch of steps, and each further loop of a step. Estimates from
- * two-shot in LL128 on 64 channels: 16.6 us for 2 MiB, in one loop, and 60 for 8 MiB, in three. Where sends and
- * receives have half of the threads each: estimates from direct all-gather, 5 us in one loop of 512 KiB and 64 in four
- * of 2 MiB. */
+/* LL and LL128: what a work costs that is no single batch of steps, shared by these, and what it moves then at most.
+ * Two-shot in LL128 on 64 channels took 16.6 us for 2 MiB, in one loop, and 60 for 8 MiB, in three; all on two GPUs in
+ * slots of 16 KiB: two-shot 82 us for 16 MiB, reduce-scatter in a ring 64, and where sends and receives have half of
+ * the threads each all-gather 90, broadcast 68 for 8 MiB. */
 #define LOOPS_NS 4000
-#define LOOP_NS 1250
-#define LOOPS_APART_NS 9000
-#define LOOP_APART_NS 9000
+#define LOOPS_PER_US 250000
+#define LOOPS_RING_PER_US 145000
+#define LOOPS_APART_PER_US 110000
 /* Simple, in a ring without a reduction to all: sends and receives of a chunk take turns. From all-gather of 32 MiB on
  * two GPUs, in eight chunks: 109 us, where direct took 74. */
 #define TURN_NS 2500
@@ -128,6 +128,9 @@ static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
 /* What a broadcast's root copies to its own output before others read that: engines took 120 us for 32 MiB on two GPUs,
  * and the model said 100. */
 #define OWN_PER_US 1600000
+/* Direct reduce-scatter also reads what it adds to: on two GPUs in Simple 50 us for 16 MiB, 87 for 32, 307 for 128; in
+ * LL128 23 for 8 MiB, 42 for 16. */
+#define SCATTER_PER_US 230000
 /* Beyond this the model says nothing new and products would not fit 64 bits. */
 #define MODEL_BYTES ((uint64_t)1 << 40)
 
@@ -247,24 +250,24 @@ static uint64_t own_ns(int collective, int algorithm, uint64_t bytes)
 /* What a GPU's processors move of it, with enough channels. Of broadcast and scatter they read. */
 static uint64_t rate_of(int collective, int algorithm, const struct wire *wire)
 {
+  if (algorithm == TT_ALGO_DIRECT && collective == TT_FUNC_REDUCE_SCATTER) return TT_MIN(wire->per_us, SCATTER_PER_US);
   bool writes = collective == TT_FUNC_ALL_GATHER || collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER;
   return algorithm == TT_ALGO_MAPPED && writes ? WRITE_PER_US : wire->per_us;
 }
 
-/* What a step takes longer since its data is cut. */
-static uint64_t cuts_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
-                        const struct shape *shape, int nchannels)
+/* Simple: what a step takes longer since its data is cut. */
+static uint64_t cuts_ns(int collective, int algorithm, const struct shape *shape, int nchannels)
 {
-  if (protocol == TT_PROTO_SIMPLE) {
-    if (algorithm != TT_ALGO_RING || collective == TT_FUNC_ALL_REDUCE || is_whole(collective)) return 0;
-    uint64_t chunks = shape->message / ((uint64_t)nchannels * smallest_chunk[protocol]);
-    return chunks > 1 ? (TT_MIN(chunks, TURNS) - 1) * TURN_NS * (shape->steps + 1) / shape->steps : 0;
-  }
-  uint64_t loops = loops_of(input, protocol, shape->message, nchannels);
-  if (loops <= 1) return 0;
-  if (algorithm == TT_ALGO_DIRECT || algorithm == TT_ALGO_POINT_TO_POINT)
-    return LOOPS_APART_NS + (loops - 1) * LOOP_APART_NS;
-  return LOOPS_NS / shape->steps + (loops - 1) * LOOP_NS;
+  if (algorithm != TT_ALGO_RING || collective == TT_FUNC_ALL_REDUCE || is_whole(collective)) return 0;
+  uint64_t chunks = shape->message / ((uint64_t)nchannels * smallest_chunk[TT_PROTO_SIMPLE]);
+  return chunks > 1 ? (TT_MIN(chunks, TURNS) - 1) * TURN_NS * (shape->steps + 1) / shape->steps : 0;
+}
+
+/* Of LL and LL128, in more than one loop. */
+static uint64_t loops_per_us(int collective, int algorithm)
+{
+  if (algorithm == TT_ALGO_DIRECT || algorithm == TT_ALGO_POINT_TO_POINT) return LOOPS_APART_PER_US;
+  return algorithm == TT_ALGO_RING && collective != TT_FUNC_ALL_REDUCE ? LOOPS_RING_PER_US : LOOPS_PER_US;
 }
 
 static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
@@ -273,12 +276,16 @@ static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, i
   const struct wire *wire = &wires[algorithm][protocol];
   const struct shape shape = shape_of(input, collective, algorithm, bytes);
   uint64_t step = wire->step_ns + shape.peers * wire->peer_ns, per_us = rate_of(collective, algorithm, wire);
+  if (loops_of(input, protocol, shape.message, nchannels) > 1) {
+    per_us = TT_MIN(per_us, loops_per_us(collective, algorithm));
+    step += LOOPS_NS / shape.steps;
+  }
   per_us = TT_MAX(TT_MIN(per_us, (uint64_t)nchannels * wire->channel_per_us), 1);
   if (input->through_host || !input->all_mapped)
     slow_down(protocol, TT_MIN(HOST_PER_US, (uint64_t)nchannels * HOST_CHANNEL), &step, &per_us);
   if (!input->all_mapped) slow_down(protocol, NETWORK_PER_US, &step, &per_us);
   if (!input->all_mapped) step += NETWORK_STEP_NS;
-  step += cuts_ns(input, collective, algorithm, protocol, &shape, nchannels);
+  if (protocol == TT_PROTO_SIMPLE) step += cuts_ns(collective, algorithm, &shape, nchannels);
   return LAUNCH_NS + once_ns(algorithm, protocol) + own_ns(collective, algorithm, shape.sent) + shape.steps * step +
          divide(shape.sent, per_us);
 }

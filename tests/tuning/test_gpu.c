@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/check.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "program/emit.h"
@@ -25,7 +26,7 @@ static struct tt_tuning_input gpus(void)
       .device_channels = 64,
       .min_channels = 1,
       .max_channels = 64,
-      .buffer_bytes = {[TT_PROTO_LL] = 128 * KIB, [TT_PROTO_LL128] = 128 * KIB, [TT_PROTO_SIMPLE] = 4 * MIB}};
+      .buffer_bytes = {[TT_PROTO_LL] = 128 * KIB, [TT_PROTO_LL128] = TT_SLOTS * 70272, [TT_PROTO_SIMPLE] = 4 * MIB}};
 }
 
 static void set(const char *name, const char *text)
@@ -67,6 +68,87 @@ START_TEST(all_reduce)
   expect(8 * MIB, TT_ALGO_TWO_SHOT, TT_PROTO_LL128, 64);
   expect(32 * MIB, TT_ALGO_RING, TT_PROTO_SIMPLE, 64);
   expect(512 * MIB, TT_ALGO_RING, TT_PROTO_SIMPLE, 64);
+}
+END_TEST
+
+/* Microseconds that two H200 took in graphs, plain buffers, a process a GPU (docs/performance.md); 0: not measured with
+ * these slots. */
+static const struct measured {
+  int collective, direct; /* the algorithm besides ring and one-shot */
+  size_t kib;
+  float direct_ll128, direct_simple, ring_simple, one_shot_ll128, one_shot_simple;
+} measured[] = {
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 256, 6.0f, 19.9f, 19.9f, 6.1f, 15.2f},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 1024, 8.3f, 22.1f, 22.1f, 11.1f, 18.1f},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 2048, 12.1f, 25.6f, 25.6f, 18.1f, 28.2f},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 4096, 20.9f, 31.5f, 31.6f, 32.8f, 47.5f},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 8192, 36.4f, 44.5f, 44.8f, 62.8f, 86},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 16384, 68.5f, 68.6f, 69, 116, 119},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 32768, 0, 120, 120, 0, 163},
+    {TT_FUNC_ALL_REDUCE, TT_ALGO_TWO_SHOT, 131072, 0, 420, 420, 0, 490},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 256, 4.6f, 16.6f, 16.8f, 0, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 2048, 8.2f, 19.3f, 19.2f, 0, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 8192, 21.3f, 30.6f, 34.9f, 0, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 16384, 39.7f, 44.6f, 59.8f, 0, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 32768, 0, 74.9f, 110, 0, 0},
+    {TT_FUNC_ALL_GATHER, TT_ALGO_DIRECT, 131072, 0, 221, 234, 0, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 1024, 6.7f, 16.8f, 16.5f, 0, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 8192, 22.9f, 33.1f, 35.6f, 0, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 16384, 42.4f, 49.6f, 61.9f, 0, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 32768, 0, 86.8f, 114, 0, 0},
+    {TT_FUNC_REDUCE_SCATTER, TT_ALGO_DIRECT, 131072, 0, 307, 247, 0, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 1024, 6.3f, 13.2f, 13, 0, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 4096, 16.6f, 24.2f, 24.1f, 0, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 8192, 30.2f, 37.3f, 37.3f, 0, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 16384, 80.6f, 64.5f, 64.5f, 0, 0},
+    {TT_FUNC_BROADCAST, TT_ALGO_DIRECT, 131072, 0, 391, 391, 0, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_DIRECT, 1024, 5.7f, 11.7f, 11.7f, 0, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_DIRECT, 8192, 27.5f, 35.4f, 35.6f, 0, 0},
+    {TT_FUNC_REDUCE, TT_ALGO_DIRECT, 32768, 0, 104.5f, 104.9f, 0, 0},
+    {TT_FUNC_SEND_RECV, TT_ALGO_POINT_TO_POINT, 256, 5.3f, 18.1f, 0, 0, 0},
+    {TT_FUNC_SEND_RECV, TT_ALGO_POINT_TO_POINT, 1024, 9.2f, 20.3f, 0, 0, 0},
+    {TT_FUNC_SEND_RECV, TT_ALGO_POINT_TO_POINT, 4096, 20.1f, 32.2f, 0, 0, 0},
+    {TT_FUNC_SEND_RECV, TT_ALGO_POINT_TO_POINT, 8192, 69, 50.2f, 0, 0, 0},
+    {TT_FUNC_SEND_RECV, TT_ALGO_POINT_TO_POINT, 131072, 0, 406, 0, 0, 0},
+};
+
+static float time_of(const struct measured *m, const struct tt_choice *c)
+{
+  bool simple = c->protocol == TT_PROTO_SIMPLE;
+  if (c->protocol == TT_PROTO_LL) return 0;
+  if (c->algorithm == TT_ALGO_ONE_SHOT) return simple ? m->one_shot_simple : m->one_shot_ll128;
+  /* Between two, a ring in LL128 does what direct does. */
+  if (c->algorithm == TT_ALGO_RING && simple) return m->ring_simple;
+  return c->algorithm == m->direct || c->algorithm == TT_ALGO_RING ? simple ? m->direct_simple : m->direct_ll128 : 0;
+}
+
+static void least_of(float *least, float us)
+{
+  if (us > 0 && (*least <= 0 || us < *least)) *least = us;
+}
+
+/* What the model chooses was measured, and no other took much less. */
+START_TEST(chosen_is_the_fastest_measured)
+{
+  struct tt_tuning_input two = gpus();
+  two.nranks = two.max_ranks_per_node = 2;
+  two.buffer_bytes[TT_PROTO_LL128] = TT_SLOTS * 140160;
+  for (size_t i = 0; i < TT_COUNT(measured); i++) {
+    const struct measured *m = &measured[i];
+    struct tt_choice c = choose(&two, m->collective, m->kib * KIB);
+    float us = time_of(m, &c), least = 0;
+    least_of(&least, m->direct_ll128);
+    least_of(&least, m->direct_simple);
+    least_of(&least, m->ring_simple);
+    least_of(&least, m->one_shot_ll128);
+    least_of(&least, m->one_shot_simple);
+    ck_assert_msg(us > 0 && us <= 1.08f * least, "%s of %zu KiB: %s/%s took %.1f us, another %.1f",
+                  tt_collective_name(m->collective), m->kib, tt_algorithm_name(c.algorithm),
+                  tt_protocol_name(c.protocol), (double)us, (double)least);
+    if (m->kib >= 1024)
+      ck_assert_msg(c.microseconds > 0.65f * us && c.microseconds < 1.4f * us, "%s of %zu KiB: %.1f us, not %.1f",
+                    tt_collective_name(m->collective), m->kib, (double)c.microseconds, (double)us);
+  }
 }
 END_TEST
 
@@ -152,6 +234,7 @@ START_TEST(loops_cost)
 {
   struct tt_tuning_input input = gpus();
   input.nranks = input.max_ranks_per_node = 2;
+  input.buffer_bytes[TT_PROTO_LL128] = 128 * KIB;
   struct tt_choice c = choose(&input, TT_FUNC_ALL_REDUCE, 512 * KIB);
   ck_assert_int_eq(c.algorithm, TT_ALGO_TWO_SHOT);
   ck_assert_int_eq(c.protocol, TT_PROTO_LL128);
@@ -407,6 +490,7 @@ int main(void)
   tcase_add_test(tests, point_to_point);
   tcase_add_test(tests, torn_lines);
   tcase_add_test(tests, through_the_host);
+  tcase_add_test(tests, chosen_is_the_fastest_measured);
   tcase_add_test(tests, engines);
   tcase_add_test(tests, engines_asked);
   tcase_add_test(tests, channels_have_limits);
