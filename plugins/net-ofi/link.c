@@ -17,6 +17,14 @@ static size_t smallest_message(const struct tt_ofi_link *link)
   return smallest;
 }
 
+/* What completions tell of a write's immediate data. */
+static size_t immediate_bytes(const struct tt_ofi_link *link)
+{
+  size_t least = sizeof(uint64_t);
+  for (int i = 0; i < link->rails; i++) least = TT_MIN(least, link->rail[i].nic->info->domain_attr->cq_data_size);
+  return least;
+}
+
 static ncclResult_t open_rails(struct tt_ofi_link *link)
 {
   size_t payload = tt_ofi_nic_eager(link->device->nic[0]);
@@ -98,6 +106,7 @@ void tt_ofi_link_greeting(const struct tt_ofi_link *link, struct tt_ofi_greeting
   greeting->stripe = link->stripe;
   greeting->rails = (uint32_t)link->rails;
   greeting->eager = link->eager;
+  greeting->immediate = (uint32_t)immediate_bytes(link);
   snprintf(greeting->provider, sizeof greeting->provider, "%s", tt_ofi_link_provider(link));
   for (int i = 0; i < link->rails; i++) {
     greeting->rail[i].bytes = (uint32_t)link->rail[i].name_bytes;
@@ -109,7 +118,8 @@ static ncclResult_t check_greeting(const struct tt_ofi_link *link, const struct 
 {
   size_t length = strnlen(theirs->provider, sizeof theirs->provider);
   if (theirs->magic != TT_OFI_MAGIC || theirs->rails < 1 || theirs->rails > TT_OFI_RAILS || theirs->piece_max < 1 ||
-      theirs->stripe < 1 || theirs->stripe > NCCL_MAX_NET_SIZE_BYTES || length == sizeof theirs->provider)
+      theirs->immediate < sizeof(uint32_t) || theirs->stripe < 1 || theirs->stripe > NCCL_MAX_NET_SIZE_BYTES ||
+      length == sizeof theirs->provider)
     return TT_FAIL(ncclRemoteError,
                    "net ofi: %s greeted in a way that this version does not know; do all ranks use the "
                    "same plugin?",
@@ -133,6 +143,7 @@ ncclResult_t tt_ofi_link_agree(struct tt_ofi_link *link, const struct tt_ofi_gre
   for (int i = 0; i < link->rails; i++)
     TT_TRY(tt_ofi_rail_meet(&link->rail[i], theirs->rail[i].address, theirs->rail[i].bytes));
   link->eager = TT_MIN(link->eager, theirs->eager);
+  link->wide = TT_MIN(immediate_bytes(link), theirs->immediate) >= sizeof(uint64_t);
   link->piece_max = TT_MIN(link->piece_max, theirs->piece_max);
   link->stripe = TT_MAX(link->stripe, (size_t)theirs->stripe); /* both count a message's pieces */
   return ncclSuccess;

@@ -212,14 +212,17 @@ static void take_slot(struct tt_ofi_recv_comm *comm, struct tt_ofi_recv_request 
 ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t data)
 {
   struct tt_ofi_recv_comm *comm = (struct tt_ofi_recv_comm *)link;
-  uint64_t place = data & ~(uint64_t)TT_OFI_WHOLE;
+  uint32_t place = (uint32_t)data & ~TT_OFI_WHOLE;
   struct tt_ofi_recv_request *request = &comm->requests[place % SLOTS / TT_OFI_RECVS];
   struct tt_ofi_slot *slot = &request->slot[place % TT_OFI_RECVS];
   if (place == 0 || place != slot->place) return corrupt(comm, "a part for a place", place);
   if (!slot->matched) {
     slot->came++;
     if (!(data & TT_OFI_WHOLE)) return ncclSuccess; /* a packet tells the message's size */
-    take_slot(comm, request, slot, slot->room, true);
+    size_t bytes = comm->link.wide ? data >> 32 : slot->room;
+    if (bytes == 0) return corrupt(comm, "a part of no bytes for place", place);
+    TT_TRY(fits(comm, slot, bytes));
+    take_slot(comm, request, slot, bytes, true);
     return count_pieces(comm, slot);
   }
   if (--slot->left > 0) return ncclSuccess;

@@ -178,6 +178,7 @@ struct tt_ofi_link {
   ncclResult_t failed; /* once set, every call returns it */
   struct tt_counted counted;
   uint32_t eager; /* bytes of payload in a packet at most */
+  bool wide;      /* immediate data has 64 bits */
   uint64_t piece_max;
   size_t stripe; /* bytes of a rail's part at least, if it has any */
   unsigned idle; /* rounds in which nothing came */

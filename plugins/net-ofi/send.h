@@ -31,7 +31,7 @@ struct tt_ofi_send_request {
   uint64_t number; /* of the tag's messages */
   /* Of a large one that is being written. */
   struct tt_ofi_clear clear;
-  bool whole;       /* its writes say that it fills its place */
+  bool whole;       /* its writes say how large it is */
   int rail;         /* the next piece's */
   int first_rail;   /* the first stripe's */
   size_t stripe_at; /* bytes of that rail's stripe that are posted */

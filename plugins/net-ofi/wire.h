@@ -9,7 +9,7 @@
 #include "tutti/net.h"
 
 /* "TTUTOFI" and the version of this protocol. */
-#define TT_OFI_MAGIC 0x545455544f464902ull
+#define TT_OFI_MAGIC 0x545455544f464903ull
 
 #define TT_OFI_RAILS NCCL_NET_MAX_DEVS_PER_NIC_V12 /* NICs that work as one */
 #define TT_OFI_NAME_BYTES 256                      /* of an endpoint's address */
@@ -29,7 +29,8 @@ struct tt_ofi_greeting {
   uint64_t piece_max; /* bytes of one write at most */
   uint64_t stripe;    /* bytes of a rail's part at least, if it has any */
   uint32_t rails;
-  uint32_t eager; /* bytes of payload in a packet at most */
+  uint32_t eager;     /* bytes of payload in a packet at most */
+  uint32_t immediate; /* bytes of a write's immediate data at most */
   char provider[TT_OFI_PROVIDER_BYTES];
   struct {
     uint32_t bytes;
@@ -55,7 +56,9 @@ struct tt_ofi_note {
  *
  * The data of a large message comes as writes with immediate data: the place that the CTS named. A CTS may promise one
  * for the tag's next buffer too, unasked; so does that one's then, until one without a place ends it. A message that
- * was promised a place waits for it, and if it fills it has no RTS: its writes say so (TT_OFI_WHOLE). */
+ * was promised a place waits for it, and has no RTS if its writes can say what that would (TT_OFI_WHOLE): of any size
+ * where both sides' immediate data has 64 bits, of which the upper half is the message's bytes; else of one that fills
+ * its place. */
 enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
 struct tt_ofi_header {
   uint32_t kind;
@@ -71,7 +74,7 @@ struct tt_ofi_clear {
     uint64_t address, key; /* where the message's first byte goes */
   } rail[TT_OFI_RAILS];    /* those that the connection has travel */
 };
-#define TT_OFI_WHOLE 0x80000000u /* in the immediate data, beside the place */
+#define TT_OFI_WHOLE 0x80000000u /* in the immediate data, beside the place: there is no RTS */
 
 static inline size_t tt_ofi_clear_bytes(int rails)
 {

@@ -25,11 +25,12 @@ static void begin_writing(struct tt_ofi_send_comm *comm, struct tt_ofi_send_requ
   comm->writing_end = &request->other;
 }
 
-/* One of which no packet has told, and none needs to if it fills its place. */
+/* One of which no packet has told, and none needs to if its writes can. */
 static void begin_unasked(struct tt_ofi_send_comm *comm, struct tt_ofi_send_request *request,
                           const struct tt_ofi_clear *clear)
 {
-  request->whole = request->quiet = request->told = request->bytes == clear->header.bytes;
+  bool tells = comm->link.wide ? request->bytes <= UINT32_MAX : request->bytes == clear->header.bytes;
+  request->whole = request->quiet = request->told = tells;
   begin_writing(comm, request, clear);
 }
 
@@ -137,6 +138,12 @@ ncclResult_t tt_ofi_write_clear(struct tt_ofi_link *link, const struct tt_ofi_he
 
 /* ---- Writes ---- */
 
+static uint64_t immediate_of(const struct tt_ofi_link *link, const struct tt_ofi_send_request *request)
+{
+  if (!request->whole) return request->clear.place;
+  return request->clear.place | TT_OFI_WHOLE | (link->wide ? (uint64_t)request->bytes << 32 : 0);
+}
+
 /* Posts one piece; *again: no room now. */
 static ncclResult_t write_piece(struct tt_ofi_send_comm *comm, struct tt_ofi_send_request *request, size_t at,
                                 size_t bytes, bool *again)
@@ -147,10 +154,9 @@ static ncclResult_t write_piece(struct tt_ofi_send_comm *comm, struct tt_ofi_sen
   struct tt_ofi_write *write = comm->free_writes;
   *again = !write;
   if (!write) return ncclSuccess;
-  ssize_t error =
-      fi_writedata(rail->ep, request->data + at, bytes, mr ? fi_mr_desc(mr) : NULL,
-                   request->clear.place | (request->whole ? TT_OFI_WHOLE : 0), rail->peer,
-                   request->clear.rail[request->rail].address + at, request->clear.rail[request->rail].key, &write->op);
+  ssize_t error = fi_writedata(rail->ep, request->data + at, bytes, mr ? fi_mr_desc(mr) : NULL,
+                               immediate_of(link, request), rail->peer, request->clear.rail[request->rail].address + at,
+                               request->clear.rail[request->rail].key, &write->op);
   *again = error == -FI_EAGAIN;
   if (*again) tt_count(&link->counted, TT_COUNT_REFUSED, 1);
   if (*again) return ncclSuccess;

@@ -41,9 +41,15 @@ ncclResult_t try_connect(void **send, void **recv)
 /* One message; the first error. */
 ncclResult_t transfer(void *send, void *recv, char *out, char *in, size_t bytes, void *out_memory, void *in_memory)
 {
+  return transfer_into(send, recv, out, bytes, in, bytes, out_memory, in_memory);
+}
+
+ncclResult_t transfer_into(void *send, void *recv, char *out, size_t bytes, char *in, size_t room, void *out_memory,
+                           void *in_memory)
+{
   void *requests[2] = {NULL, NULL}, *data = in, *phandle = NULL;
   int tag = 3, done[2] = {0, 0};
-  ncclResult_t result = net->irecv(recv, 1, &data, &bytes, &tag, &in_memory, &phandle, &requests[0]);
+  ncclResult_t result = net->irecv(recv, 1, &data, &room, &tag, &in_memory, &phandle, &requests[0]);
   if (result == ncclSuccess) result = net->isend(send, out, bytes, tag, out_memory, NULL, &requests[1]);
   for (uint64_t end = now_ms() + LONG_MS; result == ncclSuccess && (!done[0] || !done[1]);) {
     ck_assert_msg(now_ms() < end, "a message of %zu bytes does not arrive", bytes);

@@ -18,6 +18,9 @@ void finish(void);
 ncclResult_t try_connect(void **send, void **recv);
 /* One message; the first error. */
 ncclResult_t transfer(void *send, void *recv, char *out, char *in, size_t bytes, void *out_memory, void *in_memory);
+/* The same into a buffer of another size. */
+ncclResult_t transfer_into(void *send, void *recv, char *out, size_t bytes, char *in, size_t room, void *out_memory,
+                           void *in_memory);
 /* The end of main(): the plugin's file and the fake's are its arguments. */
 int run(int argc, char **argv, TCase *tcase);
 

@@ -96,7 +96,7 @@ START_TEST(greetings_that_do_not_fit)
 {
   struct tt_ofi_greeting greeting;
   start_tcp(NULL);
-  for (int i = 0; i < 10; i++) {
+  for (int i = 0; i < 11; i++) {
     const char *said = "in a way that this version does not know";
     int fd = guest();
     read_greeting(fd, &greeting);
@@ -119,6 +119,7 @@ START_TEST(greetings_that_do_not_fit)
       greeting.rail[0].bytes = 0;
       said = "has an address of 0 bytes";
     }
+    if (i == 10) greeting.immediate = 3;
     expect_refused(fd, &greeting, said);
   }
   /* And after all of them, a peer. */

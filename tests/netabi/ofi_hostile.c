@@ -37,6 +37,9 @@ static const struct {
     {WRITE, 1, 0, 0x01000000, LARGE, "a part for a place 16777216"},
     {WRITE, 1, 0, TT_OFI_WHOLE, LARGE, "a part for a place 0"},
     {WRITE, 1, 0, 0x7fffffff, LARGE, "a part for a place 2147483647"},
+    {WRITE, 2, 4, 0, LARGE, "a part of no bytes for place"},
+    {WRITE, 2, 4, LARGE + 1, LARGE, "100001 bytes with tag 3"},
+    {WRITE, 2, 4, 0xffffffff, LARGE, "4294967295 bytes with tag 3"},
     /* To the sender. */
     {TT_OFI_CTS, 1, HEADER(kind), TT_OFI_RTS, LARGE, "sent a packet of kind 0xf1b0003"},
     {TT_OFI_CTS, 1, HEADER(kind), TT_OFI_HELLO, LARGE, "sent a packet of kind 0xf1b0001"},
@@ -45,13 +48,20 @@ static const struct {
     {TT_OFI_CTS, 1, CUT, 3, LARGE, "sent a packet of 3 bytes"},
 };
 
+/* The upper half of immediate data. */
+static bool is_wide(int i)
+{
+  return list[i].kind == WRITE && list[i].offset == 4;
+}
+
 START_TEST(spoilt)
 {
   static char out[LARGE], in[LARGE];
   char words[64];
   void *send, *recv, *out_memory, *in_memory;
   ncclResult_t result = ncclSuccess;
-  snprintf(words, sizeof words, "spoil=%u/%d/%zu/%u", list[_i].kind, list[_i].nth, list[_i].offset, list[_i].value);
+  snprintf(words, sizeof words, "%sspoil=%u/%d/%zu/%u", is_wide(_i) ? "wide," : "", list[_i].kind, list[_i].nth,
+           list[_i].offset, list[_i].value);
   start_tcp(words);
   ck_assert_int_eq(try_connect(&send, &recv), ncclSuccess);
   ck_assert_int_eq(net->regMr(send, out, sizeof out, NCCL_PTR_HOST, &out_memory), ncclSuccess);

@@ -50,6 +50,8 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->endpoint = true;
   else if (!strcmp(word, "shuffle"))
     settings->shuffle = true;
+  else if (!strcmp(word, "wide"))
+    settings->wide = true;
   else
     fake_abort("FAKE_FABRIC has a word that is not known");
 }
@@ -164,6 +166,7 @@ static void change(struct fi_info *info, const struct fi_info *hints)
   if (settings->endpoint) info->domain_attr->mr_mode |= FI_MR_ENDPOINT;
   if (settings->hmem && hints) info->caps |= hints->caps & FI_HMEM;
   if (settings->piece) info->ep_attr->max_msg_size = settings->piece;
+  if (!settings->wide) info->domain_attr->cq_data_size = sizeof(uint32_t);
   if (settings->inject >= 0) info->tx_attr->inject_size = (size_t)settings->inject;
 }
 

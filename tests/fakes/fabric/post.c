@@ -106,9 +106,12 @@ static ssize_t post_write(struct fid_ep *ep, const void *data, size_t bytes, voi
   const struct fi_ops_rma *ops = known->real[1];
   if (is_busy()) return -FI_EAGAIN;
   if (fake_settings()->piece && bytes > fake_settings()->piece) fake_abort("a write is larger than a message may be");
-  if (immediate >> 32) fake_abort("immediate data has more than 32 bits");
+  if (immediate >> 32 && !fake_settings()->wide) fake_abort("immediate data has more than 32 bits");
   fake_check_local(data, bytes, desc);
-  if (is_to_spoil(0)) immediate = fake_settings()->spoil.value;
+  if (is_to_spoil(0)) {
+    uint64_t value = fake_settings()->spoil.value;
+    immediate = fake_settings()->spoil.offset == 4 ? (uint32_t)immediate | value << 32 : value;
+  }
   ssize_t error = ops->writedata(ep, data, bytes, real_desc(desc), immediate, to, address, key, context);
   if (error == 0) fake_breaks(known, context);
   return error;
