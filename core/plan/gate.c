@@ -212,11 +212,12 @@ static void wait_a_little(void)
 ncclResult_t tt_gate_wait(const struct tt_plan *plan)
 {
   const struct tt_gate *gate = plan->comm->gate;
-  uint64_t start = tt_timer_ns(), warn_after = WARN_NS;
+  uint64_t warn_after = WARN_NS;
   ncclResult_t result = ncclSuccess;
   char missing[160];
   int gone;
   if (gate == NULL) return ncclSuccess;
+  uint64_t start = tt_timer_ns();
   pthread_mutex_lock(&lock);
   find_missing(gate, missing, sizeof missing, &gone);
   while (missing[0] != '\0' && result == ncclSuccess) {

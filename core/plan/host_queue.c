@@ -235,6 +235,7 @@ static ncclResult_t resolve(struct tt_host_item *item)
 ncclResult_t tt_host_enqueue(struct tt_host_item **items, int nitems)
 {
   ncclResult_t result = ncclSuccess;
+  if (nitems == 0) return ncclSuccess; /* ranks of one process with GPUs do not meet at the lock */
   pthread_mutex_lock(&tt_host_lock);
   for (int i = 0; i < nitems && result == ncclSuccess; i++) result = resolve(items[i]);
   for (int i = 0; i < nitems && result == ncclSuccess; i++) enter(items[i]);

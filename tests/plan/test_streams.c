@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "collectives.h"
+#include "plan/host_internal.h"
 #include "tests/common/effort.h"
 #include "tests/fakes/device/fake.h"
 #include "tutti.h"
@@ -280,6 +281,36 @@ START_TEST(host_streams)
 }
 END_TEST
 
+/* Threads that call for ranks of one process do not meet at the lock of host streams, which this test holds. */
+START_TEST(no_common_lock)
+{
+  enum { N = 2 };
+  ncclComm_t comms[N];
+  void *streams[N];
+  struct operation operations[2][N];
+  open_comms(comms, N);
+  for (int r = 0; r < N; r++) streams[r] = fake_stream_create(r);
+  pthread_mutex_lock(&tt_host_lock);
+  for (int k = 0; k < 2; k++) {
+    for (int r = 0; r < N; r++) {
+      operations[k][r] =
+          (struct operation){.kind = k == 0 ? ALL_REDUCE : SEND_RECV, .n = N, .rank = r, .count = 10, .seed = 1};
+      operation_open(&operations[k][r]);
+    }
+    call_all(operations[k], N, comms, streams);
+  }
+  pthread_mutex_unlock(&tt_host_lock);
+  wait_streams(streams, N);
+  for (int k = 0; k < 2; k++)
+    for (int r = 0; r < N; r++) {
+      operation_check(&operations[k][r]);
+      operation_close(&operations[k][r]);
+    }
+  close_comms(comms, N);
+  for (int r = 0; r < N; r++) fake_stream_destroy(streams[r]);
+}
+END_TEST
+
 /* Every collective in one graph, repeated with other data, and other operations in between. */
 START_TEST(graphs)
 {
@@ -438,6 +469,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, returns_when_enqueued);
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, host_streams);
+  tcase_add_test(tests, no_common_lock);
   tcase_add_test(tests, graphs);
   tcase_add_loop_test(tests, graph_meets_calls, 0, over_network ? 2 : KINDS);
   tcase_add_loop_test(tests, the_end_waits, 0, 2);
