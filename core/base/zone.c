@@ -28,6 +28,12 @@ static bool grow(struct tt_zone *zone, size_t bytes)
   return true;
 }
 
+void tt_zone_lend(struct tt_zone *zone, void *memory, size_t bytes)
+{
+  zone->next = memory;
+  zone->left = bytes / ALIGN * ALIGN;
+}
+
 void *tt_zone_take(struct tt_zone *zone, size_t bytes)
 {
   if (bytes > PTRDIFF_MAX / 2) return NULL;

@@ -12,11 +12,14 @@
 struct tt_zone {
   struct tt_pool *pool; /* outlives the zone; NULL: the C library */
   struct tt_zone_piece *pieces;
-  unsigned char *next; /* in the newest piece */
+  unsigned char *next; /* in the newest piece, or in what was lent */
   size_t left;
   size_t bytes; /* of all pieces */
 };
 
+/* Memory of the caller's, aligned for every type, for an empty zone to use before any other. It stays until the zone is
+ * cleared. */
+void tt_zone_lend(struct tt_zone *zone, void *memory, size_t bytes);
 /* Zeroed memory, aligned for every type; NULL if there is none. */
 void *tt_zone_take(struct tt_zone *zone, size_t bytes);
 /* `count` zeroed objects; reports it if there is no memory. On failure *out is NULL. */

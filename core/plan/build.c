@@ -1,6 +1,7 @@
 /* The tasks of an open group, and the plan made of them. */
 #include "plan/plan.h"
 
+#include <stddef.h>
 #include <string.h>
 #include "base/check.h"
 #include "plan/agreed.h"
@@ -10,6 +11,9 @@
 #include "plan/pending.h"
 #include "plan/scratch.h"
 #include "plan/stream.h"
+
+/* Of a zone before it takes memory of the pool. */
+#define ROOM_BYTES 1024
 
 static bool is_point_to_point(const struct tt_task *task)
 {
@@ -100,13 +104,15 @@ static ncclResult_t plan_messages(struct tt_plan *plan, struct tt_task *tasks, i
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plain *plain,
                            struct tt_plan *plan)
 {
+  _Alignas(max_align_t) unsigned char room[ROOM_BYTES];
   int nmessages = 0;
   ncclResult_t result = ncclSuccess;
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
   plan->plain = plain;
   plan->zone.pool = comm->pool;
-  if (ntasks == 0) return ncclSuccess;
+  tt_zone_lend(&plan->zone, room, sizeof room);
+  if (ntasks == 0) goto out;
   tt_log_set_device(comm->device_index);
   if (tt_stream_device(comm)) TT_TRY_GOTO(tt_stream_find(plan, tasks), result, out);
   for (struct tt_task *task = tasks; task != NULL; task = task->next) {

@@ -43,8 +43,10 @@ static struct key key_of_work(const struct tt_work *work)
 {
   const struct tt_signature *s = &work->signature;
   const struct tt_program *program = work->channels[0].program;
-  if (s->collective == TT_FUNC_SEND_RECV)
-    return (struct key){.count = s->count, .collective = program->collective, .root = program->peers[0]};
+  if (s->collective == TT_FUNC_SEND_RECV) /* a message to oneself has no peer */
+    return (struct key){.count = s->count,
+                        .collective = program->collective,
+                        .root = program->npeers > 0 ? program->peers[0] : work->rank};
   return (struct key){.count = s->count, .collective = s->collective, .root = s->root};
 }
 
@@ -56,11 +58,13 @@ static struct entry **bucket_of(struct tt_kept *kept, const struct key *key)
 }
 _Static_assert(BUCKETS == 1 << (64 - 58), "the upper bits choose the bucket");
 
-/* Works whose memory may change hands are planned each time, and copies within the rank, which are quickly planned. */
+/* Works whose memory may change hands are planned each time, and what a rank without others copies, which is quickly
+ * planned. */
 static bool can_keep(const struct ncclComm *comm, const struct tt_work *work)
 {
   if (work->repeat != 0) return true; /* it was */
-  if (!(comm->device->features & TT_DEVICE_STREAMS) || work->channels[0].program->npeers == 0) return false;
+  if (!(comm->device->features & TT_DEVICE_STREAMS)) return false;
+  if (work->channels[0].program->npeers == 0 && work->signature.collective != TT_FUNC_SEND_RECV) return false;
   for (uint32_t c = 0; c < work->nchannels; c++)
     if (work->channels[c].program->nscratch > 0 || work->channels[c].program->shared_blocks > 0) return false;
   return true;

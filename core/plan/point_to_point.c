@@ -44,15 +44,13 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
   return ncclSuccess;
 }
 
-/* A work that was kept, for a message of as many bytes in other memory. */
-static ncclResult_t use_again(struct tt_plan *plan, struct tt_work *kept, uint64_t *sequence)
+/* A work that was kept, for a message of as many bytes in other memory; *kept: NULL: there is none. */
+static ncclResult_t use_again(struct tt_plan *plan, const struct tt_task *task, struct tt_work **kept)
 {
-  if (!tt_plan_append(plan, kept)) {
-    tt_pool_give(kept);
-    return no_memory();
-  }
-  kept->signature.sequence = (*sequence)++;
-  return ncclSuccess;
+  *kept = tt_kept_take(plan->comm, task, false, 0);
+  if (*kept == NULL || tt_plan_append(plan, *kept)) return ncclSuccess;
+  tt_pool_give(*kept);
+  return no_memory();
 }
 
 static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *task)
@@ -61,8 +59,12 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   bool send = task->collective == TT_FUNC_SEND;
   size_t bytes = task->count * tt_datatype_bytes(task->datatype);
   uint64_t *sequence = send ? &comm->sends[task->root] : &comm->recvs[task->root];
-  struct tt_work *kept = tt_kept_take(comm, task, false, 0);
-  if (kept != NULL) return use_again(plan, kept, sequence);
+  struct tt_work *work;
+  TT_TRY(use_again(plan, task, &work));
+  if (work != NULL) {
+    work->signature.sequence = (*sequence)++;
+    return ncclSuccess;
+  }
 
   struct tt_choice choice;
   TT_TRY(tt_tuning_choose(comm->tuning, TT_FUNC_SEND_RECV, bytes, &choice));
@@ -74,7 +76,6 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
     nchannels = TT_MIN(nchannels, comm->far_channels);
     slot = TT_MIN(slot, tt_transport_far_slot_bytes(choice.protocol));
   }
-  struct tt_work *work;
   TT_TRY(new_p2p_work(plan, task, nchannels, &work));
   work->protocol = choice.protocol;
   work->order = 1 + 2 * (uint64_t)task->root + send;
@@ -120,9 +121,11 @@ static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *
     return TT_FAIL(ncclInvalidUsage, "rank %d sends %zu bytes to itself and receives %zu: make the two equal",
                    plan->comm->rank, bytes, room);
   struct tt_task task = *send;
-  task.output = recv->output;
-  int nchannels = tt_plan_copy_channels(plan->comm, bytes);
   struct tt_work *work;
+  task.output = recv->output;
+  TT_TRY(use_again(plan, &task, &work));
+  if (work != NULL) return ncclSuccess;
+  int nchannels = tt_plan_copy_channels(plan->comm, bytes);
   TT_TRY(new_p2p_work(plan, &task, nchannels, &work));
   TT_TRY(copy_protocol(plan->comm, bytes, &work->protocol));
   work->order = 1 + 2 * (uint64_t)send->root;
@@ -149,6 +152,14 @@ static ncclResult_t plan_local(struct tt_plan *plan, struct tt_task *const *task
   }
 }
 
+/* Most groups have few messages, which were called in order. */
+static void sort_messages(struct message *messages, size_t n)
+{
+  size_t sorted = 1;
+  while (sorted < n && by_pass_and_round(&messages[sorted - 1], &messages[sorted]) <= 0) sorted++;
+  if (sorted < n) qsort(messages, n, sizeof *messages, by_pass_and_round);
+}
+
 ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const *tasks, int ntasks)
 {
   struct ncclComm *comm = plan->comm;
@@ -168,7 +179,7 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
         .round = comm->rounds[send][peer],
     };
   }
-  qsort(messages, (size_t)nmessages, sizeof *messages, by_pass_and_round);
+  sort_messages(messages, (size_t)nmessages);
   for (int m = 0; m < nmessages; m++) TT_TRY(plan_message(plan, messages[m].task));
   return ncclSuccess;
 }

@@ -138,6 +138,34 @@ START_TEST(zones)
 }
 END_TEST
 
+/* What was lent is used first; what does not fit it comes from the pool. */
+START_TEST(lent)
+{
+  _Alignas(max_align_t) unsigned char memory[256];
+  struct tt_pool *pool;
+  ck_assert_int_eq(tt_pool_create(1 << 20, &pool), ncclSuccess);
+  for (int round = 0; round < 2; round++) {
+    struct tt_zone zone = {.pool = pool};
+    memset(memory, 1, sizeof(memory));
+    tt_zone_lend(&zone, memory, sizeof(memory));
+    unsigned char *first = tt_zone_take(&zone, 100), *second = tt_zone_take(&zone, 144);
+    ck_assert_ptr_eq(first, memory);
+    ck_assert_ptr_eq(second, memory + 112);
+    for (int i = 0; i < 100; i++) ck_assert(first[i] == 0 && second[i] == 0);
+    ck_assert_uint_eq(zone.bytes, 0);
+    ck_assert_uint_eq(tt_pool_bytes(pool), 0);
+    if (round == 1) {
+      unsigned char *third = tt_zone_take(&zone, 1);
+      ck_assert(third < memory || third >= memory + sizeof(memory));
+      memset(third, 2, 1);
+    }
+    tt_zone_clear(&zone);
+    ck_assert(zone.left == 0 && zone.next == NULL);
+  }
+  tt_pool_destroy(pool);
+}
+END_TEST
+
 Suite *pool_suite(void)
 {
   Suite *suite = suite_create("pool");
@@ -147,5 +175,6 @@ Suite *pool_suite(void)
   tcase_add_test(tests, apart);
   tcase_add_test(tests, threads);
   tcase_add_test(tests, zones);
+  tcase_add_test(tests, lent);
   return suite;
 }

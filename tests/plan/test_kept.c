@@ -175,6 +175,30 @@ START_TEST(messages)
 }
 END_TEST
 
+/* A message to oneself is a copy, without a peer. */
+START_TEST(own_messages)
+{
+  int32_t peers[] = {3};
+  struct tt_program copy = {.collective = TT_FUNC_SEND}, send = {.collective = TT_FUNC_SEND, .npeers = 1};
+  const struct tt_task own = {.collective = TT_FUNC_SEND, .count = 8, .datatype = ncclFloat32, .root = 2};
+  struct tt_task other = own, less = own;
+  other.root = 3;
+  less.count = 7;
+  send.peers = peers;
+  struct tt_work *work = new_work(&copy, &own), *sent = new_work(&send, &other);
+  work->signature = sent->signature = (struct tt_signature){.collective = TT_FUNC_SEND_RECV, .count = 32};
+  work->rank = sent->rank = 2;
+  tt_kept_give(&comm, work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &other, false, 0));
+  ck_assert_ptr_null(tt_kept_take(&comm, &less, false, 0));
+  tt_kept_give(&comm, sent);
+  ck_assert_ptr_eq(tt_kept_take(&comm, &own, false, 0), work);
+  ck_assert_ptr_null(tt_kept_take(&comm, &own, false, 0));
+  tt_pool_give(work);
+  tt_kept_free(&comm);
+}
+END_TEST
+
 /* A work has its number from the first time that it is kept, and no other has it. */
 START_TEST(numbers)
 {
@@ -273,6 +297,7 @@ int main(void)
   tcase_add_test(tests, apart);
   tcase_add_test(tests, moves_have_no_operation);
   tcase_add_test(tests, messages);
+  tcase_add_test(tests, own_messages);
   tcase_add_test(tests, numbers);
   tcase_add_test(tests, not_kept);
   tcase_add_test(tests, replaced);

@@ -311,6 +311,36 @@ START_TEST(no_common_lock)
 }
 END_TEST
 
+/* Messages that a rank sends to itself are kept like others, and are what they would be if each was planned anew: the
+ * fake device compares. */
+START_TEST(own_messages)
+{
+  enum { TIMES = 5, COUNT = 1000 };
+  static int32_t in[TIMES][2][COUNT], out[TIMES][2][COUNT];
+  ncclComm_t comm;
+  void *stream = fake_stream_create(0);
+  open_comms(&comm, 1);
+  for (int t = 0; t < TIMES; t++) {
+    for (int i = 0; i < 2 * COUNT; i++) in[t][i / COUNT][i % COUNT] = 10000 * t + i;
+    ok(ncclGroupStart());
+    for (int m = 0; m < 2; m++) { /* of different lengths at times, so that some are new */
+      size_t count = (size_t)(m == 1 && t % 2 ? COUNT / 2 : COUNT);
+      ok(ncclSend(in[t][m], count, ncclInt32, 0, comm, stream));
+      ok(ncclRecv(out[t][m], count, ncclInt32, 0, comm, stream));
+    }
+    ok(ncclGroupEnd());
+  }
+  ck_assert(fake_stream_wait(stream, LONG_MS));
+  for (int t = 0; t < TIMES; t++) {
+    ck_assert_mem_eq(out[t][0], in[t][0], sizeof in[t][0]);
+    ck_assert_mem_eq(out[t][1], in[t][1], sizeof in[t][1] / (t % 2 ? 2 : 1));
+    ck_assert_int_eq(out[t][1][COUNT - 1], t % 2 ? 0 : in[t][1][COUNT - 1]);
+  }
+  close_comms(&comm, 1);
+  fake_stream_destroy(stream);
+}
+END_TEST
+
 /* Every collective in one graph, repeated with other data, and other operations in between. */
 START_TEST(graphs)
 {
@@ -470,6 +500,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, host_streams);
   tcase_add_test(tests, no_common_lock);
+  tcase_add_test(tests, own_messages);
   tcase_add_test(tests, graphs);
   tcase_add_loop_test(tests, graph_meets_calls, 0, over_network ? 2 : KINDS);
   tcase_add_loop_test(tests, the_end_waits, 0, 2);
