@@ -1,6 +1,7 @@
 /* Argument checks. */
 #include "api/check.h"
 
+#include "api/group.h"
 #include "base/check.h"
 #include "base/param.h"
 #include "device/context.h"
@@ -95,11 +96,18 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   return ncclSuccess;
 }
 
+/* Of the thread's open group, for the communicator. */
+static bool is_first_stream(const struct ncclComm *comm, const void *stream)
+{
+  return tt_group_has(comm) && comm->tasks != NULL && comm->tasks->stream == stream;
+}
+
 /* Whether a communicator of a device with streams can take it. NCCL joins the streams of a group's calls, and so do
- * host streams and devices that can. */
+ * host streams and devices that can. The stream that the group began with was looked at then. */
 static ncclResult_t check_device_stream(const char *function, const struct ncclComm *comm, cudaStream_t stream)
 {
   const struct tt_device *device = comm->device;
+  if (is_first_stream(comm, stream)) return ncclSuccess;
   if (tt_host_stream_like(stream))
     return TT_FAIL(ncclInvalidArgument,
                    "%s: stream is %p, of tuttiStreamCreate: the host device takes it; this communicator is of the %s "
@@ -110,7 +118,7 @@ static ncclResult_t check_device_stream(const char *function, const struct ncclC
     if (result == ncclSuccess) return ncclSuccess;
     return TT_FAIL(result, "%s: stream is %p: %s", function, (void *)stream, tt_log_thread_error());
   }
-  if (comm->tasks == NULL || comm->tasks->stream == stream) return ncclSuccess;
+  if (comm->tasks == NULL) return ncclSuccess;
   return TT_FAIL(ncclInvalidUsage,
                  "%s: stream is %p, and another call of this group on this communicator has stream %p; give all calls "
                  "of a communicator in a group the same stream, since the %s device cannot join several",

@@ -311,6 +311,29 @@ START_TEST(no_common_lock)
 }
 END_TEST
 
+/* A group asks about its stream once, and about others each time; the next group asks again. */
+START_TEST(asked_once)
+{
+  enum { CALLS = 4 };
+  ncclComm_t comm;
+  void *streams[2] = {fake_stream_create(0), fake_stream_create(0)};
+  int32_t in[CALLS] = {1, 2, 3, 4}, out[CALLS] = {0};
+  open_comms(&comm, 1);
+  for (int group = 0; group < 3; group++) {
+    int before = fake_stream_checks();
+    ok(ncclGroupStart());
+    for (int c = 0; c < CALLS; c++)
+      ok(ncclAllReduce(&in[c], &out[c], 1, ncclInt32, ncclSum, comm, streams[group == 2 ? c % 2 : 0]));
+    ok(ncclGroupEnd());
+    ck_assert_int_eq(fake_stream_checks() - before, group == 2 ? 1 + CALLS / 2 : 1);
+  }
+  for (int s = 0; s < 2; s++) ck_assert(fake_stream_wait(streams[s], LONG_MS));
+  ck_assert_mem_eq(out, in, sizeof in);
+  close_comms(&comm, 1);
+  for (int s = 0; s < 2; s++) fake_stream_destroy(streams[s]);
+}
+END_TEST
+
 /* Messages that a rank sends to itself are kept like others, and are what they would be if each was planned anew: the
  * fake device compares. */
 START_TEST(own_messages)
@@ -500,6 +523,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tests, two_streams);
   tcase_add_test(tests, host_streams);
   tcase_add_test(tests, no_common_lock);
+  tcase_add_test(tests, asked_once);
   tcase_add_test(tests, own_messages);
   tcase_add_test(tests, graphs);
   tcase_add_loop_test(tests, graph_meets_calls, 0, over_network ? 2 : KINDS);

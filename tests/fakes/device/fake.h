@@ -15,6 +15,8 @@ void fake_set_device(int device);
 /* A stream runs its works one launch after the other. Where a stream is asked for, NULL is the default stream of the
  * calling thread's device. */
 void *fake_stream_create(int device);
+/* How often the core has asked about streams of this process. */
+int fake_stream_checks(void);
 /* Waits for what the stream still has to do. */
 void fake_stream_destroy(void *stream);
 /* Whether all that was launched on the stream is done before the time is over. */
