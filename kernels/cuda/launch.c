@@ -11,6 +11,7 @@
 #include "kernels/cuda/stream.h"
 
 enum { MOST_WORDS = 4 * UINT16_MAX, LAUNCH_WORKS = 4096 };
+enum { FEW_WORKS = 32 }; /* that are sorted without an allocation */
 /* Local copies are cut so that a chunk's bytes fit 32 bits. */
 #define LOCAL_CHUNK_BYTES (UINT64_C(1) << 30)
 
@@ -376,12 +377,12 @@ static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_w
 static ncclResult_t launch_entered(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                    cudaStream_t stream)
 {
-  struct tt_work **sorted;
+  struct tt_work *few[FEW_WORKS], **sorted = few;
   if (nworks == 1) return launch_sorted(context, works, 1, stream);
-  TT_TRY(TT_CALLOC(&sorted, (size_t)nworks));
+  if (nworks > FEW_WORKS) TT_TRY(TT_CALLOC(&sorted, (size_t)nworks));
   sort_works(works, nworks, sorted);
   ncclResult_t result = launch_sorted(context, sorted, nworks, stream);
-  free(sorted);
+  if (sorted != few) free(sorted);
   return result;
 }
 
