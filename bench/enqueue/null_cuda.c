@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "bench/enqueue/null_cuda.h"
 #include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/executor.h"
@@ -16,12 +17,48 @@ enum { DEVICES = 4, PROCESSORS = 132 };
 /* A device's context is the address of one of these; a stream is the address of its device's number. */
 static char primaries[DEVICES];
 static _Thread_local CUcontext current;
-unsigned long tt_null_calls; /* that a launch makes */
+
+/* ---- Counting ---- */
+
+#define COUNTED(X)                                                                                                     \
+  X(cudaLaunchKernel)                                                                                                  \
+  X(cudaEventRecord)                                                                                                   \
+  X(cudaStreamWaitEvent)                                                                                               \
+  X(cudaStreamGetCaptureInfo)                                                                                          \
+  X(cuStreamIsCapturing)                                                                                               \
+  X(cuStreamGetCtx)                                                                                                    \
+  X(cudaThreadExchangeStreamCaptureMode)                                                                               \
+  X(cuCtxGetCurrent)                                                                                                   \
+  X(cuCtxSetCurrent)                                                                                                   \
+  X(cuCtxGetDevice)                                                                                                    \
+  X(cudaSetDevice)                                                                                                     \
+  X(cudaGetLastError)                                                                                                  \
+  X(cudaPointerGetAttributes)                                                                                          \
+  X(cudaMemcpyAsync)                                                                                                   \
+  X(cudaMemsetAsync)                                                                                                   \
+  X(cudaStreamQuery)                                                                                                   \
+  X(cudaEventQuery)                                                                                                    \
+  X(cudaEventCreateWithFlags)                                                                                          \
+  X(cudaMalloc)                                                                                                        \
+  X(cudaHostAlloc)                                                                                                     \
+  X(cudaFree)
+#define CALL_OF(function) CALL_##function,
+#define NAMED(function) {.name = #function},
+enum { COUNTED(CALL_OF) CALLS };
+static _Thread_local struct tt_null_call calls[CALLS + 1] = {COUNTED(NAMED){0}};
+#define CALLED(name) (calls[CALL_##name].count++)
+
+tt_null_calls_fn tt_null_calls;
+const struct tt_null_call *tt_null_calls(void)
+{
+  return calls;
+}
 
 /* ---- The runtime ---- */
 
 cudaError_t cudaGetLastError(void)
 {
+  CALLED(cudaGetLastError);
   return cudaSuccess;
 }
 const char *cudaGetErrorString(cudaError_t error)
@@ -34,6 +71,7 @@ const char *cudaGetErrorName(cudaError_t error)
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
+  CALLED(cudaThreadExchangeStreamCaptureMode);
   static _Thread_local enum cudaStreamCaptureMode set = cudaStreamCaptureModeGlobal;
   enum cudaStreamCaptureMode previous = set;
   set = *mode;
@@ -42,6 +80,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 }
 cudaError_t cudaSetDevice(int device)
 {
+  CALLED(cudaSetDevice);
   current = (CUcontext)(void *)&primaries[device];
   return cudaSuccess;
 }
@@ -102,15 +141,18 @@ static cudaError_t take(void **ptr, size_t bytes)
 }
 cudaError_t cudaMalloc(void **ptr, size_t bytes)
 {
+  CALLED(cudaMalloc);
   return take(ptr, bytes);
 }
 cudaError_t cudaHostAlloc(void **ptr, size_t bytes, unsigned flags)
 {
+  CALLED(cudaHostAlloc);
   (void)flags;
   return take(ptr, bytes);
 }
 cudaError_t cudaFree(void *ptr)
 {
+  CALLED(cudaFree);
   free(ptr);
   return cudaSuccess;
 }
@@ -132,17 +174,20 @@ cudaError_t cudaHostUnregister(void *ptr)
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr)
 {
+  CALLED(cudaPointerGetAttributes);
   *attributes = (struct cudaPointerAttributes){.type = cudaMemoryTypeDevice, .devicePointer = (void *)ptr};
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *ptr, int value, size_t bytes, cudaStream_t stream)
 {
+  CALLED(cudaMemsetAsync);
   (void)stream;
   memset(ptr, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+  CALLED(cudaMemcpyAsync);
   (void)kind, (void)stream;
   memcpy(to, from, bytes);
   return cudaSuccess;
@@ -178,17 +223,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+  CALLED(cudaStreamQuery);
   (void)stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
+  CALLED(cudaStreamWaitEvent);
   (void)stream, (void)event, (void)flags;
-  tt_null_calls++;
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
+  CALLED(cudaEventCreateWithFlags);
   (void)flags;
   *event = malloc(1);
   return cudaSuccess;
@@ -200,20 +247,21 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+  CALLED(cudaEventRecord);
   (void)event, (void)stream;
-  tt_null_calls++;
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+  CALLED(cudaEventQuery);
   (void)event;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream)
 {
+  CALLED(cudaLaunchKernel);
   (void)kernel, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-  tt_null_calls++;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
@@ -228,8 +276,8 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
                                      cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
                                      size_t *count)
 {
+  CALLED(cudaStreamGetCaptureInfo);
   (void)stream, (void)id, (void)graph, (void)nodes, (void)edges, (void)count;
-  tt_null_calls++;
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -259,16 +307,19 @@ static CUresult not_supported(void)
 }
 static CUresult ctx_get(CUcontext *context)
 {
+  CALLED(cuCtxGetCurrent);
   *context = current;
   return CUDA_SUCCESS;
 }
 static CUresult ctx_set(CUcontext context)
 {
+  CALLED(cuCtxSetCurrent);
   current = context;
   return CUDA_SUCCESS;
 }
 static CUresult ctx_device(CUdevice *device)
 {
+  CALLED(cuCtxGetDevice);
   *device = (int)((char *)(void *)current - primaries);
   return CUDA_SUCCESS;
 }
@@ -280,14 +331,14 @@ static CUresult attribute_of(int *value, CUdevice_attribute attribute, CUdevice 
 }
 static CUresult stream_context(CUstream stream, CUcontext *context)
 {
-  tt_null_calls++;
+  CALLED(cuStreamGetCtx);
   *context = (CUcontext)(void *)&primaries[*(const int *)(const void *)stream];
   return CUDA_SUCCESS;
 }
 static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
+  CALLED(cuStreamIsCapturing);
   (void)stream;
-  tt_null_calls++;
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
