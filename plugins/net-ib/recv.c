@@ -46,6 +46,7 @@ struct tt_ib_recv_comm {
   struct recv_request request[TT_IB_SLOTS];
   int told, untold; /* receives that are not done, of which the sender knows or does not */
   int ended;        /* of which no other has taken the place */
+  bool gaps;        /* some of the untold may come before others that are told, which the sender does not see then */
   int tag;          /* of the receives from `alike` on, which have one buffer each */
   uint64_t alike;
   struct flush_request *flush[FLUSHES], *free_flushes;
@@ -205,6 +206,7 @@ static ncclResult_t tell_rest(struct tt_ib_recv_comm *comm)
     if (count > 0) TT_TRY(tell_run(comm, slot, count));
     number += (uint64_t)TT_MAX(count, 1);
   }
+  comm->gaps = comm->untold > 0; /* there was no room for them */
   return ncclSuccess;
 }
 
@@ -213,7 +215,7 @@ static ncclResult_t tell_rest(struct tt_ib_recv_comm *comm)
  * that take the place of others wait, so that who posts some and does something else has them all posted. */
 static bool may_wait(const struct tt_ib_recv_comm *comm)
 {
-  return comm->oldest >= comm->alike && comm->told >= ENOUGH && comm->told > comm->untold &&
+  return !comm->gaps && comm->oldest >= comm->alike && comm->told >= ENOUGH && comm->told > comm->untold &&
          comm->untold <= comm->ended;
 }
 
@@ -239,6 +241,7 @@ static ncclResult_t down(struct tt_ib_link *link, int qp)
   struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
   for (int i = 0; i < TT_IB_SLOTS; i++)
     if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) untell(comm, &comm->request[i]);
+  comm->gaps = comm->untold > 0;
   /* Nothing that came through a dead port is flushed; what comes another way is. */
   for (int r = 0; r < link->rails; r++)
     for (int i = 0; i < FLUSHES && !tt_ib_rail_alive(link, r); i++) {

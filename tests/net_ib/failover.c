@@ -163,11 +163,33 @@ START_TEST(none_left)
 }
 END_TEST
 
+/* Whichever write fails: of the last receives, in a row that wraps, the first is told again though it may be the only
+ * one that the sender does not know. */
+START_TEST(any_write_fails)
+{
+  enum { AHEAD = 10, BEFORE = 5, LAST = 36, EACH = 20 };
+  struct pair pair;
+  char action[32];
+  int index = open_fused(&pair);
+  pair_close(&pair);
+  for (int n = 1; n <= EACH; n++) {
+    pair_open(&pair, index, index, 8 * NCCL_NET_MAX_REQUESTS);
+    for (int i = 0; i < BEFORE; i++) exchange(&pair, 8);
+    snprintf(action, sizeof action, "fail post_send %d 5", EACH * _i + n);
+    fake(action);
+    clears_of(&pair, AHEAD, LAST - BEFORE, 1);
+    pair_close(&pair);
+  }
+  stop();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("failover");
   tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
   tcase_add_loop_test(tcase, seen_late, 0, 3);
+  tcase_add_loop_test(tcase, any_write_fails, 0, 4);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);
