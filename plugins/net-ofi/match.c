@@ -176,7 +176,8 @@ static ncclResult_t count_pieces(struct tt_ofi_recv_comm *comm, struct tt_ofi_sl
   return ncclSuccess;
 }
 
-/* The message of a slot is written, or will be. */
+/* The message of a slot is written, or will be. Its place is told later: a promise that goes with it is good only once
+ * the other slots of a new receive have been told of theirs, or of none. */
 static ncclResult_t begin_large(struct tt_ofi_recv_comm *comm, struct tt_ofi_slot *slot)
 {
   if (!slot->memory) {
@@ -186,8 +187,7 @@ static ncclResult_t begin_large(struct tt_ofi_recv_comm *comm, struct tt_ofi_slo
   TT_TRY(tt_ofi_memory_holds(slot->memory, slot->data, slot->room, "irecv"));
   if (!slot->place) give_place(comm, slot);
   if (!slot->told) comm->asked = true;
-  TT_TRY(count_pieces(comm, slot));
-  return clear_waiting(comm, ENOUGH);
+  return count_pieces(comm, slot);
 }
 
 /* ---- Matching ---- */
@@ -350,7 +350,7 @@ ncclResult_t tt_ofi_match_receive(struct tt_ofi_recv_comm *comm, struct tt_ofi_r
     TT_TRY(give(comm, request, slot, &early->header, early->data));
     drop(comm, at);
   }
-  if (request->matched == request->n) return ncclSuccess;
+  if (request->matched == request->n) return clear_waiting(comm, ENOUGH);
   request->next = NULL;
   *comm->open_end = request;
   comm->open_end = &request->next;
