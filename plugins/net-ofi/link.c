@@ -18,11 +18,11 @@ static size_t smallest_message(const struct tt_ofi_link *link)
 }
 
 /* What completions tell of a write's immediate data. */
-static size_t immediate_bytes(const struct tt_ofi_link *link)
+static uint32_t immediate_bytes(const struct tt_ofi_link *link)
 {
   size_t least = sizeof(uint64_t);
   for (int i = 0; i < link->rails; i++) least = TT_MIN(least, link->rail[i].nic->info->domain_attr->cq_data_size);
-  return least;
+  return (uint32_t)least;
 }
 
 static ncclResult_t open_rails(struct tt_ofi_link *link)
@@ -43,6 +43,7 @@ static ncclResult_t open_rails(struct tt_ofi_link *link)
                    "net ofi: device %s takes messages of %zu bytes, and TUTTI_OFI_EAGER=%zu needs %zu",
                    link->device->name, most, payload, large);
   link->eager = (uint32_t)payload;
+  link->immediate = immediate_bytes(link);
   link->piece_max = most;
   link->stripe = (size_t)tt_param_int(TT_PARAM_TUTTI_OFI_STRIPE);
   return ncclSuccess;
@@ -106,7 +107,7 @@ void tt_ofi_link_greeting(const struct tt_ofi_link *link, struct tt_ofi_greeting
   greeting->stripe = link->stripe;
   greeting->rails = (uint32_t)link->rails;
   greeting->eager = link->eager;
-  greeting->immediate = (uint32_t)immediate_bytes(link);
+  greeting->immediate = link->immediate;
   snprintf(greeting->provider, sizeof greeting->provider, "%s", tt_ofi_link_provider(link));
   for (int i = 0; i < link->rails; i++) {
     greeting->rail[i].bytes = (uint32_t)link->rail[i].name_bytes;
@@ -143,7 +144,7 @@ ncclResult_t tt_ofi_link_agree(struct tt_ofi_link *link, const struct tt_ofi_gre
   for (int i = 0; i < link->rails; i++)
     TT_TRY(tt_ofi_rail_meet(&link->rail[i], theirs->rail[i].address, theirs->rail[i].bytes));
   link->eager = TT_MIN(link->eager, theirs->eager);
-  link->wide = TT_MIN(immediate_bytes(link), theirs->immediate) >= sizeof(uint64_t);
+  link->wide = TT_MIN(link->immediate, theirs->immediate) >= sizeof(uint64_t);
   link->piece_max = TT_MIN(link->piece_max, theirs->piece_max);
   link->stripe = TT_MAX(link->stripe, (size_t)theirs->stripe); /* both count a message's pieces */
   return ncclSuccess;

@@ -177,8 +177,9 @@ struct tt_ofi_link {
   char peer[TT_ADDRESS_TEXT];
   ncclResult_t failed; /* once set, every call returns it */
   struct tt_counted counted;
-  uint32_t eager; /* bytes of payload in a packet at most */
-  bool wide;      /* immediate data has 64 bits */
+  uint32_t eager;     /* bytes of payload in a packet at most */
+  uint32_t immediate; /* bytes of this side's immediate data, as greeted; rails that are not met count, too */
+  bool wide;          /* immediate data has 64 bits on both sides */
   uint64_t piece_max;
   size_t stripe; /* bytes of a rail's part at least, if it has any */
   unsigned idle; /* rounds in which nothing came */

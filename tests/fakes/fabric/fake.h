@@ -6,6 +6,7 @@
  *     local        all memory must be registered, also that which is sent from: what is posted is checked
  *     keys         keys are the provider's
  *     wide         immediate data has 64 bits, not 32
+ *     uneven       so it has on the first NIC alone
  *     endpoint     registrations are bound to endpoints, and have no key before they are enabled
  *     busy=N       of N + 1 attempts to post something, N find no room
  *     shuffle      completions come in any order, and some of them late
@@ -15,9 +16,9 @@
  *     inject=N     so many bytes can be injected at most
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
  *     spoil=KIND/NTH/OFFSET/VALUE
- *                  of the packets that begin with KIND, 32 bits, the NTH to be sent by the process has VALUE, 32 bits, at
- *                  OFFSET; an OFFSET behind its end cuts it to VALUE bytes. KIND 0 are writes, whose immediate data VALUE is, or
- *                  with OFFSET 4 the upper half of it
+ *                  of the packets that begin with KIND, 32 bits, the NTH to be sent by the process has VALUE, 32
+ *                  bits, at OFFSET; an OFFSET behind its end cuts it to VALUE bytes. KIND 0 are writes, whose
+ *                  immediate data VALUE is, or with OFFSET 4 the upper half of it
  *     fail=CALL    getinfo, fabric, domain, endpoint, cq, av, mr: that call fails
  *
  * Who breaks a rule of libfabric is told on stderr, and aborted. */
@@ -38,7 +39,7 @@
 
 struct fake_settings {
   int nics, busy, break_at, late, lag;
-  bool hmem, local, keys, endpoint, shuffle, wide;
+  bool hmem, local, keys, endpoint, shuffle, wide, uneven;
   size_t piece;
   int inject; /* -1: what the provider says */
   char fail[16];

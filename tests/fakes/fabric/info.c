@@ -52,6 +52,8 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->shuffle = true;
   else if (!strcmp(word, "wide"))
     settings->wide = true;
+  else if (!strcmp(word, "uneven"))
+    settings->wide = settings->uneven = true;
   else
     fake_abort("FAKE_FABRIC has a word that is not known");
 }
@@ -210,6 +212,7 @@ EXPORT int fi_getinfo(uint32_t version, const char *node, const char *service, u
       *end = fi_dupinfo(info);
       change(*end, hints);
       number(*end, n);
+      if (settings->uneven) (*end)->domain_attr->cq_data_size = sizeof(uint32_t);
       end = &(*end)->next;
       if (info == last) break;
     }
