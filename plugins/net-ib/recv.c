@@ -163,13 +163,13 @@ static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
 
 /* ---- Receives ---- */
 
-/* Writes the entries of some receives, whose slots lie side by side, into the sender's ring, if there is room on a
- * queue pair; else a later call does. Doing it twice does no harm: they stay the same until the receive is done, and
- * then the sender knows. */
+/* Writes the entries of some receives, whose slots lie side by side, into the sender's ring, if there is room on the
+ * first queue pair that is well; else a later call does. Doing it twice does no harm: they stay the same until the
+ * receive is done, and then the sender knows; and on one queue pair none comes behind those that take its place. */
 static ncclResult_t tell_run(struct tt_ib_recv_comm *comm, int slot, int count)
 {
   struct recv_request *first = &comm->request[slot], *last = first + count - 1;
-  int index = tt_ib_alive(&comm->link, (int)(first->number % (uint64_t)comm->link.qps));
+  int index = tt_ib_alive(&comm->link, 0);
   if (!tt_ib_link_room(&comm->link, index, 1)) return ncclSuccess;
   struct tt_ib_qp *qp = &comm->link.qp[index];
   struct ibv_sge sge = {.addr = (uintptr_t)comm->memory->ring.entry[slot],

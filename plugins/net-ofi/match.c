@@ -222,6 +222,9 @@ ncclResult_t tt_ofi_match_written(struct tt_ofi_link *link, uint64_t data)
     size_t bytes = comm->link.wide ? data >> 32 : slot->room;
     if (bytes == 0) return corrupt(comm, "a part of no bytes for place", place);
     TT_TRY(fits(comm, slot, bytes));
+    struct tt_ofi_count *count;
+    TT_TRY(tt_ofi_counts_get(&comm->counts, slot->tag, &count));
+    count->large = true;
     take_slot(comm, request, slot, bytes, true);
     return count_pieces(comm, slot);
   }

@@ -56,9 +56,9 @@ struct tt_ofi_note {
  *
  * The data of a large message comes as writes with immediate data: the place that the CTS named. A CTS may promise one
  * for the tag's next buffer too, unasked; so does that one's then, until one without a place ends it. A message that
- * was promised a place waits for it, and has no RTS if its writes can say what that would (TT_OFI_WHOLE): of any size
- * where both sides' immediate data has 64 bits, of which the upper half is the message's bytes; else of one that fills
- * its place. */
+ * was promised a place waits for it, and has no RTS if its writes can say what that would (TT_OFI_WHOLE): of any
+ * size below 4 GiB where both sides' immediate data has 64 bits, of which the upper half is the message's bytes; else
+ * of one that fills its place. */
 enum tt_ofi_packet_kind { TT_OFI_HELLO = 0x0f1b0001, TT_OFI_EAGER, TT_OFI_RTS, TT_OFI_CTS };
 struct tt_ofi_header {
   uint32_t kind;

@@ -28,8 +28,9 @@ static void fill(struct fid_cq *cq, struct fake_object *known)
   size_t room = HELD - (size_t)known->held_count;
   bool first = known->held_count == 0;
   ssize_t got = room ? ops->read(cq, &known->held[known->held_count], room) : 0;
-  if (got > 0) known->held_count += (int)got;
-  if (got > 0 && first) known->since = now_ms();
+  bool reads = false; /* each lags, whatever is held from before */
+  for (ssize_t i = 0; i < got; i++) reads |= (known->held[known->held_count++].flags & FI_READ) != 0;
+  if (got > 0 && (first || reads)) known->since = now_ms();
 }
 
 static bool is_late(const struct fake_object *known)
