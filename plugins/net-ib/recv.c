@@ -301,9 +301,10 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
     entry->bytes = sizes[i];
     entry->tag = (uint32_t)tags[i];
     entry->count = (uint32_t)n;
-    entry->sequence = comm->next + 1;
     for (int r = 0; registered && r < registered->count; r++)
       if (registered->mr[r]) entry->rkey[r] = registered->mr[r]->rkey;
+    /* Last, since a NIC may be about to read the slot for what is told again of its last receive. */
+    __atomic_store_n(&entry->sequence, comm->next + 1, __ATOMIC_RELEASE);
   }
   memset(request, 0, sizeof *request);
   request->comm = comm;
