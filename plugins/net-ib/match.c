@@ -40,6 +40,16 @@ static void match_group(struct tt_ib_send_comm *comm, uint64_t number)
   }
 }
 
+typedef uint64_t __attribute__((may_alias)) word;
+
+/* An entry that a NIC may be writing once more: the receiver tells some twice, in the same words. */
+static void read_entry(const struct tt_ib_clear *from, struct tt_ib_clear *to)
+{
+  const word *in = (const word *)(const void *)from;
+  word *out = (word *)(void *)to;
+  for (size_t i = 0; i < sizeof *to / sizeof *out; i++) out[i] = __atomic_load_n(&in[i], __ATOMIC_RELAXED);
+}
+
 ncclResult_t tt_ib_look_for_clear(struct tt_ib_send_comm *comm)
 {
   for (;;) {
@@ -47,7 +57,9 @@ ncclResult_t tt_ib_look_for_clear(struct tt_ib_send_comm *comm)
     struct tt_ib_group *group = tt_ib_group_of(comm, number);
     struct tt_ib_clear *entry = comm->memory->ring.entry[number % TT_IB_SLOTS];
     if (group->active || __atomic_load_n(&entry[0].sequence, __ATOMIC_ACQUIRE) != number + 1) return ncclSuccess;
-    uint32_t count = entry[0].count;
+    struct tt_ib_clear first;
+    read_entry(&entry[0], &first);
+    uint32_t count = first.count;
     if (count < 1 || count > TT_IB_RECVS)
       return tt_ib_link_fail(&comm->link, TT_FAIL(ncclRemoteError,
                                                   "net ib: the peer %s receives %u messages at once; 1 to %d "
@@ -56,7 +68,7 @@ ncclResult_t tt_ib_look_for_clear(struct tt_ib_send_comm *comm)
     for (uint32_t i = 1; i < count; i++)
       if (__atomic_load_n(&entry[i].sequence, __ATOMIC_ACQUIRE) != number + 1) return ncclSuccess;
     memset(group, 0, sizeof *group);
-    memcpy(group->entry, entry, count * sizeof *entry);
+    for (uint32_t i = 0; i < count; i++) read_entry(&entry[i], &group->entry[i]);
     group->count = (int)count;
     tt_count(&comm->link.counted, TT_COUNT_CLEAR_TO_SENDS, 1);
     group->active = true;

@@ -70,8 +70,10 @@ static ssize_t read_queue(struct fid_cq *cq, void *out, size_t count)
   /* Errors of the real queue are seen where nothing is held. */
   if (known->held_count) return -FI_EAGAIN;
   ssize_t got = ops->read(cq, &none, 1);
-  if (got == 1) known->held[known->held_count++] = none;
-  return got == 1 ? -FI_EAGAIN : got;
+  if (got != 1) return got;
+  known->held[known->held_count++] = none;
+  known->since = now_ms();
+  return -FI_EAGAIN;
 }
 
 static ssize_t read_error(struct fid_cq *cq, struct fi_cq_err_entry *entry, uint64_t flags)
