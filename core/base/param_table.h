@@ -124,7 +124,7 @@ TT_PARAM(NCCL_COMM_SPLIT_SHARE_RESOURCES,  BOOL, 0, 0, 1, false, "1 or 0: overri
 TT_PARAM(NCCL_COMM_SHRINK_SHARE_RESOURCES, BOOL, 0, 0, 1, false, "1 or 0: overrides the shrinkShare member of a communicator's config: the same for ncclCommShrink")
 TT_PARAM(NCCL_CUMEM_ENABLE,            INT, -2, -2, 1, false, "1: a GPU's buffers must be allocated by cuMem; 0: by cudaMalloc, shared by CUDA IPC; -2: by cuMem where it is supported")
 TT_PARAM(NCCL_WIN_ENABLE,              BOOL, 1, 0, 1, true, "0: windows of ncclCommWindowRegister are noted, and not mapped by other ranks")
-TT_PARAM(TUTTI_COPY_ENGINES,           INT, -1, -1, 1, true, "1: what moves data between buffers that are used in place, and reduces none, is copied by a GPU's copy engines; 0: by kernels; -1: by copy engines where that is expected to be faster, or where CTAPolicy or NCCL_CTA_POLICY asks for no CTAs")
+TT_PARAM(TUTTI_COPY_ENGINES,           INT, -1, -1, 1, true, "1: what moves data between buffers that are used in place, and reduces none, is copied by a GPU's copy engines, but for broadcast and scatter where ranks share a process; 0: by kernels; -1: by copy engines where that is expected to be faster, or where CTAPolicy or NCCL_CTA_POLICY asks for no CTAs")
 TT_PARAM(NCCL_CTA_POLICY,              INT, 0, 0, 3, false, "overrides the CTAPolicy member of a communicator's config: with 2 (ZERO) copy engines do what they can; 1 (EFFICIENCY) changes nothing here")
 TT_PARAM(NCCL_SINGLE_PROC_MEM_REG_ENABLE, BOOL, 1, 0, 1, false, "0: buffers of ranks of one process are used in place only in windows, also where one group has all ranks")
 TT_PARAM(NCCL_GRAPH_REGISTER,          BOOL, 1, 0, 1, true, "0: buffers of captured operations are used in place only in windows")

@@ -8,7 +8,8 @@
 uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
                         int nchannels);
 /* Whether copy engines do what Mapped only moves: always, or where that takes less time than its kernels, a second
- * launch and the start of each copy against faster wires. */
+ * launch and the start of each copy against faster wires; but never what reads a peer's memory where ranks share a
+ * process. */
 bool tt_cost_gpu_by_engines(const struct tt_tuning_input *input, int collective, size_t bytes);
 /* Channels that pay for themselves, of those that the device likes to use. */
 int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, int algorithm, int protocol,
