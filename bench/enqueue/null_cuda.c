@@ -20,8 +20,13 @@ static _Thread_local CUcontext current;
 
 /* ---- Counting ---- */
 
+/* Calls, and what launches were asked for with. */
+
 #define COUNTED(X)                                                                                                     \
   X(cudaLaunchKernel)                                                                                                  \
+  X(cudaLaunchKernelExC)                                                                                               \
+  X(with_remote_domain)                                                                                                \
+  X(with_clusters_of_two)                                                                                              \
   X(cudaEventRecord)                                                                                                   \
   X(cudaStreamWaitEvent)                                                                                               \
   X(cudaStreamGetCaptureInfo)                                                                                          \
@@ -92,7 +97,9 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
   (void)device;
-  *value = attribute == cudaDevAttrMultiProcessorCount ? PROCESSORS : 0;
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? PROCESSORS
+           : attribute == cudaDevAttrComputeCapabilityMajor ? 9
+                                                            : 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
@@ -262,6 +269,26 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
 {
   CALLED(cudaLaunchKernel);
   (void)kernel, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
+{
+  CALLED(cudaLaunchKernelExC);
+  (void)kernel, (void)arguments;
+  for (unsigned a = 0; a < config->numAttrs; a++) {
+    const cudaLaunchAttribute *attribute = &config->attrs[a];
+    if (attribute->id == cudaLaunchAttributeMemSyncDomain &&
+        attribute->val.memSyncDomain == cudaLaunchMemSyncDomainRemote)
+      CALLED(with_remote_domain);
+    if (attribute->id == cudaLaunchAttributeClusterDimension && attribute->val.clusterDim.x == 2)
+      CALLED(with_clusters_of_two);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *kernel, const cudaLaunchConfig_t *config)
+{
+  (void)kernel;
+  *clusters = PROCESSORS / (int)config->attrs[0].val.clusterDim.x;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "base/timer.h"
+#include "kernels/cuda/attributes.h"
 #include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/memory.h"
@@ -90,7 +91,7 @@ static ncclResult_t init_state(struct tt_device_context *context)
   return error == 0 ? ncclSuccess : TT_FAIL(ncclSystemError, "rank %d: no lock can be made", context->rank);
 }
 
-static ncclResult_t open_entered(struct tt_device_context *context)
+static ncclResult_t open_entered(struct tt_device_context *context, const struct tt_device_config *config)
 {
   struct tt_cuda_context_state *state = context->state;
   int least, greatest;
@@ -110,7 +111,8 @@ static ncclResult_t open_entered(struct tt_device_context *context)
   TT_CUDA_TRY(cudaStreamCreateWithPriority(&context->side, cudaStreamNonBlocking, greatest), "making a stream");
   TT_CUDA_TRY(cudaEventCreateWithFlags(&state->launched, cudaEventDisableTiming), "making an event");
   TT_CUDA_TRY(cudaEventCreateWithFlags(&state->joined, cudaEventDisableTiming), "making an event");
-  return tt_cuda_executor_create(context);
+  TT_TRY(tt_cuda_executor_create(context));
+  return tt_cuda_attributes_choose(context, config);
 }
 
 /* Frees what open_entered made, as far as it came; none of it waits for kernels, but for memory of cudaMalloc. */
@@ -133,6 +135,7 @@ static void free_context(struct tt_device_context *context)
 {
   if (context->state != NULL) pthread_mutex_destroy(&context->lock);
   free(context->state);
+  free(context->attributes);
   free(context);
 }
 
@@ -149,7 +152,7 @@ ncclResult_t tt_cuda_open(const struct tt_device_config *config, struct tt_devic
   TT_TRY_GOTO(init_state(context), result, out);
   TT_TRY_GOTO(find_primary(config->index, &context->state->primary), result, out);
   TT_TRY_GOTO(tt_cuda_enter(context, &enter), result, out);
-  result = open_entered(context);
+  result = open_entered(context, config);
   if (result != ncclSuccess) close_entered(context);
   tt_cuda_leave(&enter);
   if (result == ncclSuccess) {

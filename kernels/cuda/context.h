@@ -7,7 +7,8 @@
 #include <pthread.h>
 #include "kernels/cuda/shared.h"
 
-struct tt_cuda_executor; /* launch.c */
+struct tt_cuda_executor;   /* launch.c */
+struct tt_cuda_attributes; /* attributes.c */
 
 struct tt_device_context {
   int device, rank, nranks;
@@ -17,7 +18,8 @@ struct tt_device_context {
   cudaStream_t side;                /* for copies that have nothing to do with the user's streams; non-blocking */
   pthread_mutex_t lock;             /* of `side` and of the executor's tables; recursive */
   struct tt_cuda_executor *executor;
-  struct tt_cuda_context_state *state; /* context.c's own */
+  struct tt_cuda_attributes *attributes; /* NULL: launches have none */
+  struct tt_cuda_context_state *state;   /* context.c's own */
 };
 
 /* context.c. Makes the context's device the thread's, and puts the thread into the relaxed capture mode, in which

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "kernels/cuda/attributes.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/state.h"
@@ -218,14 +219,27 @@ static void begin_launch(const struct tt_device_context *context, struct tt_cuda
   launch->nitems = launch->nwords = 0;
 }
 
+static ncclResult_t start(const struct tt_device_context *context, const void *kernel, unsigned nblocks,
+                          unsigned threads, struct tt_cuda_launch *launch, cudaStream_t stream)
+{
+  void *arguments[] = {launch};
+  dim3 grid = {nblocks, 1, 1}, block = {threads, 1, 1};
+  struct tt_cuda_attribute_list *list = tt_cuda_attributes_of(context, nblocks);
+  if (list == NULL || list->count == 0) {
+    TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
+    return ncclSuccess;
+  }
+  const cudaLaunchConfig_t config = {
+      .gridDim = grid, .blockDim = block, .stream = stream, .attrs = list->attributes, .numAttrs = list->count};
+  TT_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments), "launching a kernel");
+  return ncclSuccess;
+}
+
 static ncclResult_t start_short(const struct tt_work *work, struct tt_cuda_launch *launch,
                                 const struct tt_cuda_short_shape *shape, uint32_t nblocks, cudaStream_t stream)
 {
-  void *arguments[] = {launch};
-  dim3 grid = {nblocks, 1, 1}, block = {shape->threads, 1, 1};
   const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape->form);
-  TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
-  return ncclSuccess;
+  return start(work->context, kernel, nblocks, shape->threads, launch, stream);
 }
 
 /* A single small work in its short form; *launched false: it has none. */
@@ -288,11 +302,9 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, struct 
     memcpy(launch.words, b->words, b->nwords * sizeof(*b->words));
   else
     TT_TRY(tt_cuda_blob_take(context, b->words, b->nwords * sizeof(*b->words), &blob, &launch.blob));
-  void *arguments[] = {&launch};
-  dim3 grid = {TT_MIN(b->nitems, (unsigned)context->processors), 1, 1},
-       block = {tt_cuda_threads(b->protocol, b->most_bytes, b->strands), 1, 1};
-  ncclResult_t result =
-      tt_cuda_check(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
+  unsigned nblocks = TT_MIN(b->nitems, (unsigned)context->processors);
+  unsigned threads = tt_cuda_threads(b->protocol, b->most_bytes, b->strands);
+  ncclResult_t result = start(context, kernel, nblocks, threads, &launch, stream);
   ncclResult_t noted = blob != NULL ? tt_cuda_blob_launched(context, blob, stream, graph) : ncclSuccess;
   return result != ncclSuccess ? result : noted;
 }

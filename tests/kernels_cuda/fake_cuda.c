@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "fake_hints.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/describe.h"
 
@@ -54,7 +55,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 {
   (void)device;
   MAY_FAIL;
-  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  if (attribute != cudaDevAttrMultiProcessorCount) return fake_capability(value, attribute);
   *value = 132;
   return cudaSuccess;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/descriptor.h"
 #include "kernels/cuda/executor.h"
+#include "kernels/cuda/multicast.h"
 #include "kernels/cuda/stream.h"
 
 static char kernels[12][TT_NUM_PROTOCOLS][TT_CUDA_FORMS];
@@ -28,6 +29,12 @@ KERNEL(8);
 KERNEL(9);
 KERNEL(10);
 KERNEL(11);
+
+const void *tt_cuda_nvls_kernel(int datatype)
+{
+  static char sharing_kernels[12];
+  return datatype >= ncclUint8 && datatype <= ncclBfloat16 ? &sharing_kernels[datatype] : NULL;
+}
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
 {

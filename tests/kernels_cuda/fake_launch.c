@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "fake_hints.h"
 #include "kernels/cuda/multicast.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/state.h"
@@ -73,14 +74,12 @@ const void *tt_cuda_nvls_kernel(int datatype)
   return &sharing_kernels[datatype];
 }
 
-cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
-                             cudaStream_t stream)
+static void keep_launch(const void *kernel, dim3 grid, dim3 block, void **arguments)
 {
   ptrdiff_t number = (const char *)kernel - &kernels[0][0][0], sharing = (const char *)kernel - sharing_kernels;
-  (void)stream;
   launched.shares = sharing >= 0 && sharing < (ptrdiff_t)sizeof(sharing_kernels);
   if (launched.shares) number = (sharing * TT_NUM_PROTOCOLS + TT_PROTO_SIMPLE) * TT_CUDA_FORMS;
-  ck_assert(number >= 0 && number < (ptrdiff_t)sizeof(kernels) && shared == 0);
+  ck_assert(number >= 0 && number < (ptrdiff_t)sizeof(kernels));
   launched.count++;
   launched.form = (int)(number % TT_CUDA_FORMS);
   launched.protocol = (int)(number / TT_CUDA_FORMS % TT_NUM_PROTOCOLS);
@@ -88,6 +87,64 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
   launched.grid = grid;
   launched.block = block;
   launched.launch = *(struct tt_cuda_launch *)arguments[0];
+  launched.nattributes = 0;
+  launched.cluster = 0;
+  launched.spread = launched.remote = launched.links = false;
+}
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream)
+{
+  (void)stream;
+  ck_assert(shared == 0);
+  keep_launch(kernel, grid, block, arguments);
+  return cudaSuccess;
+}
+
+/* As CUDA has it: clusters divide the grid, and each attribute comes once. */
+static void keep_attribute(const cudaLaunchAttribute *attribute)
+{
+  const cudaLaunchAttributeValue *value = &attribute->val;
+  switch ((int)attribute->id) {
+  case cudaLaunchAttributeClusterDimension:
+    ck_assert(launched.cluster == 0 && value->clusterDim.x > 0 && launched.grid.x % value->clusterDim.x == 0);
+    ck_assert(value->clusterDim.y == 1 && value->clusterDim.z == 1);
+    launched.cluster = value->clusterDim.x;
+    break;
+  case cudaLaunchAttributeClusterSchedulingPolicyPreference:
+    ck_assert(!launched.spread);
+    launched.spread = value->clusterSchedulingPolicyPreference == cudaClusterSchedulingPolicySpread;
+    break;
+  case cudaLaunchAttributeMemSyncDomain:
+    ck_assert(!launched.remote);
+    launched.remote = value->memSyncDomain == cudaLaunchMemSyncDomainRemote;
+    break;
+  case cudaLaunchAttributeNvlinkUtilCentricScheduling:
+    ck_assert(!launched.links);
+    launched.links = value->nvlinkUtilCentricScheduling == 1;
+    break;
+  default:
+    ck_abort_msg("attribute %d", (int)attribute->id);
+  }
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
+{
+  ck_assert(config->dynamicSmemBytes == 0 && config->stream == NULL);
+  keep_launch(kernel, config->gridDim, config->blockDim, arguments);
+  for (unsigned a = 0; a < config->numAttrs; a++) keep_attribute(&config->attrs[a]);
+  launched.nattributes = (int)config->numAttrs;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+  (void)device;
+  return fake_capability(value, attribute);
+}
+
+cudaError_t cudaGetLastError(void)
+{
   return cudaSuccess;
 }
 

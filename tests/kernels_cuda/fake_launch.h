@@ -13,6 +13,9 @@ extern struct fake_launched {
   int count, form, protocol, datatype;
   bool shares; /* the kernel for shared memory: protocol and form are those of Simple */
   dim3 grid, block;
+  int nattributes;  /* 0: it was launched without */
+  unsigned cluster; /* 0: none */
+  bool spread, remote, links;
   struct tt_cuda_launch launch;
   struct fake_copy {
     int after; /* launches that it waits for */

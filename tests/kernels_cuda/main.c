@@ -7,6 +7,7 @@ void add_copies(Suite *suite);
 void add_dmabuf(Suite *suite);
 void add_executor(Suite *suite);
 void add_gdrcopy(Suite *suite);
+void add_hints(Suite *suite);
 void add_host_memory(Suite *suite);
 void add_memory(Suite *suite);
 void add_multicast(Suite *suite);
@@ -21,6 +22,7 @@ int main(void)
   add_dmabuf(suite);
   add_executor(suite);
   add_gdrcopy(suite);
+  add_hints(suite);
   add_host_memory(suite);
   add_memory(suite);
   add_multicast(suite);

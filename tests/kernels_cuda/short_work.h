@@ -26,7 +26,8 @@ void make_work(const struct tt_program *program, int nchannels, int protocol, bo
  * number of its barriers, if asked to. */
 bool read_work(const struct tt_program *program, int nchannels, int protocol, bool in_place, int *barriers);
 
-/* test_engines.c */
+/* test_attributes.c, test_engines.c */
+void add_attributes(TCase *tc);
 void add_engines(TCase *tc);
 
 #endif

@@ -406,6 +406,7 @@ int main(void)
   tcase_add_checked_fixture(tc, NULL, forget_repeats);
   tcase_add_loop_test(tc, every_algorithm, 1, MOST_RANKS + 1);
   tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
+  add_attributes(tc);
   add_engines(tc);
   tcase_add_test(tc, barriers);
   tcase_add_test(tc, reads_what_it_wrote);

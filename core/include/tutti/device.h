@@ -6,8 +6,8 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES and TT_DEVICE_FLUSH, and what
- * belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES, TT_DEVICE_FLUSH and
+ * TT_DEVICE_HINTS, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -272,6 +272,8 @@ enum {
   TT_DEVICE_ENGINES = 131072,
   /* The host can flush what NICs write into the device's memory: flush is there. */
   TT_DEVICE_FLUSH = 262144,
+  /* Contexts heed what tt_device_config says of how works are started: `cluster` and what follows it. */
+  TT_DEVICE_HINTS = 524288,
 };
 
 struct tt_device_properties {
@@ -400,6 +402,16 @@ struct tt_device_config {
   size_t size;
   int32_t index; /* of the device */
   int32_t rank, nranks;
+  uint32_t unused; /* was padding, which `size` has always counted and older cores leave as it was: never read */
+  /* Since version 3, with TT_DEVICE_HINTS. How the context's works are started; no hint changes what they do. Each rank
+   * has its own. What a device cannot do, or cannot do with all channels of a launch running at the same time, it
+   * leaves, with a line of its `log` at NCCL_LOG_INFO; a context can be opened all the same. */
+  uint32_t cluster; /* 2 to 8: channels of a launch that are to run near each other (CUDA: a thread block cluster), at
+                       most: the largest number that divides the launch's channels; 0, 1: it does not matter */
+  uint32_t links;   /* not 0: processors are to be chosen for the sake of the links to other devices, each channel
+                       being taken to use these as much as another (CUDA: NVLink utilisation-centric scheduling) */
+  uint32_t apart;   /* not 0: fences of works are not to wait for what the user's own kernels write, nor the other way
+                       round (CUDA: the remote memory synchronisation domain); not worth a line */
 };
 
 /* What a context's works say of themselves. */
