@@ -21,7 +21,6 @@ static _Thread_local CUcontext current;
 /* ---- Counting ---- */
 
 /* Calls, and what launches were asked for with. */
-
 #define COUNTED(X)                                                                                                     \
   X(cudaLaunchKernel)                                                                                                  \
   X(cudaLaunchKernelExC)                                                                                               \

@@ -56,7 +56,7 @@ static ncclResult_t check_members(ncclConfig_t *config)
                    "config member minCTAs is %d but maxCTAs is %s: set maxCTAs to at least minCTAs", config->minCTAs,
                    config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? "not set" : "smaller");
   TT_TRY(check_range("blocking", &config->blocking, 0, 1, 1));
-  TT_TRY(check_range("cgaClusterSize", &config->cgaClusterSize, 0, 8, 4));
+  TT_TRY(check_range("cgaClusterSize", &config->cgaClusterSize, 0, 8, 0));
   TT_TRY(check_range("minCTAs", &config->minCTAs, 1, INT_MAX, 1));
   TT_TRY(check_range("maxCTAs", &config->maxCTAs, 1, INT_MAX, 64));
   TT_TRY(check_range("splitShare", &config->splitShare, 0, 1, 0));
@@ -67,19 +67,6 @@ static ncclResult_t check_members(ncclConfig_t *config)
   TT_TRY(check_range("nChannelsPerNetPeer", &config->nChannelsPerNetPeer, 1, 64, NCCL_CONFIG_UNDEF_INT));
   TT_TRY(check_range("nvlinkCentricSched", &config->nvlinkCentricSched, 0, 1, 0));
   return ncclSuccess;
-}
-
-/* Members of which the user should know that nothing follows from them. */
-static void tell_unused(const ncclConfig_t *config)
-{
-  if (config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT)
-    TT_INFO(TT_INIT, "config member cgaClusterSize is %d: it has no effect here, where blocks do not form clusters",
-            config->cgaClusterSize);
-  if (config->nvlinkCentricSched != NCCL_CONFIG_UNDEF_INT)
-    TT_INFO(TT_INIT,
-            "config member nvlinkCentricSched is %d: it has no effect here, where the topology decides which links are "
-            "used",
-            config->nvlinkCentricSched);
 }
 
 ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
@@ -95,14 +82,16 @@ ncclResult_t tt_config_read(const ncclConfig_t *user, ncclConfig_t *config)
                      config->magic, CONFIG_MAGIC);
     drop_newer_members(config);
   }
-  ncclConfig_t asked = *config;
   TT_TRY(check_members(config));
-  tell_unused(&asked);
   if (tt_param_text(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES) != NULL)
     config->splitShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SPLIT_SHARE_RESOURCES);
   if (tt_param_text(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES) != NULL)
     config->shrinkShare = (int)tt_param_int(TT_PARAM_NCCL_COMM_SHRINK_SHARE_RESOURCES);
   if (tt_param_text(TT_PARAM_NCCL_CTA_POLICY) != NULL) config->CTAPolicy = (int)tt_param_int(TT_PARAM_NCCL_CTA_POLICY);
+  if (tt_param_text(TT_PARAM_NCCL_CGA_CLUSTER_SIZE) != NULL)
+    config->cgaClusterSize = (int)tt_param_int(TT_PARAM_NCCL_CGA_CLUSTER_SIZE);
+  if (tt_param_text(TT_PARAM_NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE) != NULL)
+    config->nvlinkCentricSched = (int)tt_param_int(TT_PARAM_NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE);
   if (tt_param_text(TT_PARAM_NCCL_COMM_BLOCKING) != NULL)
     config->blocking = (int)tt_param_int(TT_PARAM_NCCL_COMM_BLOCKING) != 0;
   return ncclSuccess;

@@ -85,11 +85,26 @@ ncclResult_t tt_device_choose(const struct tt_device **device)
   return tt_device_find(tt_host_device(), device);
 }
 
+/* Members of the configuration of which the user should know that nothing follows from them here. */
+static void tell_unused(const struct ncclComm *comm)
+{
+  if (comm->device->features & TT_DEVICE_HINTS) return;
+  if (comm->config.cgaClusterSize > 1)
+    TT_INFO(TT_INIT, "rank %d: cgaClusterSize (NCCL_CGA_CLUSTER_SIZE) is %d: it has no effect on the %s device",
+            comm->rank, comm->config.cgaClusterSize, comm->device->name);
+  if (comm->config.nvlinkCentricSched != 0)
+    TT_INFO(TT_INIT,
+            "rank %d: nvlinkCentricSched (NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE) is %d: it has no effect on the %s "
+            "device",
+            comm->rank, comm->config.nvlinkCentricSched, comm->device->name);
+}
+
 /* Which device this rank uses, and its context there. Devices without contexts are as many as there are ranks. */
 static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properties *properties)
 {
   const struct tt_device *device = comm->device;
   int count = 0, index = comm->device_index;
+  tell_unused(comm);
   if (device->open == NULL) return ncclSuccess;
   if (index < 0) TT_TRY(device->current(&index));
   TT_TRY(device->count(&count));
@@ -101,7 +116,14 @@ static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properti
   *properties = (struct tt_device_properties){.size = sizeof *properties};
   TT_TRY(device->properties(index, properties));
   properties->name[sizeof properties->name - 1] = properties->pci[sizeof properties->pci - 1] = 0;
-  TT_TRY(tt_context_open(device, index, comm->rank, comm->nranks, &comm->context));
+  const struct tt_device_config config = {.size = sizeof config,
+                                          .index = index,
+                                          .rank = comm->rank,
+                                          .nranks = comm->nranks,
+                                          .cluster = (uint32_t)comm->config.cgaClusterSize,
+                                          .links = (uint32_t)comm->config.nvlinkCentricSched,
+                                          .apart = (uint32_t)tt_param_int(TT_PARAM_NCCL_MEM_SYNC_DOMAIN)};
+  TT_TRY(tt_context_open(device, &config, &comm->context));
   return tt_comm_at_end(comm, end_context);
 }
 

@@ -4,18 +4,19 @@
 #include <stdlib.h>
 #include "base/check.h"
 
-ncclResult_t tt_context_open(const struct tt_device *device, int index, int rank, int nranks, struct tt_context **out)
+ncclResult_t tt_context_open(const struct tt_device *device, const struct tt_device_config *config,
+                             struct tt_context **out)
 {
   *out = NULL;
   struct tt_context *context;
   TT_TRY(TT_CALLOC(&context, 1));
   context->device = device;
   atomic_init(&context->references, 1);
-  const struct tt_device_config config = {.size = sizeof(config), .index = index, .rank = rank, .nranks = nranks};
-  ncclResult_t result = device->open(&config, &context->handle);
+  ncclResult_t result = device->open(config, &context->handle);
   if (result != ncclSuccess) {
     free(context);
-    return TT_FAIL(result, "rank %d cannot use %s device %d: %s", rank, device->name, index, tt_log_thread_error());
+    return TT_FAIL(result, "rank %d cannot use %s device %d: %s", config->rank, device->name, config->index,
+                   tt_log_thread_error());
   }
   *out = context;
   return ncclSuccess;

@@ -13,7 +13,8 @@ struct tt_context {
 };
 
 /* Opens a context, for a device that has them. */
-ncclResult_t tt_context_open(const struct tt_device *device, int index, int rank, int nranks, struct tt_context **out);
+ncclResult_t tt_context_open(const struct tt_device *device, const struct tt_device_config *config,
+                             struct tt_context **out);
 struct tt_context *tt_context_retain(struct tt_context *context);
 /* The last one closes it. NULL is allowed. */
 void tt_context_release(struct tt_context *context);

@@ -117,6 +117,8 @@ START_TEST(wrong_members_are_named)
   REFUSED(magic, 1);
   REFUSED(blocking, 2);
   REFUSED(cgaClusterSize, -1);
+  REFUSED(cgaClusterSize, 9);
+  ck_assert_str_eq(tt_log_thread_error(), "config member cgaClusterSize is 9; allowed are 0 to 8");
   REFUSED(minCTAs, 4); /* without maxCTAs */
   REFUSED(maxCTAs, 0);
   REFUSED(splitShare, 2);
@@ -141,25 +143,59 @@ static void keep_line(enum tt_log_level level, unsigned long subsystems, const c
   if (level == TT_LOG_INFO) snprintf(told + at, sizeof told - at, "%s\n", text);
 }
 
-/* Who sets a member that does nothing is told so, and nobody else. */
+static void open_and_close(const ncclConfig_t *user)
+{
+  ncclComm_t comm;
+  ncclUniqueId id;
+  told[0] = 0;
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  ck_assert_int_eq(ncclCommInitRankConfig(&comm, 1, id, 0, (ncclConfig_t *)user), ncclSuccess);
+  ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* Who asks the host device for what it does not know is told so, and nobody else. */
 START_TEST(members_without_effect)
 {
-  ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER;
   setenv("NCCL_DEBUG", "INFO", 1);
   tt_param_reset();
   tt_log_reset();
   tt_log_redirect(keep_line);
-  ck_assert_int_eq(tt_config_read(NULL, &config), ncclSuccess);
-  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  user.cgaClusterSize = user.nvlinkCentricSched = 0;
+  open_and_close(NULL);
+  ck_assert_msg(strstr(told, "no effect") == NULL, "%s", told);
+  open_and_close(&user);
   ck_assert_msg(strstr(told, "no effect") == NULL, "%s", told);
   user.cgaClusterSize = 2;
-  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
-  ck_assert_msg(strstr(told, "cgaClusterSize is 2: it has no effect") != NULL, "%s", told);
+  open_and_close(&user);
+  ck_assert_msg(strstr(told, "cgaClusterSize (NCCL_CGA_CLUSTER_SIZE) is 2: it has no effect on the host device"), "%s",
+                told);
   ck_assert_ptr_null(strstr(told, "nvlinkCentricSched"));
   user.nvlinkCentricSched = 1;
-  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
-  ck_assert_msg(strstr(told, "nvlinkCentricSched is 1: it has no effect") != NULL, "%s", told);
+  open_and_close(&user);
+  ck_assert_msg(strstr(told, "nvlinkCentricSched (NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE) is 1: it has no effect on "),
+                "%s", told);
   tt_log_redirect(NULL);
+}
+END_TEST
+
+/* Variables have the last word, where they are set. */
+START_TEST(hints)
+{
+  ncclConfig_t user = NCCL_CONFIG_INITIALIZER, config;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert(config.cgaClusterSize == 0 && config.nvlinkCentricSched == 0);
+  user.cgaClusterSize = 8;
+  user.nvlinkCentricSched = 1;
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert(config.cgaClusterSize == 8 && config.nvlinkCentricSched == 1);
+  setenv("NCCL_CGA_CLUSTER_SIZE", "4", 1);
+  setenv("NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE", "0", 1);
+  tt_param_reset();
+  ck_assert_int_eq(tt_config_read(&user, &config), ncclSuccess);
+  ck_assert(config.cgaClusterSize == 4 && config.nvlinkCentricSched == 0);
+  ck_assert_int_eq(tt_config_read(NULL, &config), ncclSuccess);
+  ck_assert_int_eq(config.cgaClusterSize, 4);
 }
 END_TEST
 
@@ -167,9 +203,17 @@ END_TEST
  * value, and what it may be. */
 START_TEST(wrong_variables_are_named)
 {
-  static const char *const names[] = {"NCCL_P2P_LEVEL",           "NCCL_P2P_READ_ENABLE", "NCCL_P2P_DIRECT_DISABLE",
-                                      "NCCL_P2P_USE_CUDA_MEMCPY", "NCCL_CUMEM_ENABLE",    "NCCL_GRAPH_REGISTER",
-                                      "NCCL_NVLS_ENABLE",         "NCCL_NET_GDR_LEVEL"};
+  static const char *const names[] = {"NCCL_P2P_LEVEL",
+                                      "NCCL_P2P_READ_ENABLE",
+                                      "NCCL_P2P_DIRECT_DISABLE",
+                                      "NCCL_P2P_USE_CUDA_MEMCPY",
+                                      "NCCL_CUMEM_ENABLE",
+                                      "NCCL_GRAPH_REGISTER",
+                                      "NCCL_NVLS_ENABLE",
+                                      "NCCL_NET_GDR_LEVEL",
+                                      "NCCL_CGA_CLUSTER_SIZE",
+                                      "NCCL_MEM_SYNC_DOMAIN",
+                                      "NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE"};
   static const char *const values[] = {"-3", "maybe", "1 2", "0x", "1.5"};
   for (size_t n = 0; n < sizeof names / sizeof *names; n++)
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
@@ -217,6 +261,7 @@ Suite *config_suite(void)
   tcase_add_test(tests, padding_is_not_a_member);
   tcase_add_test(tests, wrong_members_are_named);
   tcase_add_test(tests, members_without_effect);
+  tcase_add_test(tests, hints);
   tcase_add_test(tests, wrong_variables_are_named);
   tcase_add_test(tests, blocking_or_not);
   suite_add_tcase(suite, tests);

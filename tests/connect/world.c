@@ -83,9 +83,11 @@ void world_before_rank(void (*before)(int rank))
 
 static bool open_device(struct rank *rank, struct tt_device_properties *properties)
 {
+  const struct tt_device_config config = {
+      .size = sizeof(config), .index = rank->rank, .rank = rank->rank, .nranks = rank->nranks};
   *properties = (struct tt_device_properties){.size = sizeof(*properties)};
   return with_device->properties(rank->rank, properties) == ncclSuccess &&
-         tt_context_open(with_device, rank->rank, rank->rank, rank->nranks, &rank->context) == ncclSuccess;
+         tt_context_open(with_device, &config, &rank->context) == ncclSuccess;
 }
 
 static bool open_rank(struct rank *rank)

@@ -54,6 +54,8 @@ static void use_fake(void)
   kind = TT_EXPORT_NONE;
 }
 
+static const struct tt_device_config first_of_two = {.size = sizeof(first_of_two), .nranks = 2};
+
 static struct fake_counts counts(void)
 {
   struct fake_counts now;
@@ -63,8 +65,9 @@ static struct fake_counts counts(void)
 
 START_TEST(context_is_counted)
 {
+  const struct tt_device_config config = {.size = sizeof(config), .index = 3, .rank = 1, .nranks = 2};
   struct tt_context *context;
-  ck_assert_int_eq(tt_context_open(&device, 3, 1, 2, &context), ncclSuccess);
+  ck_assert_int_eq(tt_context_open(&device, &config, &context), ncclSuccess);
   ck_assert_ptr_eq(tt_context_retain(context), context);
   tt_context_release(context);
   ck_assert_int_eq(counts().contexts, 1);
@@ -72,7 +75,7 @@ START_TEST(context_is_counted)
   ck_assert_int_eq(counts().contexts, 0);
   tt_context_release(NULL);
   fails = true;
-  ck_assert_int_eq(tt_context_open(&device, 3, 1, 2, &context), ncclUnhandledCudaError);
+  ck_assert_int_eq(tt_context_open(&device, &config, &context), ncclUnhandledCudaError);
   ck_assert_ptr_null(context);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "rank 1 cannot use fake device 3: this device is closed"));
 }
@@ -81,7 +84,7 @@ END_TEST
 static void open_slabs(struct tt_slabs **slabs, const char *name)
 {
   struct tt_context *context;
-  ck_assert_int_eq(tt_context_open(&device, 0, 0, 2, &context), ncclSuccess);
+  ck_assert_int_eq(tt_context_open(&device, &first_of_two, &context), ncclSuccess);
   ck_assert_int_eq(tt_slabs_create(context, name, slabs), ncclSuccess);
   tt_context_release(context); /* the slabs have their own */
 }
@@ -251,7 +254,7 @@ START_TEST(lent_slabs)
   struct tt_slabs *slabs;
   struct tt_slab_piece own;
   uint64_t bytes;
-  ck_assert_int_eq(tt_context_open(&device, 0, 0, 2, &context), ncclSuccess);
+  ck_assert_int_eq(tt_context_open(&device, &first_of_two, &context), ncclSuccess);
   ck_assert_int_eq(tt_slabs_create(context, "lender", &slabs), ncclSuccess);
   ck_assert_int_eq(tt_slabs_alloc(slabs, 100, &own), ncclSuccess);
   ck_assert_ptr_null(tt_slab_find("nobody", TT_SLAB_LENT | 5));

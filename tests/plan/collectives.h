@@ -58,6 +58,7 @@ void add_mapped(Suite *suite);
 void add_plain(Suite *suite);
 void add_captured(Suite *suite);
 void add_again(Suite *suite);
+void add_hints(Suite *suite);
 
 /* main.c: devices reach each other over a network only, in Simple. */
 extern bool over_network;

@@ -32,6 +32,7 @@ int main(int argc, char **argv)
     add_plain(suite);
     add_captured(suite);
     add_again(suite);
+    add_hints(suite);
   }
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

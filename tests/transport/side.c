@@ -55,9 +55,10 @@ static int hand_out_slab(void *slabs, uint64_t object, uint64_t *bytes)
 static void open_device(struct side *side)
 {
   struct tt_transport_env *env = &side->env;
+  const struct tt_device_config config = {
+      .size = sizeof(config), .index = side->rank, .rank = side->rank, .nranks = env->nranks};
   env->device = with_device;
-  expect(tt_context_open(with_device, side->rank, side->rank, env->nranks, &env->context) == ncclSuccess,
-         "tt_context_open");
+  expect(tt_context_open(with_device, &config, &env->context) == ncclSuccess, "tt_context_open");
   expect(tt_slabs_create(env->context, side->peers[side->rank].uds, &env->slabs) == ncclSuccess, "tt_slabs_create");
   expect(tt_imports_create(env->context, side->memory, side->peers, &env->imports) == ncclSuccess, "tt_imports_create");
   expect(tt_pinned_create(env->context, side->memory, &env->pinned) == ncclSuccess, "tt_pinned_create");

@@ -12,6 +12,7 @@ struct fake_totals fake_totals;
 static tt_device_log *core_log;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static int contexts_of[FAKE_DEVICES];
+static struct tt_device_config opened[FAKE_DEVICES];
 
 static ncclResult_t check_index(int index)
 {
@@ -69,6 +70,8 @@ static ncclResult_t open_context(const struct tt_device_config *config, struct t
   fake_totals.contexts++;
   pthread_mutex_lock(&devices_lock);
   contexts_of[context->device]++;
+  opened[context->device] = (struct tt_device_config){0};
+  memcpy(&opened[context->device], config, TT_MIN(config->size, sizeof *config));
   pthread_mutex_unlock(&devices_lock);
   *out = context;
   return ncclSuccess;
@@ -183,7 +186,7 @@ static struct tt_device fake_device = {
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
                 TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
                 TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_ENGINES |
-                TT_DEVICE_FLUSH,
+                TT_DEVICE_FLUSH | TT_DEVICE_HINTS,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -267,6 +270,14 @@ __attribute__((visibility("default"))) void fake_last_multicast(int *channels, s
 {
   *channels = fake_totals.multicast_channels;
   *chunk = fake_totals.multicast_chunk;
+}
+
+__attribute__((visibility("default"))) struct tt_device_config fake_opened(int device)
+{
+  pthread_mutex_lock(&devices_lock);
+  struct tt_device_config config = opened[device];
+  pthread_mutex_unlock(&devices_lock);
+  return config;
 }
 
 __attribute__((visibility("default"))) void fake_count(struct fake_counts *counts)

@@ -58,6 +58,8 @@ void fake_last_multicast(int *channels, size_t *chunk);
 int fake_mapped_works(void);
 /* Of these, those that copy engines are to do; here no more is done about that than to see whether they could. */
 int fake_engine_works(void);
+/* What the last context on a device was opened with; all zero: there was none. */
+struct tt_device_config fake_opened(int device);
 /* Devices of this process may be in no team. */
 void fake_forbid_teams(bool forbid);
 
