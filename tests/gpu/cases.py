@@ -21,10 +21,12 @@ ALLOWANCE = 45  # seconds for one group; most take less than 10
 class Group:
     """Cases of one process, or of processes of one launch."""
 
-    def __init__(self, name, command, seconds=ALLOWANCE, expect=None, via=None, verdict=None, skip=None, **env):
+    def __init__(self, name, command, seconds=ALLOWANCE, expect=None, via=None, says=None, verdict=None, skip=None,
+                 **env):
         self.name, self.command, self.seconds, self.env = name, [str(c) for c in command], seconds, env
         self.expect = expect  # (collective, algorithm, protocol, channels): None for "any"
         self.via = via  # patterns of transports' names: each must be used, and nothing else
+        self.says = says  # words that the log must have
         self.verdict = verdict  # of a foreign program: its lines, from its status, output and errors
         self.skip = skip  # why it cannot be run here
 
@@ -81,7 +83,7 @@ def execute(command, env, seconds):
     return status, output.splitlines(), said
 
 
-def judge(group, status, output, said, choices, transports=None):
+def judge(group, status, output, said, choices, transports=None, silent=False):
     """The lines of a group: its own, and one more where its end does not agree with them."""
     lines = [line for line in output if LINE.match(line)]
     failed = any(line.startswith("FAIL") for line in lines)
@@ -103,6 +105,8 @@ def judge(group, status, output, said, choices, transports=None):
                           (transports, "the log does not say which transports were used")):
         if what and status in (0, 1) and (what[1] or not what[0]):
             lines.append(f"FAIL {group.name}: {'; '.join(what[1][:3]) or silence}")
+    if silent and status in (0, 1):
+        lines.append(f"FAIL {group.name}: the log does not say \"{group.says}\"")
     return lines
 
 
@@ -112,8 +116,9 @@ def run_group(group, device):
     env = dict(os.environ, **{k: str(v) for k, v in group.env.items()})
     env["TUTTI_DEVICE"] = device
     with tempfile.TemporaryDirectory() as folder:
-        if group.expect or group.via:
-            subsystems = ["TUNING"] * bool(group.expect) + ["INIT", "P2P", "SHM", "NET"] * bool(group.via)
+        if group.expect or group.via or group.says:
+            subsystems = ["TUNING"] * bool(group.expect) + ["INIT"] * bool(group.via or group.says)
+            subsystems += ["P2P", "SHM", "NET"] * bool(group.via)
             env.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=",".join(subsystems),
                        NCCL_DEBUG_FILE=os.path.join(folder, "log.%p"))
         status, output, said = execute(group.command, env, group.seconds)
@@ -123,7 +128,8 @@ def run_group(group, device):
             said += [line.strip() for line in log_lines(folder) if "NCCL WARN" in line][:2]
         choices = wrong_choices(folder, group.expect) if group.expect else None
         transports = wrong_transports(folder, group.via) if group.via else None
-    return judge(group, status, output, said, choices, transports)
+        silent = bool(group.says) and not any(group.says in line for line in log_lines(folder))
+    return judge(group, status, output, said, choices, transports, silent)
 
 
 def tell(lines, log, counts):

@@ -27,8 +27,8 @@ ENVIRONMENT = dict(os.environ, TUTTI_DEVICE="host", TUTTI_PERF_CUDA=os.environ.g
 class Judging(unittest.TestCase):
     group = cases.Group("some group", [], seconds=7)
 
-    def judge(self, status, output, said=(), choices=None, transports=None):
-        return cases.judge(self.group, status, output, list(said), choices, transports)
+    def judge(self, status, output, said=(), choices=None, transports=None, group=None, silent=False):
+        return cases.judge(group or self.group, status, output, list(said), choices, transports, silent)
 
     def test_lines_are_taken_as_they_are(self):
         self.assertEqual(self.judge(0, ["PASS a", "noise", "SKIP b"]), ["PASS a", "SKIP b"])
@@ -71,6 +71,16 @@ class Judging(unittest.TestCase):
         self.assertIn("FAIL some group: SHM was used", self.judge(0, good, transports=(5, ["SHM was used"]))[-1])
         self.assertIn("does not say which transports", self.judge(0, good, transports=(0, []))[-1])
         self.assertEqual(len(self.judge(3, good, choices=(0, []), transports=(0, []))), 2)  # it failed, and says so
+
+    def test_what_the_log_must_say(self):
+        group = cases.Group("telling", [], says="so many blocks")
+        self.assertEqual(self.judge(0, ["PASS a"], group=group), ["PASS a"])
+        self.assertEqual(self.judge(0, ["PASS a"], group=group, silent=True)[1:],
+                         ['FAIL telling: the log does not say "so many blocks"'])
+        for said, line in (("blocks", "FAIL echo: "), ("many", "PASS echo")):
+            script = f"echo 'INFO so {said} words' > ${{NCCL_DEBUG_FILE%\\%p}}1; echo PASS echo; echo $NCCL_DEBUG_SUBSYS >&2"
+            lines = cases.run_group(cases.Group("echo", ["sh", "-c", script], says="so many"), "host")
+            self.assertTrue(lines[-1].startswith(line), lines)
 
     def test_reading_transports(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -146,6 +156,16 @@ class Groups(unittest.TestCase):
                     self.assertTrue(os.path.exists(group.env[library]), library)
         crowded = [group for group in run_all.all_groups(pathlib.Path(BUILD), 2) if "4,3" in group.command]
         self.assertEqual({g.env["TUTTI_ALLOW_DUPLICATE_DEVICE"] for g in crowded}, {"1"})
+
+    def test_launches(self):
+        for gpus in (1, 2, 4):
+            groups = [g for g in run_all.all_groups(pathlib.Path(BUILD), gpus) if "NCCL_CGA_CLUSTER_SIZE" in g.env]
+            self.assertEqual({(g.env["NCCL_CGA_CLUSTER_SIZE"], g.env["NCCL_MEM_SYNC_DOMAIN"]) for g in groups},
+                             {("4", "1"), ("2", "0"), ("4", "0"), ("0", "0")})
+            for group in groups:
+                cluster = group.env["NCCL_CGA_CLUSTER_SIZE"]
+                self.assertEqual(group.says, None if cluster == "0" else f"kernels run in clusters of {cluster} blocks")
+                self.assertEqual(group.env.get("TUTTI_ALLOW_DUPLICATE_DEVICE"), "1" if gpus == 1 else None)
 
     def test_machines(self):
         """What is drawn shows the ways that the groups ask for."""
