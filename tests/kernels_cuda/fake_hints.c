@@ -30,6 +30,16 @@ cudaError_t fake_capability(int *value, enum cudaDeviceAttr attribute)
   return cudaSuccess;
 }
 
+bool fake_links_are_on(const cudaLaunchAttribute *attribute)
+{
+#if CUDART_VERSION >= 13000
+  _Static_assert((int)cudaLaunchAttributeNvlinkUtilCentricScheduling == FAKE_LINKS_ID, "CUDA's number");
+  return attribute->val.nvlinkUtilCentricScheduling == 1;
+#else
+  ck_abort_msg("attribute %d", (int)attribute->id);
+#endif
+}
+
 cudaError_t cudaDriverGetVersion(int *version)
 {
   *version = fake_hints.driver;

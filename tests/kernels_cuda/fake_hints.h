@@ -3,6 +3,7 @@
 #ifndef TEST_KERNELS_CUDA_FAKE_HINTS_H
 #define TEST_KERNELS_CUDA_FAKE_HINTS_H
 
+#include <stdbool.h>
 #include <cuda_runtime_api.h>
 
 extern struct fake_hints {
@@ -15,6 +16,11 @@ extern struct fake_hints {
 /* A GPU of 9.0 with 132 processors, CUDA 13.0. */
 void fake_hints_reset(void);
 cudaError_t fake_capability(int *value, enum cudaDeviceAttr attribute);
+
+/* Headers before CUDA 13 lack the attribute for links, and the backend then does without. */
+enum { FAKE_LINKS = CUDART_VERSION >= 13000, FAKE_LINKS_ID = 16 };
+/* Of an attribute with that id: whether it is set. */
+bool fake_links_are_on(const cudaLaunchAttribute *attribute);
 
 /* Lines that were logged at INFO since then. */
 void keep_lines(void);

@@ -119,9 +119,9 @@ static void keep_attribute(const cudaLaunchAttribute *attribute)
     ck_assert(!launched.remote);
     launched.remote = value->memSyncDomain == cudaLaunchMemSyncDomainRemote;
     break;
-  case cudaLaunchAttributeNvlinkUtilCentricScheduling:
+  case FAKE_LINKS_ID:
     ck_assert(!launched.links);
-    launched.links = value->nvlinkUtilCentricScheduling == 1;
+    launched.links = fake_links_are_on(attribute);
     break;
   default:
     ck_abort_msg("attribute %d", (int)attribute->id);
