@@ -205,10 +205,14 @@ __device__ __forceinline__ uint32_t tt_operands(const tt_cuda_instruction *i)
 }
 
 /* LL's flags: see kernels/host/ll.c. */
+static constexpr uint64_t tt_flag_period = 0xfffffff8ull;
+static __device__ __noinline__ uint32_t tt_flag_of_late(uint64_t step)
+{
+  return (uint32_t)(step % tt_flag_period) + 1;
+}
 __device__ __forceinline__ uint32_t tt_flag_of(uint64_t step)
 {
-  constexpr uint64_t period = 0xfffffff8ull;
-  return step < period ? (uint32_t)step + 1 : (uint32_t)(step % period) + 1;
+  return step < tt_flag_period ? (uint32_t)step + 1 : tt_flag_of_late(step);
 }
 
 /* The instruction of a strand at a repetition of a loop. */
@@ -308,24 +312,32 @@ __device__ __forceinline__ tt_step tt_batch_step(const tt_group &group, uint32_t
   return tt_step(group.entries() + r * most, tt_instruction_here(block.instructions[group.index][r]));
 }
 
-/* What the first message of an operation carries on a connection, and others. */
+/* Line 0 of a message: what the first one of an operation carries on a connection, and others. */
+__device__ __forceinline__ uint64_t tt_first_word(uint64_t signature_hash, bool first, uint64_t bytes)
+{
+  return first ? signature_hash ^ bytes * 0x9e3779b97f4a7c15ull : bytes;
+}
 __device__ __forceinline__ uint64_t tt_first_word(const tt_entry *entry)
 {
-  uint64_t bytes = entry->bytes;
-  return entry->flags & TT_ENTRY_FIRST ? block.work.signature_hash ^ bytes * 0x9e3779b97f4a7c15ull : bytes;
+  return tt_first_word(block.work.signature_hash, entry->flags & TT_ENTRY_FIRST, entry->bytes);
 }
 
 /* The header of a message; only the first of an operation carries the signature. Bytes and step come last: in LL over a
  * network a proxy waits for them, and sends what else is there. */
-__device__ __forceinline__ void tt_write_header(const tt_entry *entry)
+__device__ __forceinline__ void tt_write_header(tt_byte *slot, const struct tt_signature *first, uint64_t bytes,
+                                                uint64_t step)
 {
-  tt_byte *header = entry->slot - TT_SLOT_HEADER;
-  if (entry->flags & TT_ENTRY_FIRST) {
-    const uint64_t *words = (const uint64_t *)&block.work.signature;
+  tt_byte *header = slot - TT_SLOT_HEADER;
+  if (first != NULL) {
+    const uint64_t *words = (const uint64_t *)first;
     tt_store_volatile(header + 16, words[0], words[1]);
     tt_store_volatile(header + 32, words[2], words[3]);
   }
-  tt_store_volatile(header, entry->bytes, entry->step);
+  tt_store_volatile(header, bytes, step);
+}
+__device__ __forceinline__ void tt_write_header(const tt_entry *entry)
+{
+  tt_write_header(entry->slot, entry->flags & TT_ENTRY_FIRST ? &block.work.signature : NULL, entry->bytes, entry->step);
 }
 
 /* Receiver: what came is not what was expected; its header is complete. */

@@ -4,10 +4,12 @@
 #ifndef TT_KERNELS_CUDA_DESCRIPTOR_H
 #define TT_KERNELS_CUDA_DESCRIPTOR_H
 
+#include <stdbool.h>
 #include "kernels/cuda/shared.h"
 
 /* Limits of what a kernel keeps in shared memory; launch.c refuses programs beyond them. */
 enum {
+  TT_CUDA_WARP = 32,            /* threads */
   TT_CUDA_MAX_THREADS = 512,    /* of a block */
   TT_CUDA_MAX_STRANDS = 15,     /* named barriers, of which a strand takes two; barrier 0 is the block's */
   TT_CUDA_MAX_CONNS = 64,       /* ends of connections of one channel */
@@ -110,8 +112,9 @@ struct tt_cuda_channel {
 };
 
 /* A short work: every channel runs the same program in a single loop, with so few repetitions that each connection is
- * used for no more than half of its slots, and without scratch memory; in LL or LL128, alone in its launch or beside others
- * (together.c), and all of it fits the kernel's parameters. Then the host resolves all but the connections' steps. The words are
+ * used for no more than half of its slots, and without scratch memory; in LL or LL128, alone in its launch or beside
+ * others (together.c), and all of it fits the kernel's parameters. Then the host resolves all but the connections'
+ * steps. The words are
  *
  *     tt_cuda_short, tt_cuda_work, steps, entries, channels with their connections' indices, members' buffers
  *
@@ -121,13 +124,17 @@ struct tt_cuda_channel {
  * all without data, and come first or last in a step of their own.
  */
 struct tt_cuda_short {
-  uint16_t nsteps, nentries;
+  uint8_t nsteps, nstrands;
+  uint16_t nentries;
   uint16_t entries;                 /* quad of the first; steps lie behind the work */
   uint16_t channels, channel_quads; /* quad of the first, and from one to the next */
-  uint16_t nstrands, strand_threads;
+  uint16_t strand_threads;
   uint16_t members;                                 /* quad of the first member's pointers; 0: none */
+  uint16_t flags;                                   /* TT_CUDA_SHORT_SERVED */
   uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1]; /* of each strand; then nsteps */
 };
+/* A proxy serves one of the connections, and waits for news of emptied slots. */
+enum { TT_CUDA_SHORT_SERVED = 1 };
 enum { TT_CUDA_SHORT_WORK = 8 }; /* word at which the work lies */
 
 /* A repetition. Of `flags`: TT_FLAG_FINAL, and TT_CUDA_SHORT_BARRIER where all threads must be through the steps
@@ -167,6 +174,45 @@ struct tt_cuda_short_member {
   unsigned char *input, *output;
 };
 
+/* A short work that is an exchange has a form of its own, in which a thread finds all that it needs after one load of a
+ * launch's words: direct algorithms, one-shot, two-shot, sends and receives are such. Chunks of the input go to peers;
+ * behind a barrier come a copy, a reduction, whose result may go to peers too, and receives. The words are
+ *
+ *     tt_cuda_exchange, its entries, channels with an index of an end for each entry
+ *
+ * and those of several have before them an item for each block: quad | quad of the channel << 16. Entries are in the
+ * order of the struct's numbers: sends, the reduction's inputs and outputs, receives, the copy's input and output. The
+ * first 64 bytes are a line of the cache through which parameters come. */
+struct tt_cuda_exchange {
+  struct tt_signature signature;
+  uint64_t signature_hash;
+  uint8_t nentries; /* at most TT_CUDA_WARP: a lane each */
+  uint8_t nsends, ninputs, noutputs, nreceives, ncopies;
+  uint8_t op;
+  uint8_t flags;                      /* TT_CUDA_EXCHANGE_* */
+  uint16_t send_share, receive_share; /* 2^TT_CUDA_SHARE_BITS divided by how many there are, rounded up */
+  uint8_t local_input;                /* with PAIR: which input is this rank's */
+  uint8_t reserved[11];
+};
+enum { TT_CUDA_SHARE_BITS = 15 };
+enum {
+  TT_CUDA_EXCHANGE_BESIDE = 1, /* the copy goes beside the sends; else, where memory may overlap, behind the barrier */
+  TT_CUDA_EXCHANGE_PAIR = 2    /* the reduction is of a chunk of this rank and a message; the first output is here */
+};
+struct tt_cuda_exchange_entry {
+  uint64_t offset;     /* bytes: of its row, in the input or output */
+  uint16_t part;       /* in the row */
+  uint8_t role, flags; /* as of tt_cuda_short_entry */
+  uint8_t uses_before;
+  uint8_t reserved[3];
+};
+struct tt_cuda_exchange_channel {
+  unsigned char *input, *output; /* where the channel's share of the first block begins */
+  uint32_t share, part;          /* bytes, as of tt_cuda_short_channel */
+  uint32_t number;
+  uint32_t reserved;
+};
+
 struct tt_cuda_launch {
   struct tt_cuda_mapped *mapped;
   uint32_t *claim;            /* set by the block that reports the first failure */
@@ -174,17 +220,34 @@ struct tt_cuda_launch {
   const uint32_t *blob;       /* where the words lie, if not below */
   uint32_t nitems;
   uint32_t nwords;
+  uint16_t channels, channel_quads;    /* of a single exchange: quad of the first, and from one to the next */
+  uint32_t reserved;                   /* parameters begin at 16 modulo 64, so that words begin at a line */
   uint32_t words[TT_CUDA_PARAM_WORDS]; /* items, then works and channels, each at a multiple of four words */
 };
 
+/* The beginning of a launch, with its first words. */
+enum { TT_CUDA_BRIEF_WORDS = 240 };
+struct tt_cuda_brief {
+  unsigned char front[sizeof(struct tt_cuda_launch) - 4 * TT_CUDA_PARAM_WORDS];
+  uint32_t words[TT_CUDA_BRIEF_WORDS];
+} __attribute__((aligned(8)));
+
 /* kernel.cu, compiled for each data type; by protocol and what it takes. As cudaLaunchKernel takes it. */
 enum tt_cuda_form {
-  TT_CUDA_FORM_ANY,    /* any works */
-  TT_CUDA_FORM_SHORT,  /* one short work */
-  TT_CUDA_FORM_DEEP,   /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
-  TT_CUDA_FORM_MAPPED, /* one mapped work, in Simple */
+  TT_CUDA_FORM_ANY,      /* any works */
+  TT_CUDA_FORM_SHORT,    /* one short work */
+  TT_CUDA_FORM_DEEP,     /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
+  TT_CUDA_FORM_EXCHANGE, /* one that is an exchange */
+  TT_CUDA_FORM_EXCHANGE_DEEP, /* the same, as TT_CUDA_FORM_DEEP */
+  TT_CUDA_FORM_BRIEF,         /* exchanges of few words: the kernel is given a struct tt_cuda_brief */
+  TT_CUDA_FORM_MAPPED,        /* one mapped work, in Simple */
   TT_CUDA_FORMS
 };
 typedef const void *tt_cuda_kernel(int protocol, int form);
+
+static inline bool tt_cuda_is_exchange(enum tt_cuda_form form)
+{
+  return form == TT_CUDA_FORM_EXCHANGE || form == TT_CUDA_FORM_EXCHANGE_DEEP;
+}
 
 #endif

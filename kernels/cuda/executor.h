@@ -45,14 +45,20 @@ struct tt_cuda_short_shape {
   uint32_t nsteps;  /* 0: there is nothing to launch */
   unsigned threads; /* of each block */
   enum tt_cuda_form form;
+  uint16_t channels, channel_quads; /* of an exchange: see struct tt_cuda_launch */
 };
-/* What is written of a work: all, or only the messages before, or after, what copy engines copy. */
-enum tt_cuda_phase { TT_CUDA_WHOLE, TT_CUDA_BEFORE, TT_CUDA_AFTER };
+/* What is written of a work: all, or only the messages before, or after, what copy engines copy; GENERAL: all, and not
+ * as an exchange, since others beside it are none. */
+enum tt_cuda_phase { TT_CUDA_WHOLE, TT_CUDA_BEFORE, TT_CUDA_AFTER, TT_CUDA_GENERAL, TT_CUDA_PHASES };
 /* short.c: writes a short work (descriptor.h). */
 ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape);
+/* exchange.c: the form of its own that a short work has if it is an exchange; false: it is none, or that does not fit.
+ */
+bool tt_cuda_put_exchange(const struct tt_work *work, const uint32_t *from, uint32_t *words,
+                          struct tt_cuda_short_shape *shape);
 /* Gives what was written of a work the buffers of another one that differs from it in nothing else. */
-void tt_cuda_point_short(const struct tt_work *work, uint32_t *words);
+void tt_cuda_point_short(const struct tt_work *work, const struct tt_cuda_short_shape *shape, uint32_t *words);
 /* Whether chunks of the input may lie where chunks of the output do, and whether all do: what is written of a work
  * depends on it. */
 enum tt_cuda_overlap { TT_CUDA_APART, TT_CUDA_OVERLAPPING, TT_CUDA_SAME, TT_CUDA_OVERLAPS };
@@ -61,7 +67,8 @@ enum tt_cuda_overlap tt_cuda_overlap_of(const struct tt_work *work);
 ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
                                uint32_t *words, struct tt_cuda_short_shape *shape);
 void tt_cuda_repeats_free(struct tt_device_context *context);
-/* together.c: several short works for one kernel: its blocks (`nitems`) and words. No words: they cannot be together. */
+/* together.c: several short works for one kernel: its blocks (`nitems`) and words. No words: they cannot be together.
+ */
 ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                   struct tt_cuda_launch *launch, struct tt_cuda_short_shape *shape);
 /* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */

@@ -1,7 +1,7 @@
-/* The kernels of a data type (TT_CUDA_DATATYPE): one a protocol for any works, and for short ones one for LL and two
- * for LL128, and one for mapped ones (enum tt_cuda_form). Collectives that only move data use those of ncclUint8. */
+/* The kernels of a data type (TT_CUDA_DATATYPE): one a protocol for any works, and for short ones, exchanges and mapped
+ * ones their own (enum tt_cuda_form). Collectives that only move data use those of ncclUint8. */
+#include "kernels/cuda/exchange.cuh"
 #include "kernels/cuda/mapped.cuh"
-#include "kernels/cuda/short.cuh"
 
 template <int PROTOCOL>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
@@ -10,26 +10,35 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   run_items<PROTOCOL>(launch);
 }
 
+/* Where the words of this block's work lie, and its channel. */
+static __device__ __forceinline__ const uint32_t *find_item(const tt_cuda_launch &launch, uint32_t *channel)
+{
+  *channel = blockIdx.x;
+  if (launch.nitems == 0) return launch.words;
+  uint32_t item = launch.words[blockIdx.x]; /* several works: together.c */
+  *channel = item >> 16;
+  return launch.words + 4 * (item & 0xffff);
+}
+
 /* P: the protocol; U: its way in a hurry (lean.cuh). */
 template <int PROTOCOL, typename P, typename U>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_short(const __grid_constant__ tt_cuda_launch launch)
 {
-  const uint32_t *words = launch.words;
-  uint32_t number = blockIdx.x;
-  if (launch.nitems > 0) { /* several works: together.c */
-    uint32_t item = launch.words[blockIdx.x];
-    words += 4 * (item & 0xffff);
-    number = item >> 16;
-  }
+  uint32_t number;
+  const uint32_t *words = find_item(launch, &number);
   const tt_cuda_short *list = (const tt_cuda_short *)words;
   const tt_cuda_work *work = (const tt_cuda_work *)(words + TT_CUDA_SHORT_WORK);
   const tt_cuda_short_channel *channel =
       (const tt_cuda_short_channel *)(words + 4 * (list->channels + number * list->channel_quads));
   short_end end = {NULL, NULL, 0};
   bool slow = false;
-  if (threadIdx.x < list->nentries)
-    slow = resolve_short<PROTOCOL>(launch, work, channel, words + 4 * list->entries, block.entries + threadIdx.x, &end);
+  if (threadIdx.x < list->nentries) {
+    const tt_cuda_short_entry entry = ((const tt_cuda_short_entry *)(words + 4 * list->entries))[threadIdx.x];
+    short_conn conn;
+    if (entry.flags & TT_CUDA_SHORT_MESSAGE) conn.load(launch, short_index(channel, entry.conn));
+    slow = resolve_short<PROTOCOL>(list, work, channel, entry, conn, block.entries + threadIdx.x, &end);
+  }
   uint32_t from_end = blockDim.x - 1 - threadIdx.x; /* the last warp has the least to do */
   if (from_end == 0) {
     block.abort = 0;
@@ -62,6 +71,27 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);
 }
 
+/* LAUNCH: with as many words as there are; a launch costs the host half a microsecond more for all that it can have. */
+template <int PROTOCOL, typename U, typename LAUNCH>
+static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1) tt_run_exchange(const __grid_constant__ LAUNCH given)
+{
+  const tt_cuda_launch &launch = (const tt_cuda_launch &)given;
+  uint32_t at = 0, channel_at = launch.channels + blockIdx.x * launch.channel_quads;
+  if (launch.nitems > 0) { /* several works: together.c */
+    at = launch.words[blockIdx.x];
+    channel_at = at >> 16;
+    at &= 0xffff;
+  }
+  const tt_cuda_exchange *shape = (const tt_cuda_exchange *)(launch.words + 4 * at);
+  const tt_exchange exchange = {launch, shape, (const tt_cuda_exchange_entry *)(shape + 1),
+                                (const tt_cuda_exchange_channel *)(launch.words + 4 * channel_at)};
+  const tt_warps warps = {threadIdx.x / 32, blockDim.x / 32 - 1};
+  if (warps.mine < warps.count)
+    run_data<PROTOCOL, U>(exchange, warps);
+  else
+    run_service<PROTOCOL, U>(exchange, warps);
+}
+
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_mapped(const __grid_constant__ tt_cuda_launch launch)
 {
@@ -92,12 +122,25 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
 #define TT_CUDA_NAME(number) TT_CUDA_PASTE(tt_cuda_kernel_, number)
 extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int form)
 {
-  if (protocol == TT_PROTO_SIMPLE && form == TT_CUDA_FORM_MAPPED) return (const void *)tt_run_mapped;
-  if (protocol == TT_PROTO_SIMPLE) return (const void *)tt_run_programs<TT_PROTO_SIMPLE>;
-  if (protocol == TT_PROTO_LL)
-    return form == TT_CUDA_FORM_ANY ? (const void *)tt_run_programs<TT_PROTO_LL>
-                                    : (const void *)tt_run_short<TT_PROTO_LL, tt_ll, tt_lean_ll>;
-  if (form == TT_CUDA_FORM_DEEP) return (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<true>>;
-  return form == TT_CUDA_FORM_ANY ? (const void *)tt_run_programs<TT_PROTO_LL128>
-                                  : (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<false>>;
+  if (protocol == TT_PROTO_SIMPLE)
+    return form == TT_CUDA_FORM_MAPPED ? (const void *)tt_run_mapped : (const void *)tt_run_programs<TT_PROTO_SIMPLE>;
+  bool lines128 = protocol == TT_PROTO_LL128;
+  switch (form) {
+  case TT_CUDA_FORM_ANY:
+    return lines128 ? (const void *)tt_run_programs<TT_PROTO_LL128> : (const void *)tt_run_programs<TT_PROTO_LL>;
+  case TT_CUDA_FORM_DEEP:
+    if (lines128) return (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<true>>;
+    break;
+  case TT_CUDA_FORM_EXCHANGE_DEEP:
+    if (lines128) return (const void *)tt_run_exchange<TT_PROTO_LL128, tt_lean_ll128<true>, tt_cuda_launch>;
+    return (const void *)tt_run_exchange<TT_PROTO_LL, tt_lean_ll, tt_cuda_launch>;
+  case TT_CUDA_FORM_EXCHANGE:
+    return lines128 ? (const void *)tt_run_exchange<TT_PROTO_LL128, tt_lean_ll128<false>, tt_cuda_launch>
+                    : (const void *)tt_run_exchange<TT_PROTO_LL, tt_lean_ll, tt_cuda_launch>;
+  case TT_CUDA_FORM_BRIEF:
+    return lines128 ? (const void *)tt_run_exchange<TT_PROTO_LL128, tt_lean_ll128<false>, tt_cuda_brief>
+                    : (const void *)tt_run_exchange<TT_PROTO_LL, tt_lean_ll, tt_cuda_brief>;
+  }
+  return lines128 ? (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<false>>
+                  : (const void *)tt_run_short<TT_PROTO_LL, tt_ll, tt_lean_ll>;
 }

@@ -216,7 +216,7 @@ static void begin_launch(const struct tt_device_context *context, struct tt_cuda
   launch->claim = context->executor->claim;
   launch->conns = context->executor->conns;
   launch->blob = NULL;
-  launch->nitems = launch->nwords = 0;
+  launch->nitems = launch->nwords = launch->channels = launch->channel_quads = 0;
 }
 
 static ncclResult_t start(const struct tt_device_context *context, const void *kernel, unsigned nblocks,
@@ -238,7 +238,9 @@ static ncclResult_t start(const struct tt_device_context *context, const void *k
 static ncclResult_t start_short(const struct tt_work *work, struct tt_cuda_launch *launch,
                                 const struct tt_cuda_short_shape *shape, uint32_t nblocks, cudaStream_t stream)
 {
-  const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, shape->form);
+  bool brief = shape->form == TT_CUDA_FORM_EXCHANGE && launch->nwords <= TT_CUDA_BRIEF_WORDS;
+  enum tt_cuda_form form = brief ? TT_CUDA_FORM_BRIEF : shape->form;
+  const void *kernel = tt_cuda_kernels[work->reduction.datatype](work->protocol, form);
   return start(work->context, kernel, nblocks, shape->threads, launch, stream);
 }
 
@@ -251,6 +253,8 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   begin_launch(context, &launch);
   TT_TRY(tt_cuda_get_short(context, work, phase, launch.words, &shape));
   launch.nwords = shape.nwords;
+  launch.channels = shape.channels;
+  launch.channel_quads = shape.channel_quads;
   *launched = launch.nwords > 0;
   if (!*launched || shape.nsteps == 0) return ncclSuccess;
   return start_short(work, &launch, &shape, work->nchannels, stream);

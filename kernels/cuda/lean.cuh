@@ -1,6 +1,5 @@
 /* LL and LL128 in a hurry: the same messages as in ll.cuh and ll128.cuh, for steps in which nothing is due but data:
- * there is credit, no line is to be cleaned, values are neither scaled nor divided, and local memory is aligned to
- * words of 8 bytes and has whole ones.
+ * there is credit, no line is to be cleaned, and values are neither scaled nor divided.
  *
  * A step of a small message runs once, so its time is the number of its instructions. Operands are taken four at a
  * time, with one load each for what is needed of them; their words are loaded all before the first is used. */
@@ -64,14 +63,14 @@ struct tt_lean_ll {
   {
     return covers(u, bytes);
   }
-  __device__ __forceinline__ uint4 fetch_local(const tt_byte *at, uint32_t u, uint32_t) const
+  __device__ __forceinline__ uint4 fetch_local(const tt_byte *at, uint32_t u, uint32_t bytes) const
   {
-    uint64_t x = tt_load_global(at + 8 * u);
+    uint64_t x = tt_load_global_word(at, 8 * u, bytes);
     return make_uint4((uint32_t)x, 0, (uint32_t)(x >> 32), 0);
   }
-  __device__ __forceinline__ void store_local(tt_byte *at, uint32_t u, uint32_t, const uint64_t (&x)[1]) const
+  __device__ __forceinline__ void store_local(tt_byte *at, uint32_t u, uint32_t bytes, const uint64_t (&x)[1]) const
   {
-    tt_store_global(at + 8 * u, x[0]);
+    tt_store_global_word(at, 8 * u, bytes, x[0]);
   }
   __device__ __forceinline__ uint4 fetch(const tt_spot &s, uint32_t u) const
   {
@@ -117,14 +116,13 @@ template <bool DEEP> struct tt_lean_ll128 {
   __device__ __forceinline__ tt_vector fetch_local(const tt_byte *at, uint32_t u, uint32_t bytes) const
   {
     uint32_t place = tt_ll128::DATA * u + 16 * part;
-    return {place < bytes ? tt_load_global(at + place) : 0,
-            part < 7 && place + 8 < bytes ? tt_load_global(at + place + 8) : 0};
+    return {tt_load_global_word(at, place, bytes), part < 7 ? tt_load_global_word(at, place + 8, bytes) : 0};
   }
   __device__ __forceinline__ void store_local(tt_byte *at, uint32_t u, uint32_t bytes, const uint64_t (&x)[2]) const
   {
     uint32_t place = tt_ll128::DATA * u + 16 * part;
-    if (place < bytes) tt_store_global(at + place, x[0]);
-    if (part < 7 && place + 8 < bytes) tt_store_global(at + place + 8, x[1]);
+    tt_store_global_word(at, place, bytes, x[0]);
+    if (part < 7) tt_store_global_word(at, place + 8, bytes, x[1]);
   }
   __device__ __forceinline__ tt_vector fetch(const tt_spot &s, uint32_t u) const
   {
@@ -207,6 +205,19 @@ struct tt_warps {
   uint32_t mine, count;
 };
 
+/* Unit u, loaded as x, to a message, or to local memory. */
+template <typename U>
+static __device__ __forceinline__ void tt_lean_store(const U unit, uint32_t u, const typename U::raw &x,
+                                                     const tt_spot &to, tt_byte *local_to)
+{
+  uint64_t words[U::WORDS];
+  _Pragma("unroll") for (int w = 0; w < U::WORDS; w++) words[w] = U::word(x, w);
+  if (local_to != NULL)
+    unit.store_local(local_to, u, to.bytes, words);
+  else
+    unit.store_line(to, u, words);
+}
+
 /* COUNT units, `unit.apart` apart from u on, of one chunk to another place: from local memory or a message, to a
  * message or local memory. All are loaded before the first is stored. */
 template <int COUNT, typename U>
@@ -232,15 +243,7 @@ static __device__ __forceinline__ bool tt_lean_move_units(const U unit, uint32_t
     }
   }
   TT_UNITS(i)
-  {
-    if (!unit.covers(u + i * unit.apart, to.bytes)) continue;
-    uint64_t words[U::WORDS];
-    _Pragma("unroll") for (int w = 0; w < U::WORDS; w++) words[w] = U::word(x[i], w);
-    if (local_to != NULL)
-      unit.store_local(local_to, u + i * unit.apart, to.bytes, words);
-    else
-      unit.store_line(to, u + i * unit.apart, words);
-  }
+  if (unit.covers(u + i * unit.apart, to.bytes)) tt_lean_store(unit, u + i * unit.apart, x[i], to, local_to);
   return true;
 }
 
@@ -258,19 +261,28 @@ static __device__ __forceinline__ void tt_lean_move(const U unit, const tt_spot 
     if (!tt_lean_move_units<1>(unit, u, from, local_from, to, local_to)) return;
 }
 
-/* n moves, shared out among the warps: to entries [first, first + n), from themselves, or from entry `input` if that is
- * none of them. */
+/* Shares n moves out among the warps: this one's are *k and each warps.count behind it, or, if there are more warps
+ * than moves, the units of *k that are returned. */
+template <typename U> static __device__ __forceinline__ U tt_lean_share(tt_warps warps, uint32_t n, uint32_t *k)
+{
+  uint32_t turn = 0, turns = 1;
+  *k = warps.mine;
+  if (n < warps.count) {
+#pragma unroll 1
+    for (; *k >= n; *k -= n) turn++;
+    turns = (warps.count - *k + n - 1) / n;
+  }
+  return U(32 * turn + threadIdx.x % 32, 32 * turns);
+}
+
+/* n moves, more than none: to entries [first, first + n), from themselves, or from entry `input` if that is none of
+ * them. */
 template <typename U>
 static __device__ __forceinline__ void tt_lean_moves(tt_warps warps, uint32_t first, uint32_t n, uint32_t input,
                                                      bool sends)
 {
-  uint32_t k = warps.mine, turn = 0, turns = 1;
-  if (n < warps.count) {
-#pragma unroll 1
-    for (; k >= n; k -= n) turn++;
-    turns = (warps.count - k + n - 1) / n;
-  }
-  const U unit(32 * turn + threadIdx.x % 32, 32 * turns);
+  uint32_t k;
+  const U unit = tt_lean_share<U>(warps, n, &k);
 #pragma unroll 1
   for (; k < n; k += warps.count) {
     const tt_spot to(first + k);

@@ -27,6 +27,17 @@ static __device__ __noinline__ bool tt_wait_line(const tt_entry *entry, uint64_t
   }
 }
 
+/* Waits for line 0 of a message, which must be what it is to be. The header comes about when line 0 does. */
+static __device__ __noinline__ void tt_check_line(const tt_entry *entry)
+{
+  uint64_t word;
+  if (!tt_wait_line(entry, &word) || word == tt_first_word(entry)) return;
+#pragma unroll 1
+  for (uint64_t start = tt_now_ns(); tt_now_ns() - start < 1000000;) {
+  }
+  tt_wrong_message(entry);
+}
+
 /* One lane an operand. */
 static __device__ __noinline__ void tt_serve(int lane, const tt_step step)
 {
@@ -42,13 +53,7 @@ static __device__ __noinline__ void tt_serve(int lane, const tt_step step)
 #pragma unroll 1
   for (uint32_t k = lane; k < n; k += 32) {
     const tt_entry *entry = step.sends + k;
-    uint64_t word;
-    if (!tt_is_receive(entry->role) || !tt_wait_line(entry, &word) || word == tt_first_word(entry)) continue;
-      /* The header comes about when line 0 does. */
-#pragma unroll 1
-    for (uint64_t start = tt_now_ns(); tt_now_ns() - start < 1000000;) {
-    }
-    tt_wrong_message(entry);
+    if (tt_is_receive(entry->role)) tt_check_line(entry);
   }
   __syncwarp();
 }

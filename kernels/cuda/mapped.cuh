@@ -23,24 +23,14 @@ static __device__ __forceinline__ void resolve_mapped(const tt_cuda_launch &laun
   e.flags = from.flags & (TT_ENTRY_FIRST | TT_ENTRY_SCALED);
   e.conn = from.conn;
   if (from.flags & TT_CUDA_SHORT_MESSAGE) {
-    tt_cuda_conn *conn = launch.conns + ((const uint32_t *)(channel + 1))[from.conn];
-    tt_vector places = tt_load_volatile(&conn->slots), counters = tt_load_volatile(&conn->tail),
-              rest = tt_load_volatile(&conn->seen);
-    uint64_t *head = (uint64_t *)places.high, seen = rest.low;
-    tt_end &end = block.ends[from.conn];
-    end.head = head;
-    end.tail = (uint64_t *)counters.low;
-    end.slot_bytes = (uint32_t)rest.high;
-    end.peer = (int32_t)(rest.high >> 32);
-    e.step = counters.high + from.uses_before;
+    short_conn conn;
+    conn.load(launch, short_index(channel, from.conn));
+    e.step = conn.step() + from.uses_before;
     e.flag = tt_flag_of(e.step);
-    e.slot = (tt_byte *)places.low + (uint32_t)(e.step % TT_SLOTS) * end.slot_bytes + TT_SLOT_HEADER;
-    if (from.flags & TT_CUDA_SHORT_LAST) *end_of = {conn, tt_is_receive(e.role) ? head : NULL, e.step + 1};
-    if (tt_is_send(e.role) && seen + TT_SLOTS <= e.step) {
-      seen = tt_load_relaxed(head);
-      conn->seen = seen;
-      if (seen + TT_SLOTS <= e.step) e.flags |= TT_ENTRY_NO_CREDIT;
-    }
+    e.slot = conn.slot(e.step);
+    note_end(from.conn, conn);
+    tell_empty(list->flags & TT_CUDA_SHORT_SERVED, from, conn, end_of);
+    if (tt_is_send(e.role) && !conn.has_credit(e.step)) e.flags |= TT_ENTRY_NO_CREDIT;
   } else {
     uint64_t at = (uint64_t)from.part * channel->part, share = channel->share;
     if (at > share) at = share;

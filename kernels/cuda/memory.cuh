@@ -56,6 +56,20 @@ __device__ __forceinline__ void tt_store_plain(void *to, tt_vector v)
   asm volatile("st.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(v.low), "l"(v.high) : "memory");
 }
 
+/* The same of single words. */
+__device__ __forceinline__ uint64_t tt_load_volatile64(const void *from)
+{
+  uint64_t v;
+  asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t tt_load_volatile32(const void *from)
+{
+  uint32_t v;
+  asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
 /* Counters of connections, shared with another GPU. */
 __device__ __forceinline__ uint64_t tt_load_acquire(const uint64_t *from)
 {
@@ -123,6 +137,22 @@ __device__ __forceinline__ void tt_store_word(tt_byte *base, uint32_t offset, ui
   tt_byte *at = base + offset;
   if (offset + 8 <= bytes && ((uintptr_t)at & 7) == 0)
     *(uint64_t *)at = word;
+  else if (offset < bytes)
+    tt_store_odd_word(at, bytes - offset, word);
+}
+
+/* The same in global memory, in order with other accesses. */
+__device__ __forceinline__ uint64_t tt_load_global_word(const tt_byte *base, uint32_t offset, uint32_t bytes)
+{
+  const tt_byte *at = base + offset;
+  if (offset + 8 <= bytes && ((uintptr_t)at & 7) == 0) return tt_load_global(at);
+  return offset < bytes ? tt_load_odd_word(at, bytes - offset) : 0;
+}
+__device__ __forceinline__ void tt_store_global_word(tt_byte *base, uint32_t offset, uint32_t bytes, uint64_t word)
+{
+  tt_byte *at = base + offset;
+  if (offset + 8 <= bytes && ((uintptr_t)at & 7) == 0)
+    tt_store_global(at, word);
   else if (offset < bytes)
     tt_store_odd_word(at, bytes - offset, word);
 }

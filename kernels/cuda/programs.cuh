@@ -187,6 +187,8 @@ static __device__ __forceinline__ bool load_channel(const tt_cuda_launch &launch
       end.peer = conn->peer;
       end.fifo = conn->fifo;
       block.ends[threadIdx.x] = end;
+      /* What a short work before has emptied (short.cuh). */
+      if (threadIdx.x >= here->npeers && end.fifo == NULL) tt_store_relaxed(end.head, end.step);
     }
   }
   if (threadIdx.x < TT_CUDA_MAX_SEMAPHORES) block.semaphores[threadIdx.x] = 0;

@@ -7,7 +7,7 @@
 #include "kernels/cuda/executor.h"
 
 /* Works that are kept, whose numbers the core gives one after another (core/plan/kept.c). */
-enum { KEPT = 128, PHASES = 3 };
+enum { KEPT = 128 };
 
 /* One way of writing a work. */
 struct way {
@@ -17,7 +17,7 @@ struct way {
 };
 
 struct tt_cuda_repeats {
-  struct way ways[KEPT][PHASES][TT_CUDA_OVERLAPS]; /* by number, phase, and whether the work is in place */
+  struct way ways[KEPT][TT_CUDA_PHASES][TT_CUDA_OVERLAPS]; /* by number, phase, and whether the work is in place */
 };
 
 static uint64_t repeat_of(const struct tt_work *work)
@@ -47,7 +47,7 @@ ncclResult_t tt_cuda_get_short(struct tt_device_context *context, const struct t
   if (way->repeat == repeat) {
     *shape = way->shape;
     memcpy(words, way->words, way->shape.nwords * sizeof(*words));
-    tt_cuda_point_short(work, words);
+    tt_cuda_point_short(work, shape, words);
     return ncclSuccess;
   }
   TT_TRY(tt_cuda_put_short(context, work, phase, words, shape));
@@ -59,7 +59,7 @@ void tt_cuda_repeats_free(struct tt_device_context *context)
 {
   struct tt_cuda_repeats *repeats = context->executor->repeats;
   struct way *ways = repeats != NULL ? &repeats->ways[0][0][0] : NULL;
-  for (int w = 0; ways != NULL && w < KEPT * PHASES * TT_CUDA_OVERLAPS; w++) free(ways[w].words);
+  for (int w = 0; ways != NULL && w < KEPT * TT_CUDA_PHASES * TT_CUDA_OVERLAPS; w++) free(ways[w].words);
   free(repeats);
   context->executor->repeats = NULL;
 }

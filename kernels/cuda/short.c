@@ -1,5 +1,6 @@
 /* Short works (descriptor.h): the packed program written out, repetition by repetition, with all that does not depend
  * on a connection's step. */
+#include <stddef.h>
 #include <string.h>
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
@@ -44,12 +45,17 @@ static uint32_t operand_count(const struct tt_cuda_instruction *i)
   return i->opcode == TT_OP_DATA ? (uint32_t)(i->nsends + i->ninputs + i->noutputs + i->nreceives) : 0;
 }
 
+static bool is_whole(enum tt_cuda_phase phase)
+{
+  return phase == TT_CUDA_WHOLE || phase == TT_CUDA_GENERAL;
+}
+
 /* Whether instruction i of a strand is in what is written: in phases, those before the first that copies, or those
  * after the last. */
 static bool is_in_phase(const struct writer *w, const struct tt_cuda_program *packed,
                         const struct tt_cuda_strand *strand, int i)
 {
-  if (w->phase == TT_CUDA_WHOLE) return true;
+  if (is_whole(w->phase)) return true;
   int from = w->phase == TT_CUDA_BEFORE ? 0 : i, to = w->phase == TT_CUDA_BEFORE ? i + 1 : strand->ninstructions;
   for (int k = from; k < to; k++)
     if (tt_cuda_instruction_of(packed, strand->first_instruction + k)->ninputs > 0) return false;
@@ -203,9 +209,9 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
   list->entries = (uint16_t)(w->at / 4);
   struct tt_cuda_short_entry *entries = put(w, nentries * sizeof(*entries));
   if (w->too_long) return false;
-  list->nsteps = (uint16_t)nsteps;
+  list->nsteps = (uint8_t)nsteps;
   list->nentries = (uint16_t)nentries;
-  list->nstrands = is_one_strand(packed) ? 1 : packed->nstrands;
+  list->nstrands = (uint8_t)(is_one_strand(packed) ? 1 : packed->nstrands);
   for (int s = 0; s < packed->nstrands; s++) {
     put_strand(w, packed, tt_cuda_strand_of(packed, s), s >= list->nstrands, &step, entries, &written);
     list->first_step[TT_MIN(s + 1, list->nstrands)] = (uint16_t)(step - steps);
@@ -214,8 +220,13 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
   return true;
 }
 
+static void note_served(const struct tt_conn *conn, struct tt_cuda_short *list)
+{
+  if (conn != NULL && (conn->flags & (TT_CONN_PROXIED | TT_CONN_LINES)) != 0) list->flags |= TT_CUDA_SHORT_SERVED;
+}
+
 /* All but where its buffers lie. */
-static bool put_channel(struct writer *w, uint32_t c)
+static bool put_channel(struct writer *w, struct tt_cuda_short *list, uint32_t c)
 {
   const struct tt_work_channel *channel = &w->work->channels[c];
   uint32_t npeers = channel->program->npeers;
@@ -228,6 +239,8 @@ static bool put_channel(struct writer *w, uint32_t c)
   for (uint32_t p = 0; p < npeers; p++) {
     ends[p] = channel->send[p] != NULL ? tt_cuda_conn_index(channel->send[p]) : UINT32_MAX;
     ends[npeers + p] = channel->recv[p] != NULL ? tt_cuda_conn_index(channel->recv[p]) : UINT32_MAX;
+    note_served(channel->send[p], list);
+    note_served(channel->recv[p], list);
   }
   align(w);
   return true;
@@ -241,24 +254,33 @@ static bool put_members(struct writer *w, struct tt_cuda_short *list)
   return true;
 }
 
-void tt_cuda_point_short(const struct tt_work *work, uint32_t *words)
+void tt_cuda_point_short(const struct tt_work *work, const struct tt_cuda_short_shape *shape, uint32_t *words)
 {
   const struct tt_cuda_short *list = (const struct tt_cuda_short *)words;
   struct tt_cuda_work *header = (struct tt_cuda_work *)(words + TT_CUDA_SHORT_WORK);
+  const bool exchange = tt_cuda_is_exchange(shape->form);
+  const uint32_t first = exchange ? shape->channels : list->channels;
+  const uint32_t quads = exchange ? shape->channel_quads : list->channel_quads;
   size_t element = tt_datatype_bytes(work->reduction.datatype);
   unsigned char *input = (unsigned char *)work->input, *output = work->output;
+  for (uint32_t c = 0; c < work->nchannels; c++) {
+    unsigned char **at = (unsigned char **)(words + 4 * (first + c * quads)); /* of either kind of channel */
+    size_t offset = work->channels[c].geometry.lo * element;
+    at[0] = input + offset;
+    at[1] = output + offset;
+  }
+  if (exchange) return;
   header->buffers[TT_INPUT] = input;
   header->buffers[TT_OUTPUT] = output;
-  for (uint32_t c = 0; c < work->nchannels; c++) {
-    uint32_t *at = words + 4 * (list->channels + c * list->channel_quads);
-    size_t offset = work->channels[c].geometry.lo * element;
-    ((struct tt_cuda_short_channel *)at)->input = input + offset;
-    ((struct tt_cuda_short_channel *)at)->output = output + offset;
-  }
   struct tt_cuda_short_member *members = (struct tt_cuda_short_member *)(words + 4 * list->members);
   for (uint32_t m = 0; list->members != 0 && m < work->channels[0].program->nmembers; m++)
     members[m] = (struct tt_cuda_short_member){(unsigned char *)work->member_inputs[m], work->member_outputs[m]};
 }
+_Static_assert(offsetof(struct tt_cuda_short_channel, input) == 0 &&
+                   offsetof(struct tt_cuda_short_channel, output) == 8 &&
+                   offsetof(struct tt_cuda_exchange_channel, input) == 0 &&
+                   offsetof(struct tt_cuda_exchange_channel, output) == 8,
+               "channels begin with their buffers");
 
 /* The program of all channels, if they have one in common and a single loop; else NULL. */
 static ncclResult_t common_program(struct tt_device_context *context, const struct tt_work *work,
@@ -289,14 +311,13 @@ static bool is_deep(int protocol, uint64_t bytes, unsigned threads)
   return protocol == TT_PROTO_LL128 && (bytes + 119) / 120 > (threads - 32) / 8;
 }
 
-ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
-                               uint32_t *words, struct tt_cuda_short_shape *shape)
+static ncclResult_t put_general(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
+                                uint32_t *words, struct tt_cuda_short_shape *shape)
 {
   struct writer w = {
       .work = work, .phase = phase, .overlap = tt_cuda_overlap_of(work), .words = words, .at = STEPS_WORD};
   struct tt_cuda_short *list = (struct tt_cuda_short *)words;
   const struct tt_cuda_program *packed;
-  uint64_t length = 0;
   *shape = (struct tt_cuda_short_shape){0};
   TT_TRY(common_program(context, work, &packed));
   if (packed == NULL) return ncclSuccess;
@@ -305,21 +326,39 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
   if (!put_program(&w, packed, list)) return ncclSuccess;
   list->channels = (uint16_t)(w.at / 4);
   for (uint32_t c = 0; c < work->nchannels; c++) {
-    if (!put_channel(&w, c)) return ncclSuccess;
+    if (!put_channel(&w, list, c)) return ncclSuccess;
     if (c == 0) list->channel_quads = (uint16_t)(w.at / 4 - list->channels);
-    length = TT_MAX(length, work->channels[c].geometry.last_chunk);
   }
   bool mapped = tt_cuda_is_mapped(work->channels[0].program);
-  if (mapped && phase == TT_CUDA_WHOLE && !put_members(&w, list)) return ncclSuccess;
-  tt_cuda_point_short(work, words);
-  uint64_t bytes = length * tt_datatype_bytes(work->reduction.datatype);
-  unsigned step = 32u * list->nstrands; /* a thread resolves an entry */
-  unsigned data = phase == TT_CUDA_WHOLE ? tt_cuda_threads(work->protocol, bytes, list->nstrands) : MESSAGE_THREADS;
-  unsigned threads = TT_MAX(data, (list->nentries + step - 1) / step * step);
-  list->strand_threads = (uint16_t)(threads / list->nstrands);
-  *shape = (struct tt_cuda_short_shape){w.at, list->nsteps, threads,
-                                        mapped                                    ? TT_CUDA_FORM_MAPPED
-                                        : is_deep(work->protocol, bytes, threads) ? TT_CUDA_FORM_DEEP
-                                                                                  : TT_CUDA_FORM_SHORT};
+  if (mapped && is_whole(phase) && !put_members(&w, list)) return ncclSuccess;
+  shape->nwords = w.at;
+  shape->nsteps = list->nsteps;
+  shape->form = mapped ? TT_CUDA_FORM_MAPPED : TT_CUDA_FORM_SHORT;
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct tt_work *work, enum tt_cuda_phase phase,
+                               uint32_t *words, struct tt_cuda_short_shape *shape)
+{
+  uint32_t general[TT_CUDA_PARAM_WORDS];
+  struct tt_cuda_short *list = (struct tt_cuda_short *)general;
+  uint64_t bytes = 0;
+  TT_TRY(put_general(context, work, phase, general, shape));
+  if (shape->nwords == 0) return ncclSuccess;
+  for (uint32_t c = 0; c < work->nchannels; c++) bytes = TT_MAX(bytes, work->channels[c].geometry.last_chunk);
+  bytes *= tt_datatype_bytes(work->reduction.datatype);
+  bool exchange = phase == TT_CUDA_WHOLE && tt_cuda_put_exchange(work, general, words, shape);
+  unsigned strands = exchange ? 1 : list->nstrands, step = 32 * strands; /* a thread resolves an entry */
+  unsigned data = is_whole(phase) ? tt_cuda_threads(work->protocol, bytes, (int)strands) : MESSAGE_THREADS;
+  shape->threads = exchange ? data : TT_MAX(data, (list->nentries + step - 1) / step * step);
+  bool deep = is_deep(work->protocol, bytes, shape->threads);
+  if (exchange) {
+    shape->form = deep ? TT_CUDA_FORM_EXCHANGE_DEEP : TT_CUDA_FORM_EXCHANGE;
+  } else {
+    if (deep) shape->form = TT_CUDA_FORM_DEEP;
+    list->strand_threads = (uint16_t)(shape->threads / strands);
+    memcpy(words, general, shape->nwords * sizeof(*words));
+  }
+  tt_cuda_point_short(work, shape, words);
   return ncclSuccess;
 }

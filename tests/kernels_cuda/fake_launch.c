@@ -86,7 +86,12 @@ static void keep_launch(const void *kernel, dim3 grid, dim3 block, void **argume
   launched.datatype = (int)(number / TT_CUDA_FORMS / TT_NUM_PROTOCOLS);
   launched.grid = grid;
   launched.block = block;
-  launched.launch = *(struct tt_cuda_launch *)arguments[0];
+  if (launched.form == TT_CUDA_FORM_BRIEF) { /* reads no more of it */
+    memset(&launched.launch, 0xa5, sizeof(launched.launch));
+    memcpy(&launched.launch, arguments[0], sizeof(struct tt_cuda_brief));
+  } else {
+    launched.launch = *(struct tt_cuda_launch *)arguments[0];
+  }
   launched.nattributes = 0;
   launched.cluster = 0;
   launched.spread = launched.remote = launched.links = false;

@@ -292,22 +292,22 @@ static void move_buffers(size_t by, bool in_place)
 }
 
 /* A work that comes again is what it would be anew: also with other buffers, and in place where it was not. */
-static void read_again(bool in_place)
+static void read_again(bool in_place, enum tt_cuda_phase phase)
 {
   static uint32_t anew[TT_CUDA_PARAM_WORDS], again[TT_CUDA_PARAM_WORDS];
   static uint64_t number;
   struct tt_cuda_short_shape shape, kept;
   for (int time = 0; time < 3; time++) {
     made.work.repeat = 0;
-    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, anew, &shape), ncclSuccess);
+    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, phase, anew, &shape), ncclSuccess);
     made.work.repeat = number + 1;
-    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, again, &kept), ncclSuccess);
+    ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, phase, again, &kept), ncclSuccess);
     ck_assert(kept.nwords == shape.nwords && kept.threads == shape.threads && kept.form == shape.form);
     ck_assert_mem_eq(again, anew, 4 * shape.nwords);
     move_buffers(64, in_place || time == 1);
   }
   made.work.signature.count++; /* which is not looked at again */
-  ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, TT_CUDA_WHOLE, again, &kept), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_get_short(&fake_context, &made.work, phase, again, &kept), ncclSuccess);
   const struct tt_cuda_work *header = (const struct tt_cuda_work *)(again + TT_CUDA_SHORT_WORK);
   ck_assert_uint_eq(header->signature.count, made.work.signature.count - 1);
   number++;
@@ -327,7 +327,7 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
   struct tt_cuda_short_shape shape;
   make_work(program, nchannels, protocol, in_place);
   memset(words, 0xa5, sizeof(words));
-  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_WHOLE, words, &shape), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, TT_CUDA_GENERAL, words, &shape), ncclSuccess);
   uint32_t nwords = shape.nwords;
   unsigned threads = shape.threads;
   ck_assert_int_eq(nwords > 0, should_be_short(program, nchannels));
@@ -356,6 +356,6 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
   ck_assert_int_eq(program->nmembers > 0, shape.form == TT_CUDA_FORM_MAPPED);
   if (barriers) *barriers += reading->barriers;
   free(reading);
-  read_again(in_place);
+  read_again(in_place, TT_CUDA_GENERAL);
   return true;
 }

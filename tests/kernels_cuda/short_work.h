@@ -29,5 +29,7 @@ bool read_work(const struct tt_program *program, int nchannels, int protocol, bo
 /* test_attributes.c, test_engines.c */
 void add_attributes(TCase *tc);
 void add_engines(TCase *tc);
+/* test_exchange.c */
+void add_exchanges(TCase *tc);
 
 #endif

@@ -408,6 +408,7 @@ int main(void)
   tcase_add_loop_test(tc, mapped, 1, MOST_RANKS + 1);
   add_attributes(tc);
   add_engines(tc);
+  add_exchanges(tc);
   tcase_add_test(tc, barriers);
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);
