@@ -22,6 +22,8 @@ ncclResult_t tt_emit_nvls(struct tt_builder *builder, const struct tt_emit_reque
 /* Reports nodes of different sizes or of one rank. */
 ncclResult_t tt_emit_nvls_tree(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_mapped(struct tt_builder *builder, const struct tt_emit_request *request);
+/* The same algorithm's sends and receives. Reports a rank that is its own partner, or one of another node. */
+ncclResult_t tt_emit_mapped_message(struct tt_builder *builder, const struct tt_emit_request *request);
 ncclResult_t tt_emit_point_to_point(struct tt_builder *builder, const struct tt_emit_request *request);
 
 /* Where all ranks talk to all: peer i of a rank is rank + 1 + i, so that ranks start with different peers. */

@@ -27,7 +27,8 @@ static const struct {
                                             BIT(TT_FUNC_SCATTER) | BIT(TT_FUNC_GATHER)},
     [TT_ALGO_MAPPED] = {tt_emit_mapped, BIT(TT_FUNC_BROADCAST) | BIT(TT_FUNC_REDUCE) | BIT(TT_FUNC_ALL_GATHER) |
                                             BIT(TT_FUNC_REDUCE_SCATTER) | BIT(TT_FUNC_ALL_REDUCE) |
-                                            BIT(TT_FUNC_ALL_TO_ALL) | BIT(TT_FUNC_SCATTER) | BIT(TT_FUNC_GATHER)},
+                                            BIT(TT_FUNC_ALL_TO_ALL) | BIT(TT_FUNC_SCATTER) | BIT(TT_FUNC_GATHER) |
+                                            BIT(TT_FUNC_SEND) | BIT(TT_FUNC_RECV) | BIT(TT_FUNC_SEND_RECV)},
     [TT_ALGO_PAT] = {tt_emit_pat, BIT(TT_FUNC_ALL_GATHER) | BIT(TT_FUNC_REDUCE_SCATTER)},
     [TT_ALGO_POINT_TO_POINT] = {tt_emit_point_to_point, BIT(TT_FUNC_SEND) | BIT(TT_FUNC_RECV)},
 };
@@ -47,6 +48,11 @@ bool tt_collective_has_root(int collective)
 {
   return collective == TT_FUNC_BROADCAST || collective == TT_FUNC_REDUCE || collective == TT_FUNC_SCATTER ||
          collective == TT_FUNC_GATHER;
+}
+
+bool tt_collective_is_message(int collective)
+{
+  return collective == TT_FUNC_SEND || collective == TT_FUNC_RECV || collective == TT_FUNC_SEND_RECV;
 }
 
 bool tt_collective_reduces(int collective)
@@ -74,10 +80,11 @@ static ncclResult_t check_request(const struct tt_emit_request *request)
   }
   if (request->nranks < 1) return TT_FAIL(ncclInvalidArgument, "number of ranks %d is below 1", request->nranks);
   TT_TRY(check_rank("rank", request->rank, request->nranks));
-  if (tt_collective_has_root(request->collective)) TT_TRY(check_rank("root", request->root, request->nranks));
+  if (tt_collective_has_root(request->collective) || request->collective == TT_FUNC_SEND_RECV)
+    TT_TRY(check_rank("root", request->root, request->nranks));
   if (request->most_pieces < 0)
     return TT_FAIL(ncclInvalidArgument, "%d pieces a message are below 0", request->most_pieces);
-  if (request->algorithm == TT_ALGO_POINT_TO_POINT) TT_TRY(check_rank("peer", request->peer, request->nranks));
+  if (tt_collective_is_message(request->collective)) TT_TRY(check_rank("peer", request->peer, request->nranks));
   return ncclSuccess;
 }
 
@@ -86,9 +93,10 @@ ncclResult_t tt_program_emit(const struct tt_emit_request *request, struct tt_pr
   *program = NULL;
   TT_TRY(check_request(request));
   struct tt_emit_request cleaned = *request;
-  if (!tt_collective_has_root(cleaned.collective)) cleaned.root = 0;
+  if (!tt_collective_has_root(cleaned.collective) && cleaned.collective != TT_FUNC_SEND_RECV) cleaned.root = 0;
   struct tt_builder builder;
   tt_builder_start(&builder, &cleaned, 1, 1, 1);
+  if (cleaned.collective == TT_FUNC_SEND_RECV) builder.head.root = 0;
   ncclResult_t emitted = algorithms[cleaned.algorithm].emit(&builder, &cleaned);
   if (emitted != ncclSuccess) builder.failed = emitted;
   return tt_builder_finish(&builder, program);

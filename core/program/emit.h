@@ -15,8 +15,8 @@ struct tt_emit_request {
   int32_t collective; /* enum tt_collective */
   int32_t algorithm;  /* enum tt_algorithm */
   int32_t nranks, rank;
-  int32_t root;               /* where tt_collective_has_root; else 0 */
-  int32_t peer;               /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy */
+  int32_t root;               /* where tt_collective_has_root; TT_FUNC_SEND_RECV: who sends to this rank; else 0 */
+  int32_t peer;               /* TT_FUNC_SEND, TT_FUNC_RECV; equal to rank: a local copy. TT_FUNC_SEND_RECV: to whom */
   const int32_t *ring;        /* nranks ranks in ring order; NULL: 0, 1, 2, ... */
   const struct tt_tree *tree; /* this rank's place; NULL: double binary tree `tree_index` over all ranks */
   int32_t tree_index;         /* 0 or 1; CollNet chain: any channel's number, which chooses the head */
@@ -39,13 +39,16 @@ uint32_t tt_program_most_pieces(const struct tt_program *program);
 
 /* Broadcast, reduce, scatter, gather. */
 bool tt_collective_has_root(int collective);
+/* Send, receive, and both in one program. */
+bool tt_collective_is_message(int collective);
 /* All-reduce, reduce, reduce-scatter. */
 bool tt_collective_reduces(int collective);
 /* Whether a buffer of the collective has a block for each rank; of a rooted one, only on the root. */
 bool tt_collective_has_blocks(int collective);
 
 /* The ranks that network `network` of CollNet programs reduces for, ascending: on each node the one with that number
- * among its ranks, if all have one. `members` has room for nranks. The nodes are those of a request that was emitted. */
+ * among its ranks, if all have one. `members` has room for nranks. The nodes are those of a request that was emitted.
+ */
 ncclResult_t tt_collnet_members(int32_t nranks, const int32_t *node, int32_t network, int32_t *members,
                                 int32_t *nmembers);
 

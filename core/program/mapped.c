@@ -10,6 +10,8 @@
  * Of broadcast the others touch outputs only, since these are what all ranks have: a root copies its input there first,
  * which is nothing where it is in place.
  *
+ * Sends and receives are in mapped_message.c.
+ *
  * All-to-all in place has no such program: a rank's block would be overwritten before its receiver has read it. */
 #include <stdlib.h>
 #include "base/check.h"
@@ -192,6 +194,7 @@ static ncclResult_t check_one_node(const struct tt_emit_request *request)
 ncclResult_t tt_emit_mapped(struct tt_builder *builder, const struct tt_emit_request *request)
 {
   int32_t place, nworkers = workers(request, &place), *members;
+  if (tt_collective_is_message(request->collective)) return tt_emit_mapped_message(builder, request);
   TT_TRY(check_one_node(request));
   if (request->nranks == 1) {
     tt_members_alone(builder, request);

@@ -227,6 +227,8 @@ enum tt_progress tt_proof_advance(struct tt_proof *proof, struct tt_proof_strand
 
 /* proof_definition.c */
 bool tt_definition_reduces(int collective);
+/* Of two ranks, others taking no part: send, receive, and both at once. */
+bool tt_definition_is_message(int collective);
 /* Blocks that the rank's input and output have by the collective's definition; false: there is no such collective. */
 bool tt_definition_blocks(const struct tt_program *program, uint32_t *input_blocks, uint32_t *output_blocks);
 /* The block of the output (all-gather, gather) or of the input (reduce-scatter, scatter) that the smaller buffer is

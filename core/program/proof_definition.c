@@ -2,6 +2,11 @@
  * must hold in the end. Everything here follows from nccl.h, nothing from an emitter. */
 #include "program/proof.h"
 
+bool tt_definition_is_message(int collective)
+{
+  return collective == TT_FUNC_SEND || collective == TT_FUNC_RECV || collective == TT_FUNC_SEND_RECV;
+}
+
 bool tt_definition_reduces(int collective)
 {
   return collective == TT_FUNC_ALL_REDUCE || collective == TT_FUNC_REDUCE || collective == TT_FUNC_REDUCE_SCATTER;
@@ -13,6 +18,7 @@ bool tt_definition_blocks(const struct tt_program *program, uint32_t *input_bloc
   *input_blocks = *output_blocks = 1;
   switch (program->collective) {
   case TT_FUNC_ALL_REDUCE:
+  case TT_FUNC_SEND_RECV: /* from the first peer, to the last one */
     return true;
   case TT_FUNC_BROADCAST:
     *input_blocks = root ? 1 : 0;

@@ -44,15 +44,29 @@ bool tt_proof_is_shared(const struct tt_operand *operand)
   return operand->buffer == TT_SHARED || operand->buffer == TT_MULTICAST;
 }
 
+static bool is_among(const struct tt_program *program, int32_t rank)
+{
+  uint32_t i = 0;
+  while (i < program->nmembers && program->members[i] != rank) i++;
+  return i < program->nmembers;
+}
+
+/* Of messages each rank names its own partners, which must know of it. */
+static bool agrees(const struct tt_program *program, const struct tt_program *other)
+{
+  if (!other || other->shared_blocks != program->shared_blocks || other->parts != program->parts) return false;
+  if (tt_definition_is_message(program->collective))
+    return tt_definition_is_message(other->collective) && is_among(other, program->rank);
+  return other->nmembers == program->nmembers && other->collective == program->collective &&
+         other->root == program->root &&
+         !memcmp(other->members, program->members, program->nmembers * sizeof(*program->members));
+}
+
 bool tt_proof_shared_agree(struct tt_proof *proof, int step, int32_t rank)
 {
   const struct tt_program *program = proof->steps[step].programs[rank];
   for (uint32_t i = 0; program && i < program->nmembers; i++) {
-    const struct tt_program *other = proof->steps[step].programs[program->members[i]];
-    if (other && other->nmembers == program->nmembers && other->shared_blocks == program->shared_blocks &&
-        other->parts == program->parts && other->collective == program->collective && other->root == program->root &&
-        !memcmp(other->members, program->members, program->nmembers * sizeof(*program->members)))
-      continue;
+    if (agrees(program, proof->steps[step].programs[program->members[i]])) continue;
     return tt_proof_fail(proof, NULL,
                          "step %d: ranks %d and %d do not share the same memory or buffers with the same members", step,
                          rank, program->members[i]);

@@ -149,8 +149,8 @@ static bool check_agreement(struct tt_proof *proof, int index, int32_t rank)
     return tt_proof_fail(proof, NULL, "step %d, rank %d: the program is for rank %d of %d", index, rank, program->rank,
                          program->nranks);
   }
-  bool alone = (!program || program->algorithm == TT_ALGO_POINT_TO_POINT) &&
-               (!first || first->algorithm == TT_ALGO_POINT_TO_POINT);
+  bool alone = (!program || tt_definition_is_message(program->collective)) &&
+               (!first || tt_definition_is_message(first->collective));
   if (alone) return true;
   if (!program || !first)
     return tt_proof_fail(proof, NULL, "step %d: rank %d has no program", index, program ? 0 : rank);

@@ -33,7 +33,8 @@ struct tt_validate_options {
  * A network that reduces holds nothing beyond the FIFOs of its members. In all steps in which a network occurs the same
  * ranks name it, as one that is set up once demands.
  *
- * For point to point, `programs` has NULL for ranks that take no part. */
+ * Of messages `programs` has NULL for ranks that take no part. The first peer of a program that receives is the rank
+ * that it receives from; one of TT_FUNC_SEND_RECV sends to its last peer. */
 
 /* Runs the steps one after the other, ranks drifting apart as far as the FIFOs allow. ncclSuccess if every chunk of
  * every step ends as the collective's definition says, each contribution once and scaled once, without deadlock, race

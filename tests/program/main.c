@@ -13,6 +13,7 @@ static SRunner *short_ones(void)
   srunner_add_suite(runner, scratch_suite());
   srunner_add_suite(runner, shared_suite());
   srunner_add_suite(runner, mapped_suite());
+  srunner_add_suite(runner, mapped_message_suite());
   return runner;
 }
 

@@ -86,6 +86,7 @@ Suite *sequence_suite(void);
 Suite *scratch_suite(void);
 Suite *shared_suite(void);
 Suite *mapped_suite(void);
+Suite *mapped_message_suite(void);
 Suite *large_suite(void);
 Suite *mutation_suite(void);
 

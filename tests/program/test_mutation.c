@@ -330,6 +330,32 @@ START_TEST(every_mutant_of_pairs)
 }
 END_TEST
 
+/* Ranks 0 and 1 exchange, or 0 sends to 1. */
+START_TEST(every_mutant_of_mapped_pairs)
+{
+  const struct operation operation = {TT_FUNC_SEND, TT_ALGO_MAPPED, 0};
+  unsigned rejected = 0, equivalent = 0;
+  for (int exchange = 0; exchange < 2; exchange++) {
+    struct program_set set = {.n = 2, .programs = calloc(2, sizeof(*set.programs))};
+    ck_assert_ptr_nonnull(set.programs);
+    for (int32_t rank = 0; rank < 2; rank++) {
+      struct tt_emit_request request = {.collective = exchange    ? TT_FUNC_SEND_RECV
+                                                      : rank == 0 ? TT_FUNC_SEND
+                                                                  : TT_FUNC_RECV,
+                                        .algorithm = TT_ALGO_MAPPED,
+                                        .nranks = 2,
+                                        .rank = rank,
+                                        .peer = 1 - rank,
+                                        .root = exchange ? 1 - rank : 0};
+      ck_assert_int_eq(tt_program_emit(&request, &set.programs[rank]), ncclSuccess);
+    }
+    mutate_set(&operation, &set, &rejected, &equivalent);
+    free_set(&set);
+  }
+  ck_assert_uint_gt(rejected, 50 / ONE_OF_MANY);
+}
+END_TEST
+
 static void must_fail_with(const struct program_set *set, const struct way *way, const char *reason)
 {
   char why[256];
@@ -455,6 +481,7 @@ Suite *mutation_suite(void)
   TCase *tests = add_case(suite, "mutation");
   tcase_add_loop_test(tests, every_mutant, 0, count);
   tcase_add_test(tests, every_mutant_of_pairs);
+  tcase_add_test(tests, every_mutant_of_mapped_pairs);
   tcase_add_test(tests, own_value_first);
   tcase_add_test(tests, all_receive_first);
   tcase_add_test(tests, race_in_place);
