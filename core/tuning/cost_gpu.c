@@ -125,6 +125,13 @@ static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
 #define ENGINE_PER_US 367000
 #define ENGINE_COPY_NS 800
 #define ENGINE_PIECE ((uint64_t)4 << 20)
+/* Of a message to one rank: measured on two GPUs, of which one writes to the other, by 32 blocks and by a copy engine.
+ */
+#define SEND_PER_US 365000
+#define SEND_ENGINE_PER_US 391000
+/* Messages are not in place up to this size. Two GPUs took 20 us for it in LL128, 13 for half of it, and for all-gather
+ * in place, with as much to the other GPU, 21: an estimate of what a message would take. */
+#define SEND_COPIED ((uint64_t)4 << 20)
 /* What a broadcast's root copies to its own output before others read that: engines took 120 us for 32 MiB on two GPUs,
  * and the model said 100. */
 #define OWN_PER_US 1600000
@@ -173,6 +180,7 @@ static struct shape shape_of(const struct tt_tuning_input *input, int collective
     if (is_whole(collective)) return (struct shape){1, others, others * b, b};
     return (struct shape){1, others, others * block, block};
   case TT_ALGO_MAPPED: /* of broadcast and reduce all ranks but the root do a part */
+    if (tt_collective_is_message(collective)) return (struct shape){2, 1, b, b};
     if (collective == TT_FUNC_ALL_REDUCE) return (struct shape){2, others, 2 * others * block, block};
     if (is_whole(collective)) return (struct shape){2, others, b, b / others};
     return (struct shape){2, others, others * block, block};
@@ -210,7 +218,7 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
   const struct wire *wire = &wires[algorithm][protocol];
   int most = (int)TT_MAX(wire->channels, 1);
   if (input->through_host) most = TT_MIN(most, HOST_CHANNELS);
-  if (algorithm == TT_ALGO_POINT_TO_POINT) most = pair_channels(input, most);
+  if (tt_collective_is_message(collective)) most = pair_channels(input, most);
   if (input->device_channels > 0) most = TT_MIN(most, input->device_channels);
   if (input->network && algorithm != TT_ALGO_POINT_TO_POINT)
     most = TT_MIN(most, TT_MAX(NETWORK_CHANNELS, input->min_channels));
@@ -251,6 +259,7 @@ static uint64_t own_ns(int collective, int algorithm, uint64_t bytes)
 static uint64_t rate_of(int collective, int algorithm, const struct wire *wire)
 {
   if (algorithm == TT_ALGO_DIRECT && collective == TT_FUNC_REDUCE_SCATTER) return TT_MIN(wire->per_us, SCATTER_PER_US);
+  if (algorithm == TT_ALGO_MAPPED && tt_collective_is_message(collective)) return SEND_PER_US;
   bool writes = collective == TT_FUNC_ALL_GATHER || collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER;
   return algorithm == TT_ALGO_MAPPED && writes ? WRITE_PER_US : wire->per_us;
 }
@@ -296,14 +305,15 @@ static uint64_t engines_ns(const struct tt_tuning_input *input, int collective, 
   const struct wire *wire = &wires[TT_ALGO_MAPPED][TT_PROTO_SIMPLE];
   const struct shape shape = shape_of(input, collective, TT_ALGO_MAPPED, bytes);
   uint64_t others = (uint64_t)input->nranks - 1, copies = others + 1, sent = shape.sent;
-  if (collective == TT_FUNC_SCATTER || collective == TT_FUNC_GATHER) copies = 1;
+  bool message = tt_collective_is_message(collective);
+  if (collective == TT_FUNC_SCATTER || collective == TT_FUNC_GATHER || message) copies = 1;
   if (is_whole(collective)) { /* the last piece still goes to the others when it has come */
     copies = others;
     sent += (others - 1) * TT_MIN(shape.message, ENGINE_PIECE);
   }
   return 2 * LAUNCH_NS + own_ns(collective, TT_ALGO_MAPPED, shape.sent) +
          shape.steps * (wire->step_ns + shape.peers * wire->peer_ns) + copies * ENGINE_COPY_NS +
-         divide(sent, ENGINE_PER_US);
+         divide(sent, message ? SEND_ENGINE_PER_US : ENGINE_PER_US);
 }
 
 /* Copies out of a peer's memory hung where both ranks were of one process: in a graph of many of them a copy stood in a
@@ -333,6 +343,7 @@ bool tt_cost_gpu_by_engines(const struct tt_tuning_input *input, int collective,
 uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
                         int nchannels)
 {
+  if (algorithm == TT_ALGO_MAPPED && tt_collective_is_message(collective) && bytes <= SEND_COPIED) return UINT64_MAX;
   if (algorithm == TT_ALGO_MAPPED && engines_win(input, collective, bytes)) return engines_ns(input, collective, bytes);
   return kernel_ns(input, collective, algorithm, protocol, bytes, nchannels);
 }

@@ -5,6 +5,7 @@
 
 #include "tuning/tuning.h"
 
+/* UINT64_MAX for what is not to be chosen at this size. */
 uint64_t tt_cost_gpu_ns(const struct tt_tuning_input *input, int collective, int algorithm, int protocol, size_t bytes,
                         int nchannels);
 /* Whether copy engines do what Mapped only moves: always, or where that takes less time than its kernels, a second

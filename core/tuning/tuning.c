@@ -136,7 +136,7 @@ static int channels(const struct tt_tuning *t, int collective, int algorithm, in
   return limit_channels(t, algorithm, count);
 }
 
-/* Point-to-point has one algorithm, of which NCCL_ALGO does not speak. */
+/* NCCL_ALGO does not speak of messages' algorithms: they go through connections, or are Mapped if they can. */
 static int as_program(int collective)
 {
   return collective == TT_FUNC_SEND_RECV ? TT_FUNC_SEND : collective;
@@ -323,6 +323,7 @@ static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t byt
       if (!candidate(t, program, a, p, algorithms, t->protocols.allowed[collective])) continue;
       int nchannels = channels(t, collective, a, p, bytes);
       uint64_t cost = cost_of(t, collective, a, p, bytes, nchannels);
+      if (cost == UINT64_MAX) continue;
       candidates++;
       if (cost >= best) continue;
       best = cost;

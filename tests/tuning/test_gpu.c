@@ -331,6 +331,49 @@ START_TEST(point_to_point)
 }
 END_TEST
 
+/* Messages in place: only large ones, only where both ranks' buffers are mapped, and by both ends alike, who know the
+ * bytes and nothing else. */
+START_TEST(messages_in_place)
+{
+  static const int ranks[] = {2, 3, 4, 8};
+  for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+    struct tt_tuning_input input = gpus();
+    struct tt_tuning *tuning;
+    struct tt_choice c;
+    input.nranks = ranks[i];
+    input.members_mapped = input.one_process = true;
+    input.engines = TT_ENGINES_IF_FASTER;
+    ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+    for (size_t bytes = 8; bytes <= 512 * MIB; bytes *= 2) {
+      ck_assert_int_eq(tt_tuning_choose_without(tuning, TT_FUNC_SEND_RECV, bytes, TT_WITH_MAPPED, &c), ncclSuccess);
+      ck_assert_int_eq(c.algorithm, bytes <= 4 * MIB ? TT_ALGO_POINT_TO_POINT : TT_ALGO_MAPPED);
+      ck_assert_int_ge(c.nchannels, 1);
+      ck_assert_int_le(c.nchannels, 32);
+      tt_tuning_use_engines(tuning, TT_FUNC_SEND_RECV, bytes, &c);
+      ck_assert_int_eq(c.engines, bytes > 4 * MIB && (ranks[i] > 2 || bytes >= 16 * MIB));
+      ck_assert(!c.engines || c.nchannels == 1);
+      ck_assert_int_eq(tt_tuning_choose(tuning, TT_FUNC_SEND_RECV, bytes, &c), ncclSuccess);
+      ck_assert_int_eq(c.algorithm, TT_ALGO_POINT_TO_POINT);
+    }
+    tt_tuning_destroy(tuning);
+  }
+}
+END_TEST
+
+/* What two GPUs do with 128 MiB, which took 403 us through connections: at 391 bytes a nanosecond. */
+START_TEST(messages_take)
+{
+  struct tt_tuning_input input = gpus();
+  input.nranks = 2;
+  input.members_mapped = true;
+  uint64_t by_kernels = tt_cost_gpu_ns(&input, TT_FUNC_SEND_RECV, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, 128 * MIB, 32);
+  input.engines = TT_ENGINES_IF_FASTER;
+  uint64_t by_engines = tt_cost_gpu_ns(&input, TT_FUNC_SEND_RECV, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, 128 * MIB, 32);
+  ck_assert_uint_lt(by_engines, by_kernels);
+  ck_assert(by_engines > 345000 && by_engines < 360000 && by_kernels > 368000 && by_kernels < 385000);
+}
+END_TEST
+
 /* Of what is mapped and only moved: the bytes from which on copy engines win, of those that are looked at; 0: none. */
 static size_t engines_from(const struct tt_tuning_input *input, int collective)
 {
@@ -492,6 +535,8 @@ int main(void)
   tcase_add_test(tests, through_the_host);
   tcase_add_test(tests, chosen_is_the_fastest_measured);
   tcase_add_test(tests, engines);
+  tcase_add_test(tests, messages_in_place);
+  tcase_add_test(tests, messages_take);
   tcase_add_test(tests, engines_asked);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, lines_over_a_network);

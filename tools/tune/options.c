@@ -225,7 +225,8 @@ static bool check_algorithm(struct parser *parser)
 static bool can_decide(struct parser *parser)
 {
   struct tune_options *o = parser->options;
-  if (o->collective == TT_FUNC_SEND_RECV) return wrong(parser, "sendrecv: has one algorithm, and nothing is decided");
+  if (o->collective == TT_FUNC_SEND_RECV && !o->gpus)
+    return wrong(parser, "sendrecv: has one algorithm but on GPUs (--gpus), and nothing is decided");
   if (o->mapped && !o->gpus) return wrong(parser, "--mapped: only GPUs (--gpus) use each other's buffers in place");
   if (!is_given(parser, "bytes")) o->bytes = 8;
   if (is_given(parser, "bytes") && !is_given(parser, "end")) o->end = o->bytes;
