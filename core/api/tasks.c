@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "plan/captured.h"
 #include "plan/host_stream.h"
+#include "plan/pairs.h"
 #include "plan/plain.h"
 #include "plan/plan.h"
 #include "plan/stream.h"
@@ -94,11 +95,14 @@ static ncclResult_t run_planned(const struct tt_host_part *parts, int nparts, st
   int nplans = 0;
   bool ran = false;
   struct tt_plain *plain = NULL;
+  struct tt_pairs *pairs = NULL;
   ncclResult_t result = ncclSuccess;
   TT_TRY_GOTO(tt_plain_open(parts, nparts, &plain), result, out);
+  TT_TRY_GOTO(tt_pairs_open(parts, nparts, &pairs), result, out);
   TT_TRY_GOTO(agree_all(parts, nparts, plain), result, out);
   for (int p = 0; p < nparts; p++)
-    TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, plain, &plans[nplans++]), result, out);
+    TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, plain, pairs, &plans[nplans++]), result,
+                out);
   TT_TRY_GOTO(connect_all(plans, nplans), result, out);
   for (int p = 0; p < nplans; p++) TT_TRY_GOTO(tt_plan_bind(&plans[p]), result, out);
   ran = true;
@@ -110,6 +114,7 @@ out:
     for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
   for (int p = 0; p < nparts; p++) tt_captured_forget(parts[p].comm);
+  tt_pairs_close(pairs);
   tt_plain_close(plain);
   return result;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "plan/agreed.h"
+#include "plan/exchange.h"
 #include "plan/gate.h"
 #include "plan/graphs.h"
 #include "plan/kept.h"
@@ -61,13 +62,15 @@ static void take_back_sequences(struct ncclComm *comm, const struct tt_plan *pla
 {
   for (int w = 0; w < plan->nworks; w++) {
     const struct tt_work *work = plan->works[w];
-    const struct tt_program *program = work->channels[0].program;
     if (work->answer != 0 && !tt_agreed_take_back(comm->agreed, work->answer))
       tt_comm_fail(comm, TT_FAIL(ncclInternalError, "more calls were taken back than a tuner's epoch has"));
-    if (work->signature.collective != TT_FUNC_SEND_RECV)
+    int to = tt_exchange_to(work), from = tt_exchange_from(work);
+    if (work->signature.collective != TT_FUNC_SEND_RECV) {
       comm->collectives--;
-    else if (program->npeers > 0)
-      (program->collective == TT_FUNC_SEND ? comm->sends : comm->recvs)[program->peers[0]]--;
+      continue;
+    }
+    if (to >= 0) comm->sends[to]--;
+    if (from >= 0) comm->recvs[from]--;
   }
 }
 
@@ -102,7 +105,7 @@ static ncclResult_t plan_messages(struct tt_plan *plan, struct tt_task *tasks, i
 }
 
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plain *plain,
-                           struct tt_plan *plan)
+                           const struct tt_pairs *pairs, struct tt_plan *plan)
 {
   _Alignas(max_align_t) unsigned char room[ROOM_BYTES];
   int nmessages = 0;
@@ -110,6 +113,7 @@ ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int nta
   memset(plan, 0, sizeof *plan);
   plan->comm = comm;
   plan->plain = plain;
+  plan->pairs = pairs;
   plan->zone.pool = comm->pool;
   tt_zone_lend(&plan->zone, room, sizeof room);
   if (ntasks == 0) goto out;

@@ -112,13 +112,15 @@ bool tt_plan_apart(const struct ncclComm *comm, const struct tt_task *task)
 bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task)
 {
   const size_t bytes = bytes_of(comm, task);
-  const uint32_t without = without_of(comm, task, true), question = without << 8 | (uint32_t)task->collective;
+  const bool message = tt_collective_is_message(task->collective); /* both of its ends ask the same */
+  const int collective = message ? TT_FUNC_SEND_RECV : task->collective;
+  const uint32_t without = without_of(comm, task, true), question = without << 8 | (uint32_t)collective;
   struct tt_preference *known = &comm->preferences[(bytes / 64 + question) % TT_COUNT(comm->preferences)];
   struct tt_choice choice;
-  if (comm->agreed != NULL) return true;
+  if (comm->agreed != NULL && !message) return true;
   if (known->question == question && known->bytes == bytes) return known->mapped;
   tt_log_hush(true);
-  ncclResult_t result = tt_tuning_choose_without(comm->tuning, task->collective, bytes, without, &choice);
+  ncclResult_t result = tt_tuning_choose_without(comm->tuning, collective, bytes, without, &choice);
   tt_log_hush(false);
   *known = (struct tt_preference){
       .bytes = bytes, .question = question, .mapped = result == ncclSuccess && choice.algorithm == TT_ALGO_MAPPED};

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include "base/check.h"
+#include "plan/exchange.h"
 #include "plan/plan.h"
+#include "program/emit.h"
 
 /* Calls that are kept: a guess at what a training step makes, and at the messages of an all-to-all that is made of
  * sends. Who makes more has the oldest planned anew. */
@@ -30,7 +32,7 @@ struct key {
 
 static bool is_message(const struct tt_task *task)
 {
-  return task->collective == TT_FUNC_SEND || task->collective == TT_FUNC_RECV;
+  return tt_collective_is_message(task->collective);
 }
 
 static struct key key_of(const struct tt_task *task)
@@ -43,6 +45,10 @@ static struct key key_of_work(const struct tt_work *work)
 {
   const struct tt_signature *s = &work->signature;
   const struct tt_program *program = work->channels[0].program;
+  if (program->collective == TT_FUNC_SEND_RECV)
+    return (struct key){.count = s->count,
+                        .collective = program->collective,
+                        .root = tt_programs_pair(tt_exchange_to(work), tt_exchange_from(work), program->nranks)};
   if (s->collective == TT_FUNC_SEND_RECV) /* a message to oneself has no peer */
     return (struct key){.count = s->count,
                         .collective = program->collective,

@@ -10,6 +10,7 @@
 #include "base/zone.h"
 #include "plan/comm.h"
 
+struct tt_pairs;
 struct tt_plain;
 
 /* One communicator's works of one group. */
@@ -26,6 +27,7 @@ struct tt_plan {
   uint64_t graph;
   struct tt_plain *plain; /* plan/plain.h; of the group, NULL: none */
   int plain_step;
+  const struct tt_pairs *pairs; /* plan/pairs.h, likewise */
 };
 
 /* Appends a task to the communicator's open group. */
@@ -38,10 +40,10 @@ void tt_plan_drop_tasks(struct ncclComm *comm);
 /* Frees a list of tasks. */
 void tt_plan_free_tasks(struct tt_task *tasks);
 
-/* Plans the communicator's `ntasks` tasks and notes the connections that they need. Local: sends nothing. `plain` is of
- * the group that they are in (plan/plain.h). */
+/* Plans the communicator's `ntasks` tasks and notes the connections that they need. Local: sends nothing. `plain` and
+ * `pairs` are of the group that they are in (plan/plain.h, plan/pairs.h). */
 ncclResult_t tt_plan_build(struct ncclComm *comm, struct tt_task *tasks, int ntasks, struct tt_plain *plain,
-                           struct tt_plan *plan);
+                           const struct tt_pairs *pairs, struct tt_plan *plan);
 /* What they would take, in microseconds, by the cost model. */
 ncclResult_t tt_plan_estimate(const struct ncclComm *comm, float *microseconds);
 /* Once the connections are up: hands each work its connections and scratch memory, and tells the proxy what will pass.
@@ -65,7 +67,8 @@ void tt_plan_end(struct ncclComm *comm);
 ncclResult_t tt_plan_choose(const struct ncclComm *comm, const struct tt_task *task, size_t bytes, bool mapped,
                             struct tt_choice *choice);
 
-/* Whether tt_plan_choose would take Mapped, if it could; true where a tuner has a say. Asks nobody, and is cheap. */
+/* Whether tt_plan_choose would take Mapped, if it could; true where a tuner has a say. The same of a message, where none
+ * has. Asks nobody, and is cheap. */
 bool tt_plan_prefers_mapped(struct ncclComm *comm, const struct tt_task *task);
 
 /* A task's op as signatures have it; 0 where nothing is reduced. */

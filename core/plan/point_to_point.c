@@ -1,10 +1,12 @@
-/* From sends and receives to works: rounds and passes, local pairs, one connection a direction. */
+/* From sends and receives to works: rounds and passes, local pairs, one connection a direction; or one work for what
+ * goes in place (exchange.h). */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include "base/check.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
+#include "plan/pairs.h"
 #include "plan/stream.h"
 
 struct message {
@@ -179,6 +181,8 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
         .round = comm->rounds[send][peer],
     };
   }
+  const struct tt_exchange *exchange = nmessages > 0 ? tt_pairs_find(plan->pairs, comm) : NULL;
+  if (exchange != NULL) return tt_exchange_plan(plan, exchange); /* it has them all */
   sort_messages(messages, (size_t)nmessages);
   for (int m = 0; m < nmessages; m++) TT_TRY(plan_message(plan, messages[m].task));
   return ncclSuccess;

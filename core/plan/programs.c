@@ -71,10 +71,12 @@ static ncclResult_t emit(const struct tt_programs *programs, struct entry *entry
       .node = programs->ways.node,
       .apart = key->apart,
   };
-  if (key->collective == TT_FUNC_SEND || key->collective == TT_FUNC_RECV)
-    request.peer = key->root;
-  else
-    request.root = key->root;
+  request.root = key->root;
+  if (tt_collective_is_message(key->collective)) request.peer = key->root;
+  if (key->collective == TT_FUNC_SEND_RECV) {
+    request.peer = key->root / programs->nranks;
+    request.root = key->root % programs->nranks;
+  }
   if (key->algorithm == TT_ALGO_TREE) {
     tree = place_in_tree(programs, entry->way);
     request.tree = &tree;

@@ -24,9 +24,15 @@ void tt_programs_destroy(struct tt_programs *programs);
 
 struct tt_programs_key {
   int collective, algorithm;
-  int root;   /* the peer for TT_FUNC_SEND and TT_FUNC_RECV */
+  int root;   /* the peer for TT_FUNC_SEND and TT_FUNC_RECV; tt_programs_pair for TT_FUNC_SEND_RECV */
   bool apart; /* see struct tt_emit_request */
 };
+
+/* The ranks that a program sends to and receives from, as one number. */
+static inline int tt_programs_pair(int to, int from, int nranks)
+{
+  return to * nranks + from;
+}
 
 /* The program of this rank. `channel` chooses among rings, trees and heads. Owned by `programs`. */
 ncclResult_t tt_programs_get(struct tt_programs *programs, const struct tt_programs_key *key, int channel,

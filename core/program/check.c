@@ -105,7 +105,8 @@ static uint64_t chunks_of_member(const struct tt_program *program, const struct 
   struct tt_program member = *program;
   member.rank = program->members[operand->peer];
   /* Who is sent to has the output of a receive. */
-  if (program->collective == TT_FUNC_SEND || program->collective == TT_FUNC_SEND_RECV) member.collective = TT_FUNC_RECV;
+  bool sends = program->collective == TT_FUNC_SEND || program->collective == TT_FUNC_SEND_RECV;
+  if (sends && member.rank != program->rank) member.collective = TT_FUNC_RECV;
   if (!tt_definition_blocks(&member, &input_blocks, &output_blocks)) return 0;
   return (uint64_t)(operand->buffer == TT_MEMBER_INPUT ? input_blocks : output_blocks) * program->parts;
 }

@@ -41,7 +41,7 @@ int tt_program_supports(int collective, int algorithm)
 
 bool tt_program_in_place(int collective, int algorithm)
 {
-  return algorithm != TT_ALGO_MAPPED || collective != TT_FUNC_ALL_TO_ALL;
+  return algorithm != TT_ALGO_MAPPED || (collective != TT_FUNC_ALL_TO_ALL && collective != TT_FUNC_SEND_RECV);
 }
 
 bool tt_collective_has_root(int collective)

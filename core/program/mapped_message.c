@@ -3,7 +3,8 @@
  *
  * A rank that sends to one rank and receives, beside that, from one, which may be the same, has one program for both
  * (TT_FUNC_SEND_RECV): it tells "ready" before it waits for anything. So ranks that exchange, or pass on in a ring, do
- * not wait for each other in a circle, though each executes one instruction after the other. */
+ * not wait for each other in a circle, though each executes one instruction after the other. What it receives must not
+ * take the place of what it sends, which may still be on its way then. */
 #include "base/check.h"
 #include "program/algorithms.h"
 #include "program/members.h"

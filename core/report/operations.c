@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "base/timer.h"
+#include "plan/exchange.h"
 #include "program/emit.h"
 #include "program/signature.h"
 #include "report/communicator.h"
@@ -24,6 +25,18 @@ static bool is_message(const struct tt_work *work)
   return work->signature.collective == TT_FUNC_SEND_RECV;
 }
 
+static void describe_message(const struct tt_work *work, char *text, size_t size)
+{
+  int to = tt_exchange_to(work), from = tt_exchange_from(work);
+  int used = snprintf(text, size, "%s of %llu bytes", tt_collective_name(work->channels[0].program->collective),
+                      (unsigned long long)work->signature.count);
+  for (int sends = 1; sends >= 0; sends--) {
+    int rank = sends ? to : from;
+    if (rank < 0 || used < 0 || (size_t)used >= size) continue;
+    used += snprintf(text + used, size - (size_t)used, " %s rank %d", sends ? "to" : "from", rank);
+  }
+}
+
 static void describe(const struct tt_work *work, char *text, size_t size)
 {
   const struct tt_program *program = work->channels[0].program;
@@ -33,9 +46,7 @@ static void describe(const struct tt_work *work, char *text, size_t size)
     snprintf(text, size, "Send and Recv of %llu bytes, of this rank to itself",
              (unsigned long long)work->signature.count);
   else
-    snprintf(text, size, "%s of %llu bytes %s rank %d", tt_collective_name(program->collective),
-             (unsigned long long)work->signature.count, program->collective == TT_FUNC_SEND ? "to" : "from",
-             program->peers[0]);
+    describe_message(work, text, size);
 }
 
 static void write_what(struct tt_writer *writer, const struct tt_work *work)
