@@ -19,6 +19,7 @@
 #include "device/choose.h"
 #include "kernels/host/host.h"
 #include "plan/captured.h"
+#include "plan/offers.h"
 #include "plan/gate.h"
 #include "plan/plan.h"
 #include "program/signature.h"
@@ -389,6 +390,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
     TT_TRY(make_tuning(comm, &create->config, max_local));
     TT_TRY(tt_gate_open(comm));
     TT_TRY(tt_captured_open(comm));
+    TT_TRY(tt_offers_open(comm));
     tt_timings_enter(&timings, comm, TT_STAGE_LAST_BARRIER);
     TT_TRY(tt_bootstrap_barrier(comm->bootstrap));
   }

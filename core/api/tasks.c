@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "plan/captured.h"
 #include "plan/host_stream.h"
+#include "plan/offers.h"
 #include "plan/pairs.h"
 #include "plan/plain.h"
 #include "plan/plan.h"
@@ -54,26 +55,37 @@ out:
   return result;
 }
 
-/* ---- Captured collectives ---- */
+/* ---- Captured operations ---- */
 
 static ncclResult_t run_agree(struct tt_job *job)
 {
   struct ncclComm *comm = ((struct comm_job *)job)->comm;
   tt_log_set_device(comm->device_index);
-  return tt_captured_agree(comm);
+  TT_TRY(tt_captured_agree(comm));
+  return tt_offers_agree(comm);
 }
 
-/* Ranks agree on the buffers of what is captured, each on a thread of its own, as above. Where the group has all ranks
- * they need no words for it. */
-static ncclResult_t agree_all(const struct tt_host_part *parts, int nparts, const struct tt_plain *plain)
+/* What there is to agree on of a part; where the group itself tells of the buffers, ranks need no words for it. */
+static ncclResult_t prepare(const struct tt_host_part *part, const struct tt_plain *plain, const struct tt_pairs *pairs,
+                            bool *wanted)
+{
+  bool of_collectives = false, of_messages = false;
+  if (!tt_plain_has(plain, part->comm)) TT_TRY(tt_captured_prepare(part->comm, part->tasks, &of_collectives));
+  if (tt_pairs_find(pairs, part->comm) == NULL) TT_TRY(tt_offers_prepare(part->comm, part->tasks, &of_messages));
+  *wanted = of_collectives || of_messages;
+  return ncclSuccess;
+}
+
+/* Ranks agree on the buffers of what is captured, each on a thread of its own, as above. */
+static ncclResult_t agree_all(const struct tt_host_part *parts, int nparts, const struct tt_plain *plain,
+                              const struct tt_pairs *pairs)
 {
   struct tt_job *jobs = NULL, **end = &jobs;
   ncclResult_t result = ncclSuccess;
   for (int p = 0; p < nparts; p++) {
     struct comm_job *agree;
     bool wanted;
-    if (tt_plain_has(plain, parts[p].comm)) continue;
-    TT_TRY_GOTO(tt_captured_prepare(parts[p].comm, parts[p].tasks, &wanted), result, out);
+    TT_TRY_GOTO(prepare(&parts[p], plain, pairs, &wanted), result, out);
     if (!wanted) continue;
     TT_TRY_GOTO(TT_CALLOC(&agree, 1), result, out);
     agree->job = (struct tt_job){.run = run_agree, .drop = drop_job};
@@ -99,7 +111,7 @@ static ncclResult_t run_planned(const struct tt_host_part *parts, int nparts, st
   ncclResult_t result = ncclSuccess;
   TT_TRY_GOTO(tt_plain_open(parts, nparts, &plain), result, out);
   TT_TRY_GOTO(tt_pairs_open(parts, nparts, &pairs), result, out);
-  TT_TRY_GOTO(agree_all(parts, nparts, plain), result, out);
+  TT_TRY_GOTO(agree_all(parts, nparts, plain, pairs), result, out);
   for (int p = 0; p < nparts; p++)
     TT_TRY_GOTO(tt_plan_build(parts[p].comm, parts[p].tasks, parts[p].ntasks, plain, pairs, &plans[nplans++]), result,
                 out);
@@ -114,6 +126,7 @@ out:
     for (int p = 0; p < nparts; p++) tt_comm_fail(parts[p].comm, result);
   for (int p = 0; p < nplans; p++) ran ? tt_plan_free(&plans[p]) : tt_plan_take_back(&plans[p]);
   for (int p = 0; p < nparts; p++) tt_captured_forget(parts[p].comm);
+  for (int p = 0; p < nparts; p++) tt_offers_forget(parts[p].comm);
   tt_pairs_close(pairs);
   tt_plain_close(plain);
   return result;

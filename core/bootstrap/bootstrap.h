@@ -71,7 +71,7 @@ ncclResult_t tt_bootstrap_try_recv(struct tt_bootstrap *bootstrap, int peer, uin
 
 /* Messages whose tag has `tag_mask` bits equal to `tag` are given to `handler` on the service thread, in order of
  * arrival a peer, instead of being kept. The handler owns nothing of `data`, may send, must not block or receive. At
- * most five different tags and masks; set before the first barrier so that no message is missed. NULL removes; when
+ * most six different tags and masks; set before the first barrier so that no message is missed. NULL removes; when
  * that returns, the handler is not running any more. */
 typedef void tt_bootstrap_handler(void *context, int peer, uint32_t tag, const void *data, size_t bytes);
 ncclResult_t tt_bootstrap_set_handler(struct tt_bootstrap *bootstrap, uint32_t tag, uint32_t tag_mask,

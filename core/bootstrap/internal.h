@@ -55,7 +55,7 @@ struct tt_peer {
 };
 
 /* A user of incoming messages; call NULL: free. */
-#define TT_HANDLERS 5
+#define TT_HANDLERS 6
 struct tt_handler {
   tt_bootstrap_handler *call;
   void *context;

@@ -26,6 +26,7 @@ struct tt_graphs;        /* plan/graphs.h */
 struct tt_handle;        /* api/handle.c */
 struct tt_machine;       /* api/machine.h */
 struct tt_monitor;       /* plan/monitor.h */
+struct tt_offers;        /* plan/offers.h */
 struct tt_proxy_thread;  /* proxy/thread.h */
 struct tt_redops;        /* api/redop.c */
 struct tt_registrations; /* api/register.c */
@@ -121,6 +122,7 @@ struct ncclComm {
   struct tt_proxy_thread *carrier; /* plan/carrier.h; who launches, drains and ends has it, one at a time */
   struct tt_gate *gate;
   struct tt_captured *captured; /* plan/captured.h; NULL: it cannot have any */
+  struct tt_offers *offers;     /* plan/offers.h, likewise */
   struct tt_graphs *graphs;     /* plan/graphs.h; NULL: none ever */
 
   _Atomic uint64_t op_count; /* operations called, as logs and reports number them */

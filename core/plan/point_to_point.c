@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "plan/geometry.h"
 #include "plan/kept.h"
+#include "plan/offers.h"
 #include "plan/pairs.h"
 #include "plan/stream.h"
 
@@ -162,6 +163,12 @@ static void sort_messages(struct message *messages, size_t n)
   if (sorted < n) qsort(messages, n, sizeof *messages, by_pass_and_round);
 }
 
+static const struct tt_exchange *find_exchange(const struct tt_plan *plan)
+{
+  const struct tt_exchange *exchange = tt_pairs_find(plan->pairs, plan->comm);
+  return exchange != NULL ? exchange : tt_offers_find(plan->comm);
+}
+
 ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const *tasks, int ntasks)
 {
   struct ncclComm *comm = plan->comm;
@@ -181,9 +188,13 @@ ncclResult_t tt_plan_point_to_point(struct tt_plan *plan, struct tt_task *const 
         .round = comm->rounds[send][peer],
     };
   }
-  const struct tt_exchange *exchange = nmessages > 0 ? tt_pairs_find(plan->pairs, comm) : NULL;
-  if (exchange != NULL) return tt_exchange_plan(plan, exchange); /* it has them all */
-  sort_messages(messages, (size_t)nmessages);
-  for (int m = 0; m < nmessages; m++) TT_TRY(plan_message(plan, messages[m].task));
+  const struct tt_exchange *exchange = nmessages > 0 ? find_exchange(plan) : NULL;
+  if (exchange != NULL) {
+    TT_TRY(tt_exchange_plan(plan, exchange)); /* it has them all */
+  } else {
+    sort_messages(messages, (size_t)nmessages);
+    for (int m = 0; m < nmessages; m++) TT_TRY(plan_message(plan, messages[m].task));
+  }
+  for (int m = 0; m < nmessages; m++) tt_offers_pass(comm, messages[m].task->root);
   return ncclSuccess;
 }

@@ -56,7 +56,6 @@ void add_scalars(Suite *suite);
 void add_teams(Suite *suite);
 void add_mapped(Suite *suite);
 void add_plain(Suite *suite);
-void add_pairs(Suite *suite);
 void add_captured(Suite *suite);
 void add_again(Suite *suite);
 void add_hints(Suite *suite);

@@ -30,7 +30,6 @@ int main(int argc, char **argv)
     add_teams(suite);
     add_mapped(suite);
     add_plain(suite);
-    add_pairs(suite);
     add_captured(suite);
     add_again(suite);
     add_hints(suite);

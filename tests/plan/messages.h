@@ -3,6 +3,7 @@
 #ifndef TT_TESTS_PLAN_MESSAGES_H
 #define TT_TESTS_PLAN_MESSAGES_H
 
+#include <check.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "nccl.h"
@@ -24,5 +25,8 @@ void messages_check(const struct messages *messages, uint32_t time);
 /* A partial permutation without fixed points at random: pairs, rings, chains, and ranks that are left out. */
 void messages_draw(int n, uint64_t *random, int *to, int *from);
 uint64_t messages_random(uint64_t *state);
+
+void add_pairs(Suite *suite);
+void add_offers(Suite *suite);
 
 #endif
