@@ -74,6 +74,64 @@ START_TEST(engines)
 }
 END_TEST
 
+/* Messages of a phase: whom each is of, sends before receives of one instruction. */
+static void check_messages(enum tt_cuda_phase phase, int count)
+{
+  static uint32_t words[TT_CUDA_PARAM_WORDS];
+  const struct tt_cuda_short *list = (const struct tt_cuda_short *)words;
+  struct tt_cuda_short_shape shape;
+  ck_assert_int_eq(tt_cuda_put_short(&fake_context, &made.work, phase, words, &shape), ncclSuccess);
+  ck_assert(shape.form == TT_CUDA_FORM_MAPPED);
+  ck_assert_int_eq(list->nentries, count);
+  for (int e = 0; e < count; e++) ck_assert(entries_of(list)[e].flags & TT_CUDA_SHORT_MESSAGE);
+}
+
+/* A rank that sends to the next and receives from the one before, which may be the same; and one that only sends. One
+ * that only receives has nothing for engines. _i: ranks. */
+START_TEST(messages)
+{
+  enum { RANK = 1, BYTES = 4 * SHARE };
+  static const int collectives[] = {TT_FUNC_SEND_RECV, TT_FUNC_SEND, TT_FUNC_RECV};
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch = NULL;
+  for (int k = 0; k < 3; k++) {
+    bool both = k == 0, receives = k == 2;
+    struct tt_emit_request request = {.collective = collectives[k],
+                                      .algorithm = TT_ALGO_MAPPED,
+                                      .nranks = _i,
+                                      .rank = RANK,
+                                      .peer = (RANK + 1) % _i,
+                                      .root = both ? RANK - 1 : 0};
+    struct tt_program *program;
+    ck_assert_int_eq(tt_program_emit(&request, &program), ncclSuccess);
+    make_work(program, 1, TT_PROTO_SIMPLE, false);
+    made.work.engines = !receives;
+    launched.count = launched.ncopies = 0;
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    ck_assert_int_eq(launched.count, receives ? 1 : 2);
+    ck_assert_int_eq(launched.ncopies, receives ? 0 : 1);
+    check_messages(receives ? TT_CUDA_WHOLE : TT_CUDA_BEFORE, both || receives ? 2 : 1);
+    if (!receives) {
+      uint32_t target = 0;
+      while (program->members[target] != request.peer) target++;
+      check_messages(TT_CUDA_AFTER, both ? 2 : 1);
+      ck_assert_ptr_eq(launched.copies[0].from, made.work.input);
+      ck_assert_ptr_eq(launched.copies[0].to, made.outputs[target]);
+      ck_assert_uint_eq(launched.copies[0].bytes, BYTES);
+      ck_assert_int_eq(launched.copies[0].after, 1);
+    }
+    made.work.engines = 0; /* and by a kernel */
+    launched.count = launched.ncopies = 0;
+    ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+    ck_assert(launched.count == 1 && launched.ncopies == 0 && launched.form == TT_CUDA_FORM_MAPPED);
+    int barriers;
+    ck_assert(read_work(program, 2, TT_PROTO_SIMPLE, false, &barriers));
+    forget_programs();
+    tt_program_free(program);
+  }
+}
+END_TEST
+
 /* Copies of the user's stream (0) and of the second (1). */
 static int copies_on(bool second)
 {
@@ -249,6 +307,7 @@ END_TEST
 void add_engines(TCase *tc)
 {
   tcase_add_loop_test(tc, engines, 2, 9);
+  tcase_add_loop_test(tc, messages, 2, 5);
   tcase_add_loop_test(tc, engines_apart, 2, 9);
   tcase_add_test(tc, engines_leave_out);
   tcase_add_loop_test(tc, engines_broadcast, 2, 7);

@@ -84,7 +84,8 @@ extern "C" {
 
 #define TT_PROGRAM_VERSION 1
 
-/* Collectives, numbered as ncclFunc_t in the plugin ABIs. */
+/* Collectives, numbered as ncclFunc_t in the plugin ABIs. A program of TT_FUNC_SEND_RECV sends to its last peer and
+ * receives from its first, which may be the same. */
 enum tt_collective {
   TT_FUNC_BROADCAST = 0,
   TT_FUNC_REDUCE = 1,
