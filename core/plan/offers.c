@@ -11,16 +11,21 @@
 
 /* ---- Life ---- */
 
+static void free_offers(struct ncclComm *comm)
+{
+  free(comm->offers->sent);
+  free(comm->offers->given_up);
+  free(comm->offers->no_offers);
+  free(comm->offers);
+  comm->offers = NULL;
+}
+
 static void end_offers(struct ncclComm *comm)
 {
-  struct tt_offers *offers = comm->offers;
-  if (offers == NULL) return;
-  tt_offers_mail_close(offers);
+  if (comm->offers == NULL) return;
+  tt_offers_mail_close(comm->offers);
   tt_offers_forget(comm);
-  free(offers->sent);
-  free(offers->no_offers);
-  free(offers);
-  comm->offers = NULL;
+  free_offers(comm);
 }
 
 ncclResult_t tt_offers_open(struct ncclComm *comm)
@@ -32,16 +37,14 @@ ncclResult_t tt_offers_open(struct ncclComm *comm)
   struct tt_offers *offers = comm->offers;
   offers->comm = comm;
   TT_TRY_GOTO(TT_CALLOC(&offers->sent, 2 * n), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&offers->given_up, n), result, out);
   TT_TRY_GOTO(TT_CALLOC(&offers->no_offers, 2 * n), result, out);
   offers->received = offers->sent + n;
   offers->no_answers = offers->no_offers + n;
   TT_TRY_GOTO(tt_offers_mail_open(offers), result, out);
   return tt_comm_at_end(comm, end_offers);
 out:
-  free(offers->sent);
-  free(offers->no_offers);
-  free(offers);
-  comm->offers = NULL;
+  free_offers(comm);
   return result;
 }
 
@@ -101,7 +104,8 @@ ncclResult_t tt_offers_agree(struct ncclComm *comm)
   struct tt_offers *offers = comm->offers;
   if (offers == NULL || offers->tasks == NULL) return ncclSuccess;
   tt_user_graphs_reap(comm->env->users);
-  return offers->possible ? tt_offers_deal(offers) : refuse_all(offers);
+  bool deals = offers->possible && !tt_offers_gave_up(offers);
+  return deals ? tt_offers_deal(offers) : refuse_all(offers);
 }
 
 const struct tt_exchange *tt_offers_find(const struct ncclComm *comm)

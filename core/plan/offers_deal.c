@@ -242,6 +242,7 @@ static ncclResult_t lose_patience(struct deal *deal)
   uint64_t waited = tt_timer_ns() - deal->start;
   if (deal->to >= 0 && deal->send == OPEN && waited > patience_ns(OFFER_MS, offers->no_offers[deal->to])) {
     count(&offers->no_offers[deal->to]);
+    tt_offers_give_up(offers, deal->to, deal->send_number);
     TT_TRY(decline(deal, "the receiver did not come to it in time", true));
   }
   if (deal->from < 0 || deal->recv != OPEN || deal->withdrawn ||

@@ -38,6 +38,9 @@ struct tt_offers {
   _Atomic int nnotes;
   /* By rank: messages to it, and from it, with lower numbers are settled. */
   _Atomic uint64_t *sent, *received;
+  /* By rank: one more than the last message to it for which this rank did not wait any longer; 0: it has come to that
+   * message since. Under the lock. */
+  uint64_t *given_up;
   /* By rank: waits in vain, one after another, for its offers, and for its answers. */
   unsigned char *no_offers, *no_answers;
   /* Of the group; of the thread that runs it. */
@@ -58,6 +61,9 @@ ncclResult_t tt_offers_tell(struct tt_offers *offers, int rank, enum tt_offer_ki
 struct tt_offer_note *tt_offers_take(struct tt_offers *offers, int rank, uint64_t number, uint32_t kinds);
 /* Whether there is one. */
 bool tt_offers_has(struct tt_offers *offers, int rank, uint64_t number, uint32_t kinds);
+/* A rank has not come to a message to it, unless it has just now; whether there are such ranks. */
+void tt_offers_give_up(struct tt_offers *offers, int rank, uint64_t number);
+bool tt_offers_gave_up(struct tt_offers *offers);
 /* How many have come so far; and a wait until there are others, or a little while is over. */
 uint64_t tt_offers_arrived(struct tt_offers *offers);
 void tt_offers_wait(struct tt_offers *offers, uint64_t arrived);

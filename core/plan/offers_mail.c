@@ -117,6 +117,7 @@ static void on_message(void *context, int peer, uint32_t tag, const void *data, 
   bool settled = is_settled(offers, note);
   append(offers, note);
   offers->arrived++;
+  if (to_sender(note->kind) && number + 1 >= offers->given_up[peer]) offers->given_up[peer] = 0;
   pthread_cond_broadcast(&offers->changed);
   pthread_mutex_unlock(&offers->lock);
   if (answer) decline(offers, peer, number);
@@ -149,6 +150,23 @@ bool tt_offers_has(struct tt_offers *offers, int rank, uint64_t number, uint32_t
   bool has = *find(offers, rank, number, kinds) != NULL;
   pthread_mutex_unlock(&offers->lock);
   return has;
+}
+
+void tt_offers_give_up(struct tt_offers *offers, int rank, uint64_t number)
+{
+  pthread_mutex_lock(&offers->lock);
+  bool here = *find(offers, rank, number, 1u << TT_OFFER_BUFFER | 1u << TT_OFFER_WITHDRAW) != NULL;
+  if (!here) offers->given_up[rank] = number + 1;
+  pthread_mutex_unlock(&offers->lock);
+}
+
+bool tt_offers_gave_up(struct tt_offers *offers)
+{
+  bool any = false;
+  pthread_mutex_lock(&offers->lock);
+  for (int r = 0; r < offers->comm->nranks; r++) any = any || offers->given_up[r] != 0;
+  pthread_mutex_unlock(&offers->lock);
+  return any;
 }
 
 uint64_t tt_offers_arrived(struct tt_offers *offers)

@@ -548,6 +548,58 @@ START_TEST(aborted)
 }
 END_TEST
 
+static void abort_ranks(void)
+{
+  for (int r = 0; r < nranks; r++) ok(ncclCommAbort(ranks[r].comm));
+  for (int r = 0; r < nranks; r++) {
+    if (ranks[r].graph != NULL) fake_graph_destroy(ranks[r].graph);
+    fake_stream_destroy(ranks[r].stream);
+    ck_assert(fake_user_free(ranks[r].inputs) && fake_user_free(ranks[r].outputs));
+  }
+}
+
+/* The other rank of a message has left: it is named, to who sends (0) or receives (1). */
+START_TEST(left)
+{
+  open_ranks(2);
+  fake_set_device(0);
+  ok(ncclCommDestroy(ranks[0].comm));
+  fake_set_device(1);
+  fake_capture_begin(ranks[1].stream);
+  ncclResult_t result = _i ? ncclRecv(ranks[1].outputs, MESSAGE_COUNT, ncclUint32, 0, ranks[1].comm, ranks[1].stream)
+                           : ncclSend(ranks[1].inputs, MESSAGE_COUNT, ncclUint32, 0, ranks[1].comm, ranks[1].stream);
+  ck_assert_msg(result == ncclRemoteError, "result %d: %s", result, ncclGetLastError(NULL));
+  ck_assert_msg(strstr(ncclGetLastError(NULL), "rank 0") != NULL, "%s", ncclGetLastError(NULL));
+  fake_graph_destroy(fake_capture_end(ranks[1].stream));
+  ok(ncclCommAbort(ranks[1].comm));
+  for (int r = 0; r < 2; r++) fake_stream_destroy(ranks[r].stream);
+  for (int r = 0; r < 2; r++) ck_assert(fake_user_free(ranks[r].inputs) && fake_user_free(ranks[r].outputs));
+}
+END_TEST
+
+/* Other sizes on the two sides are found out when the graph runs, as ever. */
+static void other_size(struct rank *rank)
+{
+  fake_capture_begin(rank->stream);
+  call_group(rank, rank->number == 0 ? 1 : -1, rank->number == 0 ? -1 : 0, MESSAGE_COUNT + (size_t)rank->number);
+  end_capture(rank);
+}
+
+START_TEST(other_sizes)
+{
+  ncclResult_t failed = ncclSuccess;
+  open_ranks(2);
+  ck_assert_int_eq(capture(other_size), 0);
+  for (int r = 0; r < 2; r++) fake_graph_replay(ranks[r].graph, ranks[r].stream);
+  for (uint64_t end = now_ms() + LONG_MS; failed == ncclSuccess && now_ms() < end;)
+    ok(ncclCommGetAsyncError(ranks[1].comm, &failed));
+  ck_assert_int_eq(failed, ncclInvalidUsage);
+  ck_assert_msg(strstr(ncclGetLastError(ranks[1].comm), "differ in count") != NULL, "%s",
+                ncclGetLastError(ranks[1].comm));
+  abort_ranks();
+}
+END_TEST
+
 /* ---- Processes ---- */
 
 static void join(struct rank *rank, int number, const int id_pipe[2])
@@ -655,6 +707,8 @@ void add_offers(Suite *suite)
   tcase_add_loop_test(tests, at_random, 0, 5);
   tcase_add_loop_test(tests, rounds, 0, 3);
   tcase_add_test(tests, aborted);
+  tcase_add_loop_test(tests, left, 0, 2);
+  tcase_add_test(tests, other_sizes);
   tcase_add_loop_test(tests, processes, 0, 2);
   suite_add_tcase(suite, tests);
 }
