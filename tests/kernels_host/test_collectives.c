@@ -254,7 +254,7 @@ START_TEST(test_every_emitter)
   world_open(&world, &options);
   for (size_t a = 0; a < TT_COUNT(algorithms); a++) {
     for (int collective = 0; collective < TT_NUM_FUNCS; collective++) {
-      if (!tt_program_supports(collective, algorithms[a])) continue;
+      if (!tt_program_supports(collective, algorithms[a]) || tt_collective_is_message(collective)) continue;
       if (is_shared(algorithms[a]) && protocol != TT_PROTO_SIMPLE) continue;
       if (algorithms[a] == TT_ALGO_MAPPED && options.proxied) continue; /* who has mapped buffers needs no proxy */
       run_all_sizes(&world,
@@ -441,6 +441,57 @@ START_TEST(test_point_to_point)
 }
 END_TEST
 
+/* Messages in place round a ring, the other way round next: one work a rank each time. _i: ranks - 2. */
+START_TEST(test_messages_in_place)
+{
+  enum { TIMES = 4, COUNT = 5000 };
+  int n = _i + 2;
+  struct world_options options = options_for(n, TT_PROTO_SIMPLE, false);
+  static uint8_t in[TIMES][MAX_RANKS][COUNT], out[TIMES][MAX_RANKS][COUNT];
+  static void *outputs[TIMES][MAX_RANKS][3];
+  static const void *inputs[3];
+  struct tt_program *programs[TIMES][MAX_RANKS];
+  struct tt_work *works[MAX_RANKS][TIMES], **rows[MAX_RANKS];
+  struct world world;
+  world_open(&world, &options);
+  memset(out, 0, sizeof(out));
+  for (int r = 0; r < n; r++) {
+    rows[r] = works[r];
+    for (int t = 0; t < TIMES; t++) {
+      int ahead = (r + 1) % n, behind = (r + n - 1) % n, to = t % 2 ? behind : ahead;
+      struct tt_emit_request request = {.collective = TT_FUNC_SEND_RECV,
+                                        .algorithm = TT_ALGO_MAPPED,
+                                        .nranks = n,
+                                        .rank = r,
+                                        .peer = to,
+                                        .root = t % 2 ? ahead : behind};
+      ck_assert_int_eq(tt_program_emit(&request, &programs[t][r]), ncclSuccess);
+      const struct tt_program *program = programs[t][r], *channels[WORLD_CHANNELS] = {program, program, program};
+      for (int i = 0; i < COUNT; i++) in[t][r][i] = (uint8_t)(r * 31 + t * 7 + i * 3);
+      for (uint32_t m = 0; m < program->nmembers; m++) outputs[t][r][m] = program->members[m] == to ? out[t][to] : NULL;
+      struct tt_work *work = world_work(&world, r, channels, WORLD_CHANNELS, TT_PROTO_SIMPLE);
+      work->input = in[t][r];
+      work->output = out[t][r];
+      work->member_inputs = inputs;
+      work->member_outputs = outputs[t][r];
+      work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
+      work->signature.sequence = (uint64_t)t;
+      work->signature.collective = TT_FUNC_SEND_RECV;
+      world_cut(work, COUNT, 600);
+      works[r][t] = work;
+    }
+  }
+  ck_assert_int_eq(world_run(&world, rows, TIMES), ncclSuccess);
+  for (int t = 0; t < TIMES; t++)
+    for (int r = 0; r < n; r++) {
+      ck_assert_mem_eq(out[t][r], in[t][t % 2 ? (r + 1) % n : (r + n - 1) % n], COUNT);
+      world_free_work(works[r][t]);
+      tt_program_free(programs[t][r]);
+    }
+  world_close(&world);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("collectives");
@@ -451,6 +502,7 @@ int main(void)
   tcase_add_test(tcase, test_scaled_inputs);
   tcase_add_test(tcase, test_sharing_is_refused);
   tcase_add_loop_test(tcase, test_point_to_point, 0, 4);
+  tcase_add_loop_test(tcase, test_messages_in_place, 0, MAX_RANKS - 1);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -35,7 +35,7 @@ class Tune(Case):
                  ("reduce_scatter", "ring"): (15, 15, 15 / 16), ("broadcast", "ring"): (15, 1, 1),
                  ("reduce", "direct"): (1, 1, 1), ("scatter", "direct"): (1, 15, 15 / 16),
                  ("gather", "direct"): (1, 1, 1 / 16), ("alltoall", "direct"): (1, 15, 15 / 16),
-                 ("sendrecv", "p2p"): (1, 1, 1)}
+                 ("sendrecv", "p2p"): (1, 1, 1), ("sendrecv", "mapped"): (2, 1, 1)}
         for pair, counts in known.items():
             program = table[pair]
             self.assertEqual((program["steps"], program["messages"], program["data"]), counts, pair)
@@ -50,7 +50,9 @@ class Tune(Case):
         self.assertNotIn("rank 0 of 3", text)
         self.assertIn("proved: 3 ranks, 2 loops, 8 slots, in place and out of place\n", text)
         self.assertEqual(self.tune("programs", "all_reduce", "-a", "ring", "-n", 3).count("AllReduce RING"), 3)
-        self.assertIn("rank 1 takes no part", self.tune("programs", "sendrecv", "-n", 3, "-r", 2, "-p", 0))
+        self.assertIn("rank 1 takes no part", self.tune("programs", "sendrecv", "-a", "p2p", "-n", 3, "-r", 2, "-p", 0))
+        self.assertIn("  1       input[0] -> output of 0[0]\n", self.tune("programs", "sendrecv", "-a", "mapped", "-n", 3, "-r", 2,
+                                                                        "-p", 0))
         self.assertIn("root 2", self.tune("programs", "gather", "-a", "direct", "-n", 3, "--root", 2, "--rank", 0))
         self.assertNotEqual(self.tune("programs", "all_reduce", "-a", "tree", "-c", 0),
                             self.tune("programs", "all_reduce", "-a", "tree", "-c", 1))
@@ -198,6 +200,10 @@ class Tune(Case):
         for env in ({"TUTTI_COPY_ENGINES": 1}, {"NCCL_CTA_POLICY": 2}):
             small = self.gpus("alltoall", "-n", 4, "-b", "16M", "--mapped", **env)
             self.assertEqual((small["copy_engines"], small["channels"]), (True, 1))
+        for size, words, expected in (("16M", ("--mapped",), ("mapped", True)), ("16M", (), ("p2p", False)),
+                                      ("4M", ("--mapped",), ("p2p", False))):
+            chosen = self.gpus("sendrecv", "-n", 2, "-b", size, *words)
+            self.assertEqual((chosen["algorithm"], chosen["copy_engines"]), expected)
         text = run(self.TUNE, "decide", "gather", "-n", 4, "-b", 64, "-g", env=environment()).stdout
         self.assertIn("gather on 4 ranks of 1 node, GPUs, without CollNet and NVLS", text)
 
