@@ -36,6 +36,7 @@ ncclResult_t tt_offers_open(struct ncclComm *comm)
   TT_TRY(TT_CALLOC(&comm->offers, 1));
   struct tt_offers *offers = comm->offers;
   offers->comm = comm;
+  offers->patience_ms = (uint64_t)tt_param_int(TT_PARAM_TUTTI_CAPTURE_WAIT);
   TT_TRY_GOTO(TT_CALLOC(&offers->sent, 2 * n), result, out);
   TT_TRY_GOTO(TT_CALLOC(&offers->given_up, n), result, out);
   TT_TRY_GOTO(TT_CALLOC(&offers->no_offers, 2 * n), result, out);

@@ -4,9 +4,9 @@
  * At the end of a group that is captured the receiver offers its buffer, and the sender takes it or declines. Nothing
  * of the group runs yet, so that it may wait for that; but nothing may come to stand still that ran before:
  *
- *   - The sender waits a second for the offer, then declines that message for good. What it goes on with counts on
- *     buffers from then on, so that it has nothing in place until the receiver has come to that message, or a later
- *     one. So two ranks that both capture a send first, and a receive in a later group, copy both.
+ *   - The sender waits a second (TUTTI_CAPTURE_WAIT) for the offer, then declines that message for good. What it goes
+ * on with counts on buffers from then on, so that it has nothing in place until the receiver has come to that message,
+ * or a later one. So two ranks that both capture a send first, and a receive in a later group, copy both.
  *   - The receiver waits longer for the sender to come to the message, since it cannot end before that anyway, and then
  *     withdraws; the sender's library answers that, whatever its user does. So one thread may capture a rank's receive
  *     first and the send of another of its ranks then.

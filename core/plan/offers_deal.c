@@ -8,9 +8,8 @@
 #include "plan/offers_internal.h"
 #include "transport/user_buffers.h"
 
-/* How long a sender waits for an offer, and a receiver for the sender to come to it. */
-#define OFFER_MS 1000
-#define ANSWER_MS 5000
+/* A receiver waits so many times as long for the sender to come to a message as a sender waits for an offer. */
+#define ANSWER_TIMES 5
 
 enum answer {
   OPEN,
@@ -226,9 +225,9 @@ static bool is_over(const struct deal *deal)
 
 /* ---- Waiting ---- */
 
-static uint64_t patience_ns(uint64_t ms, unsigned char in_vain)
+static uint64_t patience_ns(const struct tt_offers *offers, unsigned char in_vain)
 {
-  return TT_MAX(ms >> TT_MIN(in_vain, 10), 1) * 1000000;
+  return (offers->patience_ms >> TT_MIN(in_vain, 10)) * 1000000;
 }
 
 static void count(unsigned char *in_vain)
@@ -240,13 +239,13 @@ static ncclResult_t lose_patience(struct deal *deal)
 {
   struct tt_offers *offers = deal->offers;
   uint64_t waited = tt_timer_ns() - deal->start;
-  if (deal->to >= 0 && deal->send == OPEN && waited > patience_ns(OFFER_MS, offers->no_offers[deal->to])) {
+  if (deal->to >= 0 && deal->send == OPEN && waited > patience_ns(offers, offers->no_offers[deal->to])) {
     count(&offers->no_offers[deal->to]);
     tt_offers_give_up(offers, deal->to, deal->send_number);
     TT_TRY(decline(deal, "the receiver did not come to it in time", true));
   }
   if (deal->from < 0 || deal->recv != OPEN || deal->withdrawn ||
-      waited <= patience_ns(ANSWER_MS, offers->no_answers[deal->from]))
+      waited <= ANSWER_TIMES * patience_ns(offers, offers->no_answers[deal->from]))
     return ncclSuccess;
   if (tt_offers_has(offers, deal->from, deal->recv_number, 1u << TT_OFFER_ROUND)) return ncclSuccess;
   count(&offers->no_answers[deal->from]);

@@ -34,7 +34,8 @@ struct tt_offers {
   pthread_mutex_t lock; /* of the notes */
   pthread_cond_t changed;
   struct tt_offer_note *notes;
-  uint64_t arrived; /* so far */
+  uint64_t arrived;     /* so far */
+  uint64_t patience_ms; /* TUTTI_CAPTURE_WAIT */
   _Atomic int nnotes;
   /* By rank: messages to it, and from it, with lower numbers are settled. */
   _Atomic uint64_t *sent, *received;
