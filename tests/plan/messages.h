@@ -28,5 +28,6 @@ uint64_t messages_random(uint64_t *state);
 
 void add_pairs(Suite *suite);
 void add_offers(Suite *suite);
+void add_offers_order(Suite *suite);
 
 #endif

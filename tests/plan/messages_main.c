@@ -11,6 +11,7 @@ int main(void)
   Suite *suite = suite_create("messages");
   add_pairs(suite);
   add_offers(suite);
+  add_offers_order(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);
