@@ -234,11 +234,10 @@ struct tt_cuda_brief {
 
 /* kernel.cu, compiled for each data type; by protocol and what it takes. As cudaLaunchKernel takes it. */
 enum tt_cuda_form {
-  TT_CUDA_FORM_ANY,      /* any works */
-  TT_CUDA_FORM_SHORT,    /* one short work */
-  TT_CUDA_FORM_DEEP,     /* the same, in LL128, with chunks of more lines than a block has octets of data threads */
-  TT_CUDA_FORM_EXCHANGE, /* one that is an exchange */
-  TT_CUDA_FORM_EXCHANGE_DEEP, /* the same, as TT_CUDA_FORM_DEEP */
+  TT_CUDA_FORM_ANY,           /* any works */
+  TT_CUDA_FORM_SHORT,         /* one short work */
+  TT_CUDA_FORM_EXCHANGE,      /* one that is an exchange */
+  TT_CUDA_FORM_EXCHANGE_DEEP, /* in LL128, with chunks of more lines than a block has octets of data threads */
   TT_CUDA_FORM_BRIEF,         /* exchanges of few words: the kernel is given a struct tt_cuda_brief */
   TT_CUDA_FORM_MAPPED,        /* one mapped work, in Simple */
   TT_CUDA_FORMS

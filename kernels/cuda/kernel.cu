@@ -128,9 +128,6 @@ extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int form)
   switch (form) {
   case TT_CUDA_FORM_ANY:
     return lines128 ? (const void *)tt_run_programs<TT_PROTO_LL128> : (const void *)tt_run_programs<TT_PROTO_LL>;
-  case TT_CUDA_FORM_DEEP:
-    if (lines128) return (const void *)tt_run_short<TT_PROTO_LL128, tt_ll128, tt_lean_ll128<true>>;
-    break;
   case TT_CUDA_FORM_EXCHANGE_DEEP:
     if (lines128) return (const void *)tt_run_exchange<TT_PROTO_LL128, tt_lean_ll128<true>, tt_cuda_launch>;
     return (const void *)tt_run_exchange<TT_PROTO_LL, tt_lean_ll, tt_cuda_launch>;

@@ -95,7 +95,7 @@ struct tt_lean_ll {
 };
 
 /* LL128: an octet's unit is a line, of which a thread has two words. DEEP: chunks have more lines than a block has
- * octets (TT_CUDA_FORM_DEEP). */
+ * octets (TT_CUDA_FORM_EXCHANGE_DEEP). */
 template <bool DEEP> struct tt_lean_ll128 {
   typedef tt_vector raw;
   static constexpr int WORDS = 2, MOVES = DEEP ? 4 : 2, REDUCES = DEEP ? 2 : 1;

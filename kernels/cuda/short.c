@@ -305,7 +305,7 @@ static ncclResult_t common_program(struct tt_device_context *context, const stru
   return ncclSuccess;
 }
 
-/* See TT_CUDA_FORM_DEEP. */
+/* See TT_CUDA_FORM_EXCHANGE_DEEP. */
 static bool is_deep(int protocol, uint64_t bytes, unsigned threads)
 {
   return protocol == TT_PROTO_LL128 && (bytes + 119) / 120 > (threads - 32) / 8;
@@ -351,11 +351,9 @@ ncclResult_t tt_cuda_put_short(struct tt_device_context *context, const struct t
   unsigned strands = exchange ? 1 : list->nstrands, step = 32 * strands; /* a thread resolves an entry */
   unsigned data = is_whole(phase) ? tt_cuda_threads(work->protocol, bytes, (int)strands) : MESSAGE_THREADS;
   shape->threads = exchange ? data : TT_MAX(data, (list->nentries + step - 1) / step * step);
-  bool deep = is_deep(work->protocol, bytes, shape->threads);
   if (exchange) {
-    shape->form = deep ? TT_CUDA_FORM_EXCHANGE_DEEP : TT_CUDA_FORM_EXCHANGE;
+    shape->form = is_deep(work->protocol, bytes, shape->threads) ? TT_CUDA_FORM_EXCHANGE_DEEP : TT_CUDA_FORM_EXCHANGE;
   } else {
-    if (deep) shape->form = TT_CUDA_FORM_DEEP;
     list->strand_threads = (uint16_t)(shape->threads / strands);
     memcpy(words, general, shape->nwords * sizeof(*words));
   }

@@ -39,7 +39,7 @@ static ncclResult_t put_all(struct tt_device_context *context, struct tt_work *c
     all.nwords += (one.nwords + 3) / 4 * 4;
     all.nsteps += one.nsteps;
     all.threads = TT_MAX(all.threads, one.threads);
-    if (one.form == TT_CUDA_FORM_DEEP || one.form == TT_CUDA_FORM_EXCHANGE_DEEP) all.form = one.form;
+    if (one.form == TT_CUDA_FORM_EXCHANGE_DEEP) all.form = one.form;
   }
   *shape = all;
   return ncclSuccess;

@@ -284,6 +284,7 @@ START_TEST(others)
 }
 END_TEST
 
+/* The form that takes chunks of `length` elements of four bytes. */
 static int form_of(int protocol, size_t length)
 {
   struct tt_work *works[] = {&made.work};
@@ -373,6 +374,9 @@ START_TEST(together)
       ck_assert_ptr_eq(channel->input, (const char *)group[w].work.input + 4 * group[w].channels[c].geometry.lo);
     }
   ck_assert_uint_eq(launched.launch.nitems, item);
+  group[1].channels[0].geometry.last_chunk = 20000; /* more lines than a block has octets */
+  ck_assert_int_eq(tt_cuda_launch(works, 3, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_EXCHANGE_DEEP);
   group[1].channels[0].recv[0]->flags = TT_CONN_LINES;
   ck_assert_int_eq(tt_cuda_launch(works, 3, NULL, &launch), ncclSuccess);
   ck_assert_int_eq(launched.form, TT_CUDA_FORM_SHORT);

@@ -191,34 +191,6 @@ START_TEST(long_works)
 }
 END_TEST
 
-/* The form that takes chunks of `length` elements of four bytes. */
-static int form_of(int protocol, size_t length)
-{
-  struct tt_work *works[] = {&made.work};
-  struct tt_launch *launch = NULL;
-  made.work.protocol = protocol;
-  made.channels[0].geometry.chunk = made.channels[0].geometry.last_chunk = length;
-  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
-  return launched.form;
-}
-
-/* In LL128 it matters whether a block has an octet for each line. */
-START_TEST(deep_chunks)
-{
-  static const struct operation one_shot = {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0};
-  enum { OCTETS = (TT_CUDA_MAX_THREADS - 32) / 8, LINE = 120 / 4 };
-  struct program_set set = emit_set(&one_shot, 4, 0, NULL);
-  make_work(set.programs[0], 1, TT_PROTO_LL128, false);
-  ck_assert_int_eq(form_of(TT_PROTO_LL128, 1), TT_CUDA_FORM_SHORT);
-  ck_assert_int_eq(form_of(TT_PROTO_LL128, OCTETS * LINE), TT_CUDA_FORM_SHORT);
-  ck_assert_int_eq(form_of(TT_PROTO_LL128, OCTETS * LINE + 1), TT_CUDA_FORM_DEEP);
-  ck_assert_uint_eq(launched.block.x, TT_CUDA_MAX_THREADS);
-  ck_assert_int_eq(form_of(TT_PROTO_LL, OCTETS * LINE + 1), TT_CUDA_FORM_SHORT);
-  forget_programs();
-  free_set(&set);
-}
-END_TEST
-
 /* One short work is launched as such; several are not. */
 START_TEST(launches)
 {
@@ -316,10 +288,6 @@ START_TEST(together)
     for (int w = 0; w < 3; w++) group[w].work.input = (const char *)group[w].work.input + 64;
     for (int w = 0; w < 3; w++) group[w].work.output = (char *)group[w].work.output + 64;
   }
-  group[1].work.repeat = 0;
-  group[1].channels[0].geometry.last_chunk = 20000; /* more lines than a block has octets */
-  launch_group(3);
-  ck_assert_int_eq(launched.form, TT_CUDA_FORM_DEEP);
   tt_cuda_repeats_free(&fake_context);
   forget_programs();
   free_set(&pair);
@@ -413,7 +381,6 @@ int main(void)
   tcase_add_test(tc, reads_what_it_wrote);
   tcase_add_test(tc, many_entries);
   tcase_add_test(tc, long_works);
-  tcase_add_test(tc, deep_chunks);
   tcase_add_test(tc, launches);
   tcase_add_test(tc, together);
   tcase_add_test(tc, not_together);
