@@ -191,8 +191,8 @@ static bool has(const struct tt_cuda_program *packed, const struct tt_cuda_stran
 }
 
 /* Whether the second of two strands may follow the first: there is no order between them but what follows from that,
- * and the first waits for no data. It waits for no slot either, since a short work sends less than there are. A single
- * strand has all threads, and the way in a hurry (lean.cuh). */
+ * and the first waits for no data. If it waits for slots, then only until its peer has begun the work before, since a
+ * short work sends less than there are. A single strand has all threads, and the way in a hurry (lean.cuh). */
 static bool is_one_strand(const struct tt_cuda_program *packed)
 {
   return packed->nstrands == 1 || (packed->nstrands == 2 && !has(packed, tt_cuda_strand_of(packed, 0), true) &&

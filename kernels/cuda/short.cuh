@@ -1,7 +1,6 @@
-/* Short works (descriptor.h): a work that is a single batch. The host has resolved what it can, and one load from
- * memory stands between the launch and the first word sent (ahead.cuh). All that a launch reads is in the kernel's
- * parameters.
- */
+/* Short works (descriptor.h): a work that is a single batch. The host has resolved what it can, and one barrier and one
+ * load from memory stand between the launch and the first word sent. All that a launch reads is in the kernel's
+ * parameters. */
 #ifndef TT_KERNELS_CUDA_SHORT_CUH
 #define TT_KERNELS_CUDA_SHORT_CUH
 
