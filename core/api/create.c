@@ -24,6 +24,7 @@
 #include "plan/plan.h"
 #include "program/signature.h"
 #include "report/report.h"
+#include "tuning/limits.h"
 
 /* What a communicator keeps for its next groups: enough for some hundreds of sends and receives in one. */
 #define POOL_KEEPS ((size_t)1 << 20)
@@ -185,13 +186,6 @@ static ncclResult_t make_env(struct ncclComm *comm, const struct tt_create *crea
   return ncclSuccess;
 }
 
-static int channel_limit(enum tt_param_id param, int from_config, int fallback)
-{
-  int64_t value = tt_param_int(param);
-  if (value > 0) return (int)value;
-  return from_config != NCCL_CONFIG_UNDEF_INT ? from_config : fallback;
-}
-
 /* Of sends to a rank over a network; a channel costs both ends memory, and their proxies' threads time. */
 #define NETWORK_PAIR_CHANNELS 2
 
@@ -244,6 +238,8 @@ static ncclResult_t find_ways(struct ncclComm *comm, struct tt_tuning_input *inp
 static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *config, int max_local)
 {
   const uint32_t gpu = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY;
+  struct tt_channel_limits limits;
+  TT_TRY(tt_tuning_limits(config->minCTAs, config->maxCTAs, TT_MAX_CHANNELS, &limits));
   struct tt_tuning_input input = {
       .kind = (comm->device->features & gpu) == gpu ? TT_TUNING_GPU : TT_TUNING_HOST,
       .device_channels = tt_duplicates_channels(comm),
@@ -255,16 +251,10 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
       .multicast = comm->multicast.possible,
       .multicast_wanted = comm->multicast.wanted,
       .multicast_channels = tt_machine_multicast_channels(comm),
-      .min_channels = TT_MIN(channel_limit(TT_PARAM_NCCL_MIN_NCHANNELS, config->minCTAs, 1), TT_MAX_CHANNELS),
-      .max_channels =
-          TT_MIN(channel_limit(TT_PARAM_NCCL_MAX_NCHANNELS, config->maxCTAs, TT_MAX_CHANNELS), TT_MAX_CHANNELS),
+      .min_channels = limits.least,
+      .max_channels = limits.most,
   };
   TT_TRY(find_ways(comm, &input));
-  if (input.min_channels > input.max_channels)
-    return TT_FAIL(ncclInvalidUsage,
-                   "at least %d channels (NCCL_MIN_NCHANNELS, minCTAs) and at most %d "
-                   "(NCCL_MAX_NCHANNELS, maxCTAs) are asked for",
-                   input.min_channels, input.max_channels);
   tt_comm_fit_buffers(comm->device, max_local, !input.all_mapped, comm->env->buffer_bytes);
   memcpy(input.buffer_bytes, comm->env->buffer_bytes, sizeof input.buffer_bytes);
   TT_TRY(tt_comm_at_end(comm, end_collnet));

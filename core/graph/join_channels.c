@@ -11,9 +11,14 @@ static void grow(struct tt_joined *joined, int to)
     joined->base[joined->nchannels++] = joined->base[c - from];
 }
 
+static int most_ctas(const struct tt_join_rules *rules)
+{
+  return rules->max_ctas > 0 ? rules->max_ctas : TT_GRAPH_MOST_CHANNELS;
+}
+
 static void limit(struct tt_joined *joined, const struct tt_join_rules *rules)
 {
-  int most = TT_MIN(rules->max_channels, rules->max_ctas);
+  int most = TT_MIN(rules->max_channels, most_ctas(rules));
   int least = TT_MAX(rules->min_channels, rules->min_ctas);
   if (rules->parent_channels > 0) {
     most = TT_MIN(most, rules->parent_channels);
@@ -38,7 +43,7 @@ static void count_nvls(struct tt_joined *joined, const struct tt_join_rules *rul
 {
   if (!rules->nvls || joined->weakest[TT_GRAPH_NVLS].nchannels == 0) return;
   int count = rules->nvls_channels > 0 ? rules->nvls_channels : nvls_channels(joined);
-  count = TT_MAX(rules->min_ctas, TT_MIN(rules->max_ctas, count));
+  count = TT_MAX(rules->min_ctas, TT_MIN(most_ctas(rules), count));
   if (rules->parent_nvls_channels > 0) count = TT_MIN(count, rules->parent_nvls_channels);
   joined->nvls_channels = TT_MAX(1, TT_MIN(count, TT_GRAPH_MOST_CHANNELS));
 }

@@ -17,6 +17,8 @@ struct variable {
 static const struct variable variables[] = {
     {TT_PARAM_NCCL_MIN_NCHANNELS, AT(min_channels)},
     {TT_PARAM_NCCL_MAX_NCHANNELS, AT(max_channels)},
+    {TT_PARAM_NCCL_MIN_CTAS, AT(min_ctas)},
+    {TT_PARAM_NCCL_MAX_CTAS, AT(max_ctas)},
     {TT_PARAM_NCCL_MIN_P2P_NCHANNELS, AT(min_peer_channels)},
     {TT_PARAM_NCCL_MAX_P2P_NCHANNELS, AT(max_peer_channels)},
     {TT_PARAM_NCCL_NCHANNELS_PER_NET_PEER, AT(channels_per_net_peer)},

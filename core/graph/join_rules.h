@@ -8,7 +8,7 @@
 /* Equal on all ranks. 0 means no limit, or that the machines decide, where that makes sense. */
 struct tt_join_rules {
   int min_channels, max_channels;
-  int min_ctas, max_ctas;                                          /* of the communicator's config */
+  int min_ctas, max_ctas; /* of the communicator's config, or the variables of that name; they bound NVLS too */
   int parent_channels, parent_peer_channels, parent_nvls_channels; /* a child has no more */
   int min_peer_channels, max_peer_channels;                        /* of point-to-point */
   int channels_per_net_peer;

@@ -141,8 +141,20 @@ class Shapes(Choices):
         done = self.run_it(lib.PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_MIN_NCHANNELS=4,
                            NCCL_MAX_NCHANNELS=2)
         self.assertEqual(done.status, 3, done.all)
-        self.assertIn("NCCL_MIN_NCHANNELS", done.err)
-        self.assertIn("NCCL_MAX_NCHANNELS", done.err)
+        self.assertIn("at least 4 channels (NCCL_MIN_NCHANNELS) and at most 2 (NCCL_MAX_NCHANNELS)", done.err)
+
+    def test_ctas(self):
+        """The names of today, alone and beside the older ones; ranks must agree on them."""
+        for settings, wanted in (({"NCCL_MIN_CTAS": 3, "NCCL_MAX_CTAS": 3}, 3),
+                                 ({"NCCL_MIN_CTAS": 3, "NCCL_MIN_NCHANNELS": 5}, 5),
+                                 ({"NCCL_MIN_CTAS": 5, "NCCL_MIN_NCHANNELS": 3, "NCCL_MAX_NCHANNELS": 5}, 5)):
+            with self.subTest(settings):
+                text = self.log("all_reduce", "-n", 2, "-b", 4000, "-e", 4000, NCCL_ALGO="ring", **settings)
+                self.assertEqual({int(m[4]) for m in CHOICE.findall(text)}, {wanted}, text[-2000:])
+                self.assertNotIn("has no effect", text)
+        done = self.run_it(lib.PERF, "all_reduce", "-n", 2, "-b", 8, "-e", 8, NCCL_MIN_CTAS=4, NCCL_MAX_NCHANNELS=2)
+        self.assertEqual(done.status, 3, done.all)
+        self.assertIn("at least 4 channels (NCCL_MIN_CTAS) and at most 2 (NCCL_MAX_NCHANNELS)", done.err)
 
 
 class Setup(Choices):

@@ -352,11 +352,20 @@ END_TEST
 /* Each variable that is described changes the rules, and is named when its value is wrong. */
 START_TEST(rules_from_parameters)
 {
-  static const char *const values[][2] = {
-      {"NCCL_MIN_NCHANNELS", "5"},          {"NCCL_MAX_NCHANNELS", "5"},           {"NCCL_MIN_P2P_NCHANNELS", "5"},
-      {"NCCL_MAX_P2P_NCHANNELS", "5"},      {"NCCL_NCHANNELS_PER_NET_PEER", "5"},  {"NCCL_P2P_MAX_PEERS", "5"},
-      {"NCCL_P2P_PER_CHANNEL_NET_BW", "5"}, {"NCCL_P2P_SCHEDULE_GROUP_SIZE", "5"}, {"NCCL_COLLNET_NODE_THRESHOLD", "5"},
-      {"NCCL_NVLS_NCHANNELS", "5"},         {"NCCL_COLLNET_ENABLE", "1"},          {"NCCL_NVLS_ENABLE", "0"}};
+  static const char *const values[][2] = {{"NCCL_MIN_NCHANNELS", "5"},
+                                          {"NCCL_MAX_NCHANNELS", "5"},
+                                          {"NCCL_MIN_CTAS", "5"},
+                                          {"NCCL_MAX_CTAS", "5"},
+                                          {"NCCL_MIN_P2P_NCHANNELS", "5"},
+                                          {"NCCL_MAX_P2P_NCHANNELS", "5"},
+                                          {"NCCL_NCHANNELS_PER_NET_PEER", "5"},
+                                          {"NCCL_P2P_MAX_PEERS", "5"},
+                                          {"NCCL_P2P_PER_CHANNEL_NET_BW", "5"},
+                                          {"NCCL_P2P_SCHEDULE_GROUP_SIZE", "5"},
+                                          {"NCCL_COLLNET_NODE_THRESHOLD", "5"},
+                                          {"NCCL_NVLS_NCHANNELS", "5"},
+                                          {"NCCL_COLLNET_ENABLE", "1"},
+                                          {"NCCL_NVLS_ENABLE", "0"}};
   const struct tt_join_rules usual = tt_join_rules_default();
   struct tt_join_rules rules = usual;
   const char *name, *meaning;

@@ -187,6 +187,7 @@ class Tune(Case):
                                ("512K", ("two_shot", "LL128", 64)), ("512M", ("ring", "SIMPLE", 64))):
             self.assertEqual(self.chosen(self.gpus(*all_reduce, size)), expected)
         self.assertEqual(self.gpus(*all_reduce, "8K", NCCL_MAX_NCHANNELS=2)["channels"], 2)
+        self.assertEqual(self.gpus(*all_reduce, "8K", NCCL_MAX_CTAS=2)["channels"], 2)
         self.assertNotEqual(self.gpus(*all_reduce, "32K", NCCL_P2P_DISABLE=1)["protocol"], "LL128")
         self.assertNotEqual(self.gpus(*all_reduce, "32K", "-N", 2)["protocol"], "LL128")
         self.assertEqual(self.gpus(*all_reduce, "512M", "-N", 2)["channels"], 4)

@@ -7,12 +7,7 @@
 #include "connect/connect.h" /* TT_MAX_CHANNELS */
 #include "kernels/cuda/traits.h"
 #include "kernels/host/host.h"
-
-static int limit(enum tt_param_id param, int fallback)
-{
-  int64_t value = tt_param_int(param);
-  return value > 0 ? (int)value : fallback;
-}
+#include "tuning/limits.h"
 
 static const struct tt_device *device_of(const struct tune_options *o)
 {
@@ -47,14 +42,16 @@ static void fill_ways(const struct tune_options *o, struct tt_tuning_input *inpu
 ncclResult_t tune_communicator(const struct tune_options *o, struct tt_tuning_input *input)
 {
   const struct tt_device *device = device_of(o);
+  struct tt_channel_limits limits;
+  TT_TRY(tt_tuning_limits(1, TT_MAX_CHANNELS, TT_MAX_CHANNELS, &limits));
   *input = (struct tt_tuning_input){.kind = o->gpus ? TT_TUNING_GPU : TT_TUNING_HOST,
                                     .nranks = o->nranks,
                                     .nnodes = o->nodes,
                                     .max_ranks_per_node = (o->nranks + o->nodes - 1) / o->nodes,
                                     .protocols = device->protocols,
                                     .device_channels = device->channels,
-                                    .min_channels = limit(TT_PARAM_NCCL_MIN_NCHANNELS, 1),
-                                    .max_channels = limit(TT_PARAM_NCCL_MAX_NCHANNELS, TT_MAX_CHANNELS)};
+                                    .min_channels = limits.least,
+                                    .max_channels = limits.most};
   fill_ways(o, input);
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++) TT_TRY(tt_comm_buffer_bytes(device, p, &input->buffer_bytes[p]));
   tt_comm_fit_buffers(device, input->max_ranks_per_node, !input->all_mapped, input->buffer_bytes);
