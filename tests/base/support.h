@@ -38,7 +38,7 @@ uint32_t next_random(uint64_t *state);
 #define SUITES(X)                                                                                                      \
   X(text)                                                                                                              \
   X(hash) X(log) X(param) X(unknown) X(interface) X(address) X(socket) X(connect) X(shm) X(uds) X(doorbell) X(process) \
-      X(fuzz) X(pool)
+      X(fuzz) X(pool) X(maps)
 #define DECLARE_SUITE(name) Suite *name##_suite(void);
 SUITES(DECLARE_SUITE)
 
