@@ -81,6 +81,40 @@ static ncclResult_t check_reduction(const char *function, const struct ncclComm 
   return ncclSuccess;
 }
 
+static ncclResult_t check_buffer(const char *function, const char *argument, const struct ncclComm *comm,
+                                 const void *ptr, size_t bytes, bool write)
+{
+  struct tt_device_check check = {.size = sizeof check, .ptr = ptr, .bytes = bytes, .write = write};
+  TT_TRY(comm->device->check_buffer(comm->context != NULL ? comm->context->handle : NULL, &check));
+  check.why[sizeof check.why - 1] = 0;
+  if (check.why[0] == 0) return ncclSuccess;
+  return TT_FAIL(ncclInvalidArgument, "%s: %s is %p, %zu bytes: %s", function, argument, ptr, bytes, check.why);
+}
+
+/* What NCCL_CHECK_POINTERS asks for. A sum's scalar in memory is not looked at. */
+static ncclResult_t check_memory(const char *function, const struct ncclComm *comm, const struct tt_task *task)
+{
+  const size_t bytes = task->count * tt_datatype_bytes(task->datatype), all = bytes * (size_t)comm->nranks;
+  size_t in = bytes, out = bytes;
+  switch (task->collective) {
+  case TT_FUNC_ALL_GATHER:
+  case TT_FUNC_GATHER:
+    out = all;
+    break;
+  case TT_FUNC_REDUCE_SCATTER:
+  case TT_FUNC_SCATTER:
+    in = all;
+    break;
+  case TT_FUNC_ALL_TO_ALL:
+    in = out = all;
+    break;
+  default:
+    break;
+  }
+  if (reads_input(comm, task)) TT_TRY(check_buffer(function, "sendbuff", comm, task->input, in, false));
+  return writes_output(comm, task) ? check_buffer(function, "recvbuff", comm, task->output, out, true) : ncclSuccess;
+}
+
 /* Buffers may be NULL where nothing is read from or written to them. */
 static ncclResult_t check_buffers(const char *function, const struct ncclComm *comm, const struct tt_task *task)
 {
@@ -93,7 +127,7 @@ static ncclResult_t check_buffers(const char *function, const struct ncclComm *c
   if (task->count > limit)
     return TT_FAIL(ncclInvalidArgument, "%s: count %zu of %zu-byte elements is more than memory can hold", function,
                    task->count, element);
-  return ncclSuccess;
+  return comm->check_pointers ? check_memory(function, comm, task) : ncclSuccess;
 }
 
 /* Of the thread's open group, for the communicator. */

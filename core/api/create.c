@@ -101,6 +101,15 @@ static void tell_unused(const struct ncclComm *comm)
             comm->rank, comm->config.nvlinkCentricSched, comm->device->name);
 }
 
+static bool checks_pointers(const struct ncclComm *comm)
+{
+  if (!tt_param_int(TT_PARAM_NCCL_CHECK_POINTERS)) return false;
+  if (comm->device->features & TT_DEVICE_CHECK) return true;
+  TT_INFO(TT_INIT, "rank %d: NCCL_CHECK_POINTERS is 1: it has no effect on the %s device", comm->rank,
+          comm->device->name);
+  return false;
+}
+
 /* Which device this rank uses, and its context there. Devices without contexts are as many as there are ranks. */
 static ncclResult_t open_device(struct ncclComm *comm, struct tt_device_properties *properties)
 {
@@ -371,6 +380,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   else
     tt_bootstrap_forget(create->ids != NULL ? create->ids : &create->id);
   TT_TRY(device);
+  comm->check_pointers = checks_pointers(comm);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);
   tt_log_set_device(comm->device_index);
   tt_timings_enter(&timings, comm, TT_STAGE_SEARCHING);

@@ -137,7 +137,7 @@ TT_PARAM(TUTTI_CAPTURE_WAIT,           INT, 1000, 0, 600000, false, "millisecond
 TT_PARAM(NCCL_MULTI_SEGMENT_REGISTER,  BOOL, 1, 0, 1, false, "0: windows and captured buffers that lie in several allocations are not mapped by other ranks")
 TT_PARAM(NCCL_LOCAL_REGISTER,          BOOL, 1, 0, 1, false, "0: ncclCommRegister notes nothing, and gives the handle NULL")
 TT_PARAM(NCCL_LEGACY_CUDA_REGISTER,    BOOL, 0, 0, 1, false, "1: windows in memory of cudaMalloc go to other processes by CUDA IPC; it must not be freed before all ranks have deregistered it")
-TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: check buffer pointers of each call")
+TT_PARAM(NCCL_CHECK_POINTERS,          BOOL, 0, 0, 1, false, "1: before anything of a call is done its buffers are checked: that all of each is memory that the device can use; for finding mistakes")
 TT_PARAM(TUTTI_DEVICE,                 STRING, 0, 0, 0, true, "auto (cuda if there is one, else host), host, the name of a device library or its path")
 TT_PARAM(TUTTI_ALLOW_DUPLICATE_DEVICE, BOOL, 0, 0, 1, true, "1: several ranks of a communicator may use the same device")
 TT_PARAM(TUTTI_FIRST_STEP,             INT, 0, 0, 1LL << 62, true, "step from which connections count; for tests of what happens when counters wrap, from 8 below a power of 2 or less")

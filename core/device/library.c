@@ -75,6 +75,7 @@ static const char *missing_later(const struct tt_device *device)
       LATER(TT_DEVICE_DMABUF, export_dmabuf),
       LATER(TT_DEVICE_PARTS, import_parts),
       LATER(TT_DEVICE_FLUSH, flush),
+      LATER(TT_DEVICE_CHECK, check_buffer),
   };
 #undef LATER
   for (size_t i = 0; i < TT_COUNT(functions); i++) {

@@ -87,6 +87,7 @@ struct ncclComm {
   char *name;          /* config.commName, or NULL */
   char *net_name;      /* config.netName, or NULL */
   ncclConfig_t config; /* as it was read, for children that have none; names are this communicator's own */
+  bool check_pointers; /* NCCL_CHECK_POINTERS, where the device can tell */
 
   const struct tt_device *device;
   struct tt_context *context; /* device/context.h; NULL for a device without contexts */

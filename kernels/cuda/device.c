@@ -66,7 +66,8 @@ const struct tt_device *tt_cuda_device(void)
       .features = TT_DEVICE_FP8 | TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_DESCRIBED |
                   TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC | TT_DEVICE_JOIN |
                   TT_DEVICE_GRAPHS | TT_DEVICE_COPY | TT_DEVICE_DMABUF | TT_DEVICE_LINES | TT_DEVICE_REACH |
-                  TT_DEVICE_ENGINES | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_FLUSH | TT_DEVICE_HINTS,
+                  TT_DEVICE_ENGINES | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_FLUSH | TT_DEVICE_HINTS |
+                  TT_DEVICE_CHECK,
       .channels = TT_CUDA_CHANNELS,
       .current = current,
       .properties = properties,
@@ -106,6 +107,7 @@ const struct tt_device *tt_cuda_device(void)
       .export_dmabuf = tt_cuda_export_dmabuf,
       .flush = tt_cuda_flush,
       .import_parts = tt_cuda_import_parts,
+      .check_buffer = tt_cuda_check_buffer,
   };
   return &device;
 }

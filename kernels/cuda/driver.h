@@ -28,6 +28,7 @@
   X(cuMemAddressFree)                                                                                                  \
   X(cuMemMap)                                                                                                          \
   X(cuMemUnmap)                                                                                                        \
+  X(cuMemGetAccess)                                                                                                    \
   X(cuMemSetAccess)                                                                                                    \
   X(cuMemExportToShareableHandle)                                                                                      \
   X(cuMemImportFromShareableHandle)

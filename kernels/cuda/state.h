@@ -109,6 +109,9 @@ ncclResult_t tt_cuda_reach_buffer(struct tt_device_context *context, const void 
 ncclResult_t tt_cuda_export_buffer(struct tt_device_context *context, const void *ptr, int local,
                                    struct tt_device_export *out);
 
+/* check.c: see tt_device. */
+ncclResult_t tt_cuda_check_buffer(struct tt_device_context *context, struct tt_device_check *check);
+
 /* host_memory.c: see tt_device. */
 ncclResult_t tt_cuda_map_host(struct tt_device_context *context, void *ptr, size_t bytes, void **at);
 void tt_cuda_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes);

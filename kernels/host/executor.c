@@ -172,11 +172,12 @@ static const struct tt_device host_device = {
     .protocols = 1u << TT_PROTO_LL | 1u << TT_PROTO_SIMPLE,
     .default_buffer = {[TT_PROTO_LL] = TT_SLOTS * (16 << 10), [TT_PROTO_SIMPLE] = TT_SLOTS * (128 << 10)},
     .version = TT_DEVICE_VERSION,
-    .features = TT_DEVICE_FP8 | TT_DEVICE_POOLED,
+    .features = TT_DEVICE_FP8 | TT_DEVICE_POOLED | TT_DEVICE_CHECK,
     .count = count_devices,
     .launch = launch_start,
     .progress = launch_progress,
     .finish = launch_finish,
+    .check_buffer = tt_host_check_buffer,
 };
 
 const struct tt_device *tt_host_device(void)

@@ -142,4 +142,7 @@ ncclResult_t tt_host_signature_check(const struct tt_host_run *run, const struct
 /* "AllReduce (operation 7, channel ...)": for messages. */
 void tt_host_describe(const struct tt_work *work, char *text, size_t size);
 
+/* buffer.c: see tt_device. */
+ncclResult_t tt_host_check_buffer(struct tt_device_context *context, struct tt_device_check *check);
+
 #endif

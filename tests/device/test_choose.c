@@ -191,7 +191,7 @@ START_TEST(whole_backends_only)
   whole.protocols = 7;
   whole.features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_DESCRIBED | TT_DEVICE_HOST_MEMORY | TT_DEVICE_JOIN |
                    TT_DEVICE_GRAPHS | TT_DEVICE_USER_MEMORY | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_REACH |
-                   TT_DEVICE_DMABUF | TT_DEVICE_PARTS | TT_DEVICE_FLUSH;
+                   TT_DEVICE_DMABUF | TT_DEVICE_PARTS | TT_DEVICE_FLUSH | TT_DEVICE_CHECK;
   ck_assert_ptr_null(tt_device_refuse(&whole, why, sizeof(why)));
 #define REFUSED(change, text)                                                                                          \
   do {                                                                                                                 \
@@ -238,6 +238,7 @@ START_TEST(whole_backends_only)
   NEEDED(copy);
   NEEDED(copied);
   NEEDED(reach_buffer);
+  NEEDED(check_buffer);
   NEEDED(export_dmabuf);
   NEEDED(import_parts);
   NEEDED(flush);

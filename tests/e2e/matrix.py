@@ -183,6 +183,12 @@ class Setup(Choices):
                                 NCCL_SOCKET_NTHREADS=threads, NCCL_NSOCKS_PERTHREAD=sockets)
                 self.assertIn(f"{threads * sockets} data sockets a connection, {threads} helper threads", text)
 
+    def test_checked_buffers(self):
+        """What is right passes, whatever the collective."""
+        for collective in COLLECTIVES:
+            with self.subTest(collective):
+                self.perf(collective, "-n", 3, "-b", 1, "-e", "64K", "-f", 16, NCCL_CHECK_POINTERS=1)
+
     def test_log_files(self):
         host = os.uname().nodename
         process = self.run_it(lib.PERF, "all_reduce", "-n", 3, "-b", 8, "-e", 8, NCCL_DEBUG="INFO",
@@ -241,6 +247,9 @@ class Mismatch(Case):
 
     def test_buffer(self):
         self.differ("NCCL_BUFFSIZE", "65536", "NCCL_BUFFSIZE differs between ranks: rank 2 has 65536, rank 0 has -2")
+
+    def test_channels(self):
+        self.differ("NCCL_MIN_CTAS", "3", "NCCL_MIN_CTAS differs between ranks: rank 2 has 3, rank 0 has -2")
 
     def test_shared_memory(self):
         self.differ("NCCL_SHM_DISABLE", "1", "NCCL_SHM_DISABLE differs between ranks: rank 2 has 1, rank 0 has 0")

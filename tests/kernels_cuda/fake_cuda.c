@@ -173,7 +173,7 @@ uint64_t fake_next_id(void)
   return ++last_id;
 }
 
-static int thread_device(void)
+int fake_thread_device(void)
 {
   return fake_current == NULL ? 0 : (int)((char *)fake_current - fake_primaries);
 }
@@ -221,11 +221,29 @@ void fake_other_forget(void *ptr)
   forget_allocation(ptr);
 }
 
+void *fake_neighbours(size_t bytes_each)
+{
+  char *ptr = take(2 * bytes_each);
+  for (int i = 0; i < 2; i++)
+    *fake_allocation_at(NULL) = (struct fake_allocation){.ptr = ptr + (size_t)i * bytes_each,
+                                                         .bytes = bytes_each,
+                                                         .id = fake_next_id(),
+                                                         .type = CU_MEMORYTYPE_DEVICE,
+                                                         .device = 1};
+  return ptr;
+}
+
+void fake_neighbours_end(void *ptr)
+{
+  forget_allocation((char *)ptr + fake_allocation_at(ptr)->bytes);
+  forget_allocation(ptr);
+}
+
 cudaError_t cudaMalloc(void **ptr, size_t bytes)
 {
   RELAXED_ONLY;
   MAY_FAIL;
-  *ptr = new_allocation(bytes, (struct fake_allocation){.type = CU_MEMORYTYPE_DEVICE, .device = thread_device()});
+  *ptr = new_allocation(bytes, (struct fake_allocation){.type = CU_MEMORYTYPE_DEVICE, .device = fake_thread_device()});
   fake.mallocs++;
   return cudaSuccess;
 }

@@ -48,5 +48,10 @@ void fake_other_forget(void *ptr);
 /* Several allocations mapped side by side in one range, on the thread's device, and what takes them down again. */
 void *fake_side_by_side(int count, size_t bytes_each);
 void fake_side_by_side_end(void *ptr, int count, size_t bytes_each);
+/* A device may not write any more, or not even read, what is mapped at a place by cuMem. */
+void fake_take_access(const void *ptr, int device, bool read);
+/* Two allocations of cudaMalloc on device 1, without anything between them. */
+void *fake_neighbours(size_t bytes_each);
+void fake_neighbours_end(void *ptr);
 
 #endif

@@ -60,8 +60,12 @@ struct mapping {
   size_t bytes;
   int file;
   uint64_t id;
+  int device;
+  unsigned long long access[DEVICES];
 };
 static struct mapping mappings[64];
+/* Of each file, by its descriptor: the device that was asked for it. */
+static int devices[1024];
 static struct range {
   CUdeviceptr at;
   size_t bytes;
@@ -110,6 +114,8 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
   fake.nics += properties->allocFlags.gpuDirectRDMACapable;
   int file = memfd_create("fake", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, (off_t)bytes) != 0 || pwrite(file, "dirt", 4, 0) != 4) abort();
+  if (file >= (int)(sizeof(devices) / sizeof(devices[0]))) abort();
+  devices[file] = properties->location.id;
   *handle = (CUmemGenericAllocationHandle)file + 1;
   fake.handles++;
   return CUDA_SUCCESS;
@@ -125,7 +131,8 @@ static CUresult release(CUmemGenericAllocationHandle handle)
 static CUresult duplicate(CUmemGenericAllocationHandle *handle, int file)
 {
   int copy = dup(file);
-  if (copy < 0) return CUDA_ERROR_INVALID_VALUE;
+  if (copy < 0 || copy >= (int)(sizeof(devices) / sizeof(devices[0]))) return CUDA_ERROR_INVALID_VALUE;
+  devices[copy] = devices[file];
   *handle = (CUmemGenericAllocationHandle)copy + 1;
   fake.handles++;
   return CUDA_SUCCESS;
@@ -166,7 +173,8 @@ static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAll
   struct mapping *mapping = mapping_at(0);
   if (mapping == NULL || fstat((int)handle - 1, &file) != 0) abort();
   if (offset != 0 || (off_t)bytes > file.st_size) return CUDA_ERROR_INVALID_VALUE;
-  *mapping = (struct mapping){.at = at, .bytes = bytes, .file = dup((int)handle - 1), .id = fake_next_id()};
+  *mapping = (struct mapping){
+      .at = at, .bytes = bytes, .file = dup((int)handle - 1), .id = fake_next_id(), .device = devices[(int)handle - 1]};
   if (mmap((void *)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, mapping->file, 0) != (void *)at) abort();
   fake.mappings++;
   return CUDA_SUCCESS;
@@ -192,7 +200,24 @@ static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *
   fake.given = access->location.id;
   fake.given_at = (const void *)at;
   fake.given_bytes = bytes;
+  for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+    if (mappings[i].at >= at && mappings[i].at < at + bytes) mappings[i].access[access->location.id] = access->flags;
   return mprotect((void *)at, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at)
+{
+  RELAXED_ONLY;
+  MAY_FAIL_DRIVER;
+  const struct mapping *mapping = mapping_around(at);
+  if (mapping == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  *flags = mapping->access[location->id];
+  return CUDA_SUCCESS;
+}
+
+void fake_take_access(const void *ptr, int device, bool read)
+{
+  mapping_at((CUdeviceptr)ptr)->access[device] = read ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
 static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
@@ -309,7 +334,7 @@ static uint64_t word_of(CUpointer_attribute attribute, CUdeviceptr ptr)
   case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     return mapping != NULL ? CU_MEMORYTYPE_DEVICE : a != NULL ? a->type : 0;
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    return a != NULL ? (uint64_t)a->device : 0;
+    return mapping != NULL ? (uint64_t)mapping->device : a != NULL ? (uint64_t)a->device : 0;
   case CU_POINTER_ATTRIBUTE_BUFFER_ID: /* of cuMem: of the range, whatever lies in it */
     return range != NULL ? 1000 : a != NULL ? a->id : 0;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -368,9 +393,11 @@ static CUresult address_range(CUdeviceptr *start, size_t *size, CUdeviceptr ptr)
 
 void *fake_side_by_side(int count, size_t bytes_each)
 {
+  const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = fake_thread_device()};
   CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
-  CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                    .location = here};
+  CUmemAccessDesc access = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUdeviceptr at;
   if (reserve(&at, (size_t)count * bytes_each, GRANULARITY, 0, 0) != CUDA_SUCCESS) abort();
   for (int i = 0; i < count; i++) {
@@ -410,6 +437,7 @@ const struct tt_cuda_driver *tt_cuda_driver(void)
                                                .cuMemMap = map,
                                                .cuMemUnmap = unmap,
                                                .cuMemSetAccess = set_access,
+                                               .cuMemGetAccess = get_access,
                                                .cuMemExportToShareableHandle = export_handle,
                                                .cuMemImportFromShareableHandle = import_handle,
                                                .cuMemGetHandleForAddressRange = range_handle,

@@ -32,6 +32,8 @@ struct fake_allocation {
 };
 /* The one around a pointer, or NULL. */
 struct fake_allocation *fake_allocation_at(const void *ptr);
+/* Of the thread's context. */
+int fake_thread_device(void);
 /* Of allocations, of whatever kind. */
 uint64_t fake_next_id(void);
 

@@ -2,6 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+void add_check(Suite *suite);
 void add_context(Suite *suite);
 void add_copies(Suite *suite);
 void add_dmabuf(Suite *suite);
@@ -17,6 +18,7 @@ void add_user_memory(Suite *suite);
 int main(void)
 {
   Suite *suite = suite_create("kernels_cuda");
+  add_check(suite);
   add_context(suite);
   add_copies(suite);
   add_dmabuf(suite);

@@ -6,8 +6,8 @@
  * without a size and the number of protocols among it. So a library and a core work together if both have version 1 or
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
- * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES, TT_DEVICE_FLUSH and
- * TT_DEVICE_HINTS, and what belongs to them):
+ * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES, TT_DEVICE_FLUSH,
+ * TT_DEVICE_HINTS and TT_DEVICE_CHECK, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -274,6 +274,8 @@ enum {
   TT_DEVICE_FLUSH = 262144,
   /* Contexts heed what tt_device_config says of how works are started: `cluster` and what follows it. */
   TT_DEVICE_HINTS = 524288,
+  /* It can be found out whether works can use a user's buffer: check_buffer is there. */
+  TT_DEVICE_CHECK = 1048576,
 };
 
 struct tt_device_properties {
@@ -396,6 +398,18 @@ struct tt_device_buffer {
   int32_t device;   /* index of the device that has it; -1: the host's memory */
   uint32_t exports; /* bit TT_EXPORT_LOCAL, FD or HANDLE: export_buffer can make that of it; 0: it can be mapped by
                        nobody else (stream-ordered pools, managed memory, several allocations mapped side by side) */
+};
+
+/* Whether works of a context can use a buffer where it lies. */
+struct tt_device_check {
+  size_t size;
+  /* Of the caller: */
+  const void *ptr;
+  uint64_t bytes; /* > 0 */
+  uint32_t write; /* not 0: works write to it, else they read it */
+  /* Of the device: what is wrong and how to put it right, as the rest of "sendbuff is 0x7f32..., 4096 bytes: "; "":
+   * nothing that can be found out. */
+  char why[300];
 };
 
 struct tt_device_config {
@@ -576,6 +590,12 @@ struct tt_device {
    * works find that hear of it after this call. Waits for nothing but the way to the device. The first call may take
    * milliseconds; where it fails, with the reason, so do all later ones, and the device has no such flushes here. */
   ncclResult_t (*flush)(struct tt_device_context *context);
+
+  /* Since version 3, with TT_DEVICE_CHECK, which needs no TT_DEVICE_MEMORY. Whether all of a buffer can be used: memory
+   * that the device's works reach, which has not ended before the buffer does. Touches neither the buffer nor any
+   * stream, waits for nothing, and may be called while streams are captured. For who looks for mistakes, so that it
+   * need not be cheap. `context` is NULL on a device without contexts. Fails only where nothing can be found out. */
+  ncclResult_t (*check_buffer)(struct tt_device_context *context, struct tt_device_check *check);
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -186,7 +186,7 @@ static struct tt_device fake_device = {
     .features = TT_DEVICE_STREAMS | TT_DEVICE_MEMORY | TT_DEVICE_HOST_MEMORY | TT_DEVICE_USER_MEMORY | TT_DEVICE_JOIN |
                 TT_DEVICE_GRAPHS | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_COPY | TT_DEVICE_LINES |
                 TT_DEVICE_REACH | TT_DEVICE_DMABUF | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_ENGINES |
-                TT_DEVICE_FLUSH | TT_DEVICE_HINTS,
+                TT_DEVICE_FLUSH | TT_DEVICE_HINTS | TT_DEVICE_CHECK,
     .channels = 4,
     .current = current,
     .properties = properties,
@@ -226,6 +226,7 @@ static struct tt_device fake_device = {
     .copied = fake_copied,
     .export_dmabuf = fake_export_dmabuf,
     .flush = fake_flush,
+    .check_buffer = fake_check_buffer,
 };
 
 /* Lines go to the core's log, except those of works, whose failures the status tells. */

@@ -93,6 +93,7 @@ void fake_unmap_host(struct tt_device_context *context, void *ptr, size_t bytes)
 /* user.c: see tt_device. */
 ncclResult_t fake_user_alloc_on(int index, size_t bytes, void **ptr);
 ncclResult_t fake_user_free_of(void *ptr);
+ncclResult_t fake_check_buffer(struct tt_device_context *context, struct tt_device_check *check);
 ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 ncclResult_t fake_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer);
 /* Whether works of the context may use users' memory at `ptr`: it is their device's, was reached, or is an import. */

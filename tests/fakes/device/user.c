@@ -1,6 +1,7 @@
 /* Memory of users: as other memory of the device, and known to it by an id. */
 #include "internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct user_memory {
@@ -85,6 +86,27 @@ ncclResult_t fake_find_buffer(struct tt_device_context *context, const void *ptr
                                         .exports = user->exports};
   pthread_mutex_unlock(&lock);
   return user != NULL ? ncclSuccess : TT_FAIL(ncclInvalidArgument, "%p is no memory of a fake device", ptr);
+}
+
+/* Allocations may lie side by side, and end where the user wanted them to. */
+ncclResult_t fake_check_buffer(struct tt_device_context *context, struct tt_device_check *check)
+{
+  const char *at = check->ptr, *end = at + check->bytes;
+  check->why[0] = 0;
+  pthread_mutex_lock(&lock);
+  while (at < end && check->why[0] == 0) {
+    const struct user_memory *user = find(at);
+    const char *ends = user != NULL ? (const char *)user->memory.ptr + user->bytes : NULL;
+    if (user == NULL || at >= ends)
+      snprintf(check->why, sizeof check->why, "%p is no memory of a fake device; use ncclMemAlloc", (const void *)at);
+    else if (user->device != context->device)
+      snprintf(check->why, sizeof check->why, "%p is memory of device %d, not %d; use that one's", (const void *)at,
+               user->device, context->device);
+    else
+      at = ends;
+  }
+  pthread_mutex_unlock(&lock);
+  return ncclSuccess;
 }
 
 ncclResult_t fake_reach_buffer(struct tt_device_context *context, const void *ptr, struct tt_device_buffer *buffer)
