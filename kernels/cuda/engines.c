@@ -172,6 +172,37 @@ static ncclResult_t pass_over(struct tt_device_context *context, const struct tt
   return ncclSuccess;
 }
 
+/* ---- Copies of a group beside its messages ---- */
+
+bool tt_cuda_only_copies(const struct tt_work *work)
+{
+  const struct tt_program *program = work->channels[0].program;
+  return work->signature.collective == TT_FUNC_SEND_RECV && program->npeers == 0 && program->nmembers == 0;
+}
+
+ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                  cudaStream_t stream)
+{
+  if (nworks == 0) return ncclSuccess;
+  TT_TRY(open_second(context));
+  cudaStream_t second = context->state->engines.stream;
+  TT_TRY(follow(context, second, stream));
+  for (int w = 0; w < nworks; w++) {
+    size_t elements = 0, element = tt_datatype_bytes(works[w]->reduction.datatype);
+    for (uint32_t c = 0; c < works[w]->nchannels; c++) elements = TT_MAX(elements, works[w]->channels[c].geometry.hi);
+    TT_TRY(copy_one((struct place){(unsigned char *)works[w]->input, elements * element},
+                    (struct place){works[w]->output, elements * element}, second));
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, int nworks, cudaStream_t stream)
+{
+  return nworks > 0 ? follow(context, stream, context->state->engines.stream) : ncclSuccess;
+}
+
+/* ---- Works ---- */
+
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
 {
   const struct tt_cuda_program *packed, *on_device;

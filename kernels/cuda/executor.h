@@ -75,6 +75,12 @@ ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_w
 bool tt_cuda_has_engines(const struct tt_work *work);
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
                                      cudaStream_t stream);
+/* Works that only copy this rank's memory, of sends to itself: engines copy beside what comes on the stream between the
+ * two calls, which both get how many there are; none are none. */
+bool tt_cuda_only_copies(const struct tt_work *work);
+ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                  cudaStream_t stream);
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, int nworks, cudaStream_t stream);
 /* Whether a program uses members' buffers. */
 bool tt_cuda_is_mapped(const struct tt_program *program);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */

@@ -378,14 +378,26 @@ static void sort_works(struct tt_work *const *works, int nworks, struct tt_work 
       if (works[w]->signature.collective == TT_FUNC_SEND_RECV && works[w]->protocol == protocol) sorted[n++] = works[w];
 }
 
+/* How many works that only copy stand before a mapped message from the first on, which they can go beside. */
+static int copies_before_mapped(struct tt_work *const *works, int nworks)
+{
+  int n = 0;
+  while (n < nworks && tt_cuda_only_copies(works[n])) n++;
+  return n < nworks && is_mapped(works[n]) && works[n]->signature.collective == TT_FUNC_SEND_RECV ? n : 0;
+}
+
 static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                   cudaStream_t stream)
 {
   struct tt_cuda_graph *graph;
   TT_TRY(tt_cuda_order_begin(context, stream, &graph));
   for (int w = 0, n; w < nworks; w += n) {
-    n = segment(works + w, nworks - w);
-    TT_TRY(launch_segment(context, works + w, n, stream, graph));
+    int ncopies = copies_before_mapped(works + w, nworks - w);
+    TT_TRY(tt_cuda_copies_begin(context, works + w, ncopies, stream));
+    n = segment(works + w + ncopies, nworks - w - ncopies);
+    TT_TRY(launch_segment(context, works + w + ncopies, n, stream, graph));
+    TT_TRY(tt_cuda_copies_end(context, ncopies, stream));
+    n += ncopies;
   }
   return tt_cuda_order_end(context, stream, graph);
 }

@@ -132,6 +132,49 @@ START_TEST(messages)
 }
 END_TEST
 
+/* What a group's send to itself copies goes beside its messages in place, whether engines copy those or a kernel does;
+ * the messages do not wait for it, and what comes next does. */
+START_TEST(copies_beside_messages)
+{
+  static struct made_work copy;
+  static char from[8 * SHARE], to[8 * SHARE];
+  const struct tt_emit_request request = {
+      .collective = TT_FUNC_SEND_RECV, .algorithm = TT_ALGO_MAPPED, .nranks = 2, .rank = 1, .peer = 0, .root = 0};
+  struct program_set own = emit_pair(1, 0, 0);
+  struct tt_work *works[] = {&copy.work, &made.work};
+  struct tt_launch *launch = NULL;
+  struct tt_program *program;
+  ck_assert_int_eq(tt_program_emit(&request, &program), ncclSuccess);
+  make_work(own.programs[0], 2, TT_PROTO_SIMPLE, false);
+  copy = made;
+  copy.work.channels = copy.channels;
+  copy.work.input = from;
+  copy.work.output = to;
+  copy.work.signature.collective = TT_FUNC_SEND_RECV;
+  make_work(program, 1, TT_PROTO_SIMPLE, false);
+  made.work.signature.collective = TT_FUNC_SEND_RECV;
+  for (int by_engines = 0; by_engines < 2; by_engines++) {
+    made.work.engines = (uint32_t)by_engines;
+    forget_launches();
+    ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
+    ck_assert_int_eq(launched.count, 1 + by_engines);
+    ck_assert_int_eq(launched.form, TT_CUDA_FORM_MAPPED);
+    ck_assert_int_eq(launched.ncopies, 1 + by_engines);
+    ck_assert(launched.copies[0].second && launched.copies[0].after == 0);
+    ck_assert(launched.copies[0].from == from && launched.copies[0].to == to);
+    ck_assert_uint_eq(launched.copies[0].bytes, 8 * SHARE); /* of both channels */
+    if (by_engines) ck_assert(!launched.copies[1].second && launched.copies[1].awaited == 0);
+    ck_assert_int_eq(launched.awaited, 1);
+  }
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess); /* alone it is a kernel */
+  ck_assert(launched.count == 1 && launched.ncopies == 0);
+  forget_programs();
+  tt_program_free(program);
+  free_set(&own);
+}
+END_TEST
+
 /* Copies of the user's stream (0) and of the second (1). */
 static int copies_on(bool second)
 {
@@ -308,6 +351,7 @@ void add_engines(TCase *tc)
 {
   tcase_add_loop_test(tc, engines, 2, 9);
   tcase_add_loop_test(tc, messages, 2, 5);
+  tcase_add_test(tc, copies_beside_messages);
   tcase_add_loop_test(tc, engines_apart, 2, 9);
   tcase_add_test(tc, engines_leave_out);
   tcase_add_loop_test(tc, engines_broadcast, 2, 7);
