@@ -180,30 +180,21 @@ bool tt_cuda_only_copies(const struct tt_work *work)
   return work->signature.collective == TT_FUNC_SEND_RECV && program->npeers == 0 && program->nmembers == 0;
 }
 
-ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *works, int nworks,
-                                  cudaStream_t stream)
+/* On the second stream. */
+static ncclResult_t copy_works(struct tt_device_context *context, struct tt_work *const *works, int nworks)
 {
-  if (nworks == 0) return ncclSuccess;
-  TT_TRY(open_second(context));
-  cudaStream_t second = context->state->engines.stream;
-  TT_TRY(follow(context, second, stream));
   for (int w = 0; w < nworks; w++) {
     size_t elements = 0, element = tt_datatype_bytes(works[w]->reduction.datatype);
     for (uint32_t c = 0; c < works[w]->nchannels; c++) elements = TT_MAX(elements, works[w]->channels[c].geometry.hi);
     TT_TRY(copy_one((struct place){(unsigned char *)works[w]->input, elements * element},
-                    (struct place){works[w]->output, elements * element}, second));
+                    (struct place){works[w]->output, elements * element}, context->state->engines.stream));
   }
   return ncclSuccess;
 }
 
-ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, int nworks, cudaStream_t stream)
-{
-  return nworks > 0 ? follow(context, stream, context->state->engines.stream) : ncclSuccess;
-}
-
 /* ---- Works ---- */
 
-ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
+static ncclResult_t copy_work(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
 {
   const struct tt_cuda_program *packed, *on_device;
   struct passing passing = {.pass = COUNT_BYTES, .stream = stream};
@@ -220,4 +211,15 @@ ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const st
   passing.pass = COPY_OTHERS;
   TT_TRY(pass_over(context, work, packed, &passing));
   return follow(context, stream, own.stream);
+}
+
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
+                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream)
+{
+  if (ncopies == 0) return copy_work(context, work, stream);
+  TT_TRY(open_second(context));
+  TT_TRY(follow(context, context->state->engines.stream, stream));
+  TT_TRY(copy_works(context, copies, ncopies));
+  TT_TRY(copy_work(context, work, stream));
+  return follow(context, stream, context->state->engines.stream);
 }

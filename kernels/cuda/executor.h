@@ -71,16 +71,12 @@ void tt_cuda_repeats_free(struct tt_device_context *context);
  */
 ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                   struct tt_cuda_launch *launch, struct tt_cuda_short_shape *shape);
-/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */
+/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. Beside them go the works `copies`,
+ * of which each only copies this rank's memory, as sends to oneself do. */
 bool tt_cuda_has_engines(const struct tt_work *work);
-ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
-                                     cudaStream_t stream);
-/* Works that only copy this rank's memory, of sends to itself: engines copy beside what comes on the stream between the
- * two calls, which both get how many there are; none are none. */
 bool tt_cuda_only_copies(const struct tt_work *work);
-ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *works, int nworks,
-                                  cudaStream_t stream);
-ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, int nworks, cudaStream_t stream);
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
+                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream);
 /* Whether a program uses members' buffers. */
 bool tt_cuda_is_mapped(const struct tt_program *program);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */

@@ -272,15 +272,22 @@ static ncclResult_t launch_together(struct tt_device_context *context, struct tt
   return *launched ? start_short(works[0], &launch, &shape, launch.nitems, stream) : ncclSuccess;
 }
 
+/* A work whose copies engines do, and `copies` beside them; *launched false: it has no short form. */
+static ncclResult_t launch_engines(struct tt_device_context *context, const struct tt_work *work,
+                                   struct tt_work *const *copies, int ncopies, cudaStream_t stream, bool *launched)
+{
+  TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
+  if (!*launched) return ncclSuccess;
+  TT_TRY(tt_cuda_copy_by_engines(context, work, copies, ncopies, stream));
+  return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
+}
+
 /* A single work as it is launched if it is not among others; *launched false: not so. */
 static ncclResult_t launch_alone(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
                                  bool *launched)
 {
-  if (!tt_cuda_has_engines(work)) return launch_short(context, work, TT_CUDA_WHOLE, stream, launched);
-  TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
-  if (!*launched) return ncclSuccess;
-  TT_TRY(tt_cuda_copy_by_engines(context, work, stream));
-  return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
+  if (tt_cuda_has_engines(work)) return launch_engines(context, work, NULL, 0, stream, launched);
+  return launch_short(context, work, TT_CUDA_WHOLE, stream, launched);
 }
 
 /* Which kernel runs the works of a segment. */
@@ -378,12 +385,13 @@ static void sort_works(struct tt_work *const *works, int nworks, struct tt_work 
       if (works[w]->signature.collective == TT_FUNC_SEND_RECV && works[w]->protocol == protocol) sorted[n++] = works[w];
 }
 
-/* How many works that only copy stand before a mapped message from the first on, which they can go beside. */
-static int copies_before_mapped(struct tt_work *const *works, int nworks)
+/* How many works that only copy stand before a message in place by engines from the first on, which they can go
+ * beside. */
+static int copies_before_message(struct tt_work *const *works, int nworks)
 {
   int n = 0;
   while (n < nworks && tt_cuda_only_copies(works[n])) n++;
-  return n < nworks && is_mapped(works[n]) && works[n]->signature.collective == TT_FUNC_SEND_RECV ? n : 0;
+  return n < nworks && works[n]->signature.collective == TT_FUNC_SEND_RECV && tt_cuda_has_engines(works[n]) ? n : 0;
 }
 
 static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_work *const *works, int nworks,
@@ -392,12 +400,13 @@ static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_w
   struct tt_cuda_graph *graph;
   TT_TRY(tt_cuda_order_begin(context, stream, &graph));
   for (int w = 0, n; w < nworks; w += n) {
-    int ncopies = copies_before_mapped(works + w, nworks - w);
-    TT_TRY(tt_cuda_copies_begin(context, works + w, ncopies, stream));
-    n = segment(works + w + ncopies, nworks - w - ncopies);
-    TT_TRY(launch_segment(context, works + w + ncopies, n, stream, graph));
-    TT_TRY(tt_cuda_copies_end(context, ncopies, stream));
-    n += ncopies;
+    bool launched = false;
+    int ncopies = copies_before_message(works + w, nworks - w);
+    if (ncopies > 0) TT_TRY(launch_engines(context, works[w + ncopies], works + w, ncopies, stream, &launched));
+    n = ncopies + 1;
+    if (launched) continue;
+    n = segment(works + w, nworks - w);
+    TT_TRY(launch_segment(context, works + w, n, stream, graph));
   }
   return tt_cuda_order_end(context, stream, graph);
 }

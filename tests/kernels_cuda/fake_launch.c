@@ -93,6 +93,7 @@ static void keep_launch(const void *kernel, dim3 grid, dim3 block, void **argume
     launched.launch = *(struct tt_cuda_launch *)arguments[0];
   }
   launched.nattributes = 0;
+  launched.awaited_by_kernel = seen[0][1];
   launched.cluster = 0;
   launched.spread = launched.remote = launched.links = false;
 }

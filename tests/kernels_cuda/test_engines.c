@@ -132,8 +132,9 @@ START_TEST(messages)
 }
 END_TEST
 
-/* What a group's send to itself copies goes beside its messages in place, whether engines copy those or a kernel does;
- * the messages do not wait for it, and what comes next does. */
+/* What a group's send to itself copies goes beside its messages that engines copy: these do not wait for it, and the
+ * kernel that comes last does, since a capture may have no more than one end. By kernels both come one after the
+ * other. */
 START_TEST(copies_beside_messages)
 {
   static struct made_work copy;
@@ -153,19 +154,21 @@ START_TEST(copies_beside_messages)
   copy.work.signature.collective = TT_FUNC_SEND_RECV;
   make_work(program, 1, TT_PROTO_SIMPLE, false);
   made.work.signature.collective = TT_FUNC_SEND_RECV;
-  for (int by_engines = 0; by_engines < 2; by_engines++) {
-    made.work.engines = (uint32_t)by_engines;
-    forget_launches();
-    ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
-    ck_assert_int_eq(launched.count, 1 + by_engines);
-    ck_assert_int_eq(launched.form, TT_CUDA_FORM_MAPPED);
-    ck_assert_int_eq(launched.ncopies, 1 + by_engines);
-    ck_assert(launched.copies[0].second && launched.copies[0].after == 0);
-    ck_assert(launched.copies[0].from == from && launched.copies[0].to == to);
-    ck_assert_uint_eq(launched.copies[0].bytes, 8 * SHARE); /* of both channels */
-    if (by_engines) ck_assert(!launched.copies[1].second && launched.copies[1].awaited == 0);
-    ck_assert_int_eq(launched.awaited, 1);
-  }
+  made.work.engines = 1;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.count, 2);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_MAPPED);
+  ck_assert_int_eq(launched.ncopies, 2);
+  ck_assert(launched.copies[0].second && launched.copies[0].from == from && launched.copies[0].to == to);
+  ck_assert_uint_eq(launched.copies[0].bytes, 8 * SHARE); /* of both channels */
+  ck_assert(!launched.copies[1].second && launched.copies[1].awaited == 0);
+  ck_assert_int_eq(launched.copies[1].after, 1);
+  ck_assert_int_eq(launched.awaited_by_kernel, 1);
+  made.work.engines = 0;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
+  ck_assert(launched.count == 2 && launched.ncopies == 0);
   forget_launches();
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess); /* alone it is a kernel */
   ck_assert(launched.count == 1 && launched.ncopies == 0);

@@ -201,7 +201,8 @@ class Tune(Case):
         for env in ({"TUTTI_COPY_ENGINES": 1}, {"NCCL_CTA_POLICY": 2}):
             small = self.gpus("alltoall", "-n", 4, "-b", "16M", "--mapped", **env)
             self.assertEqual((small["copy_engines"], small["channels"]), (True, 1))
-        for size, words, expected in (("16M", ("--mapped",), ("mapped", True)), ("16M", (), ("p2p", False)),
+        for size, words, expected in (("64M", ("--mapped",), ("mapped", True)),
+                                      ("16M", ("--mapped",), ("mapped", False)), ("16M", (), ("p2p", False)),
                                       ("4M", ("--mapped",), ("p2p", False))):
             chosen = self.gpus("sendrecv", "-n", 2, "-b", size, *words)
             self.assertEqual((chosen["algorithm"], chosen["copy_engines"]), expected)

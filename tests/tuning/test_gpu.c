@@ -350,7 +350,7 @@ START_TEST(messages_in_place)
       ck_assert_int_ge(c.nchannels, 1);
       ck_assert_int_le(c.nchannels, 32);
       tt_tuning_use_engines(tuning, TT_FUNC_SEND_RECV, bytes, &c);
-      ck_assert_int_eq(c.engines, bytes > 4 * MIB && (ranks[i] > 2 || bytes >= 16 * MIB));
+      ck_assert_int_eq(c.engines, bytes > 4 * MIB && (ranks[i] > 3 || bytes >= (ranks[i] > 2 ? 32 : 64) * MIB));
       ck_assert(!c.engines || c.nchannels == 1);
       ck_assert_int_eq(tt_tuning_choose(tuning, TT_FUNC_SEND_RECV, bytes, &c), ncclSuccess);
       ck_assert_int_eq(c.algorithm, TT_ALGO_POINT_TO_POINT);
@@ -360,7 +360,7 @@ START_TEST(messages_in_place)
 }
 END_TEST
 
-/* What two GPUs do with 128 MiB, which took 403 us through connections: at 391 bytes a nanosecond. */
+/* What two GPUs do with 128 MiB: 362 us by engines, and 403 through connections. */
 START_TEST(messages_take)
 {
   struct tt_tuning_input input = gpus();
@@ -370,7 +370,7 @@ START_TEST(messages_take)
   input.engines = TT_ENGINES_IF_FASTER;
   uint64_t by_engines = tt_cost_gpu_ns(&input, TT_FUNC_SEND_RECV, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, 128 * MIB, 32);
   ck_assert_uint_lt(by_engines, by_kernels);
-  ck_assert(by_engines > 345000 && by_engines < 360000 && by_kernels > 368000 && by_kernels < 385000);
+  ck_assert(by_engines > 350000 && by_engines < 370000 && by_kernels > 378000 && by_kernels < 398000);
 }
 END_TEST
 
