@@ -130,11 +130,13 @@ struct tt_cuda_short {
   uint16_t channels, channel_quads; /* quad of the first, and from one to the next */
   uint16_t strand_threads;
   uint16_t members;                                 /* quad of the first member's pointers; 0: none */
-  uint16_t flags;                                   /* TT_CUDA_SHORT_SERVED */
+  uint16_t flags;                                   /* TT_CUDA_SHORT_SERVED, TT_CUDA_SHORT_TELLS */
   uint16_t first_step[TT_CUDA_MAX_STRANDS / 2 + 1]; /* of each strand; then nsteps */
 };
-/* A proxy serves one of the connections, and waits for news of emptied slots. */
-enum { TT_CUDA_SHORT_SERVED = 1 };
+/* SERVED: a proxy serves one of the connections. TELLS: emptied slots are told at the end, not at the beginning of the
+ * next work: a proxy waits for that, or the work only receives, and its sender may be as far ahead as there are slots.
+ */
+enum { TT_CUDA_SHORT_SERVED = 1, TT_CUDA_SHORT_TELLS = 2 };
 enum { TT_CUDA_SHORT_WORK = 8 }; /* word at which the work lies */
 
 /* A repetition. Of `flags`: TT_FLAG_FINAL, and TT_CUDA_SHORT_BARRIER where all threads must be through the steps
@@ -197,7 +199,8 @@ struct tt_cuda_exchange {
 enum { TT_CUDA_SHARE_BITS = 15 };
 enum {
   TT_CUDA_EXCHANGE_BESIDE = 1, /* the copy goes beside the sends; else, where memory may overlap, behind the barrier */
-  TT_CUDA_EXCHANGE_PAIR = 2    /* the reduction is of a chunk of this rank and a message; the first output is here */
+  TT_CUDA_EXCHANGE_PAIR = 2,   /* the reduction is of a chunk of this rank and a message; the first output is here */
+  TT_CUDA_EXCHANGE_TELLS = 4   /* as TT_CUDA_SHORT_TELLS */
 };
 struct tt_cuda_exchange_entry {
   uint64_t offset;     /* bytes: of its row, in the input or output */

@@ -135,6 +135,7 @@ static void put_shape(const struct finder *f, const struct tt_work *work, uint32
                                   .op = f->work->op};
   if (parts->ncopies > 0 && tt_cuda_overlap_of(work) == TT_CUDA_APART) to->flags |= TT_CUDA_EXCHANGE_BESIDE;
   if (is_pair(f, &to->local_input)) to->flags |= TT_CUDA_EXCHANGE_PAIR;
+  if (f->list->flags & TT_CUDA_SHORT_TELLS) to->flags |= TT_CUDA_EXCHANGE_TELLS;
   to->send_share = share_of(parts->nsends + (to->flags & TT_CUDA_EXCHANGE_BESIDE ? 1 : 0));
   to->receive_share = share_of(parts->nreceives);
 }

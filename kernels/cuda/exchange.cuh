@@ -3,8 +3,9 @@
  *
  * Each data warp reads of the kernel's parameters and of memory what its own messages need, all at once, and stores
  * them: so the way to the first word sent is two loads long. Meanwhile the service warp, a lane an entry, resolves the
- * rest, and writes headers and lines 0. A barrier follows, behind which no input is read that others might write: so
- * buffers may overlap as they like. Then comes all else. */
+ * rest, and writes headers and lines 0. A barrier follows, so that what was sent may be overwritten, as in all-to-all
+ * in place. Then comes all else; what is copied or reduced there is read by who writes it, if buffers are in place as
+ * NCCL has it. */
 #ifndef TT_KERNELS_CUDA_EXCHANGE_CUH
 #define TT_KERNELS_CUDA_EXCHANGE_CUH
 
@@ -103,10 +104,11 @@ static __device__ __forceinline__ bool send_input(const tt_exchange &x, tt_warps
     typename U::raw words; /* loaded beside what is needed of the end */
     if (covers) words = unit.fetch_local(from, u, bytes);
     const tt_outbound to = find_slot<PROTOCOL>(conn, x.entries[k], bytes);
-    if (!to.free && !late) {
+    if (!__all_sync(0xffffffffu, to.free || late)) { /* for all of a line, or none of it */
       missed = true;
       continue;
     }
+    U::converge();
     if (covers) tt_lean_store(unit, u, words, to.spot, NULL);
     unit.first += unit.apart;
     tt_lean_move(unit, to.spot, from, to.spot, NULL);
@@ -138,7 +140,7 @@ static __device__ __forceinline__ bool serve_begin(const tt_exchange &x, uint32_
     e.flag = tt_flag_of(e.step);
     e.slot = conn.slot(e.step);
     note_end(lane, conn);
-    tell_empty(false, from, conn, end);
+    tell_empty(x.shape->flags & TT_CUDA_EXCHANGE_TELLS, from, conn, end);
     if (tt_is_send(e.role)) {
       missed = short_is_cleaned<PROTOCOL>(e.step) || !conn.has_credit(e.step);
       if (!missed) {
@@ -152,10 +154,11 @@ static __device__ __forceinline__ bool serve_begin(const tt_exchange &x, uint32_
   return missed;
 }
 
-/* A lane does what is due for its message before data follows. */
-template <int PROTOCOL> static __device__ __noinline__ void serve_late(const tt_entry *entry)
+/* A lane does what is due for its message before data follows. False: there is no slot, since the work is aborted. */
+template <int PROTOCOL> static __device__ __noinline__ bool serve_late(const tt_entry *entry)
 {
-  if (!tt_is_send(entry->role) || !tt_wait_credit(entry)) return;
+  if (!tt_is_send(entry->role)) return true;
+  if (!tt_wait_credit(entry)) return false;
   if (short_is_cleaned<PROTOCOL>(entry->step)) {
     uint32_t old = tt_flag_of(entry->step - TT_SLOTS), bytes = block.ends[entry->conn].slot_bytes - TT_SLOT_HEADER;
 #pragma unroll 1
@@ -163,16 +166,19 @@ template <int PROTOCOL> static __device__ __noinline__ void serve_late(const tt_
   }
   tt_store_line(entry->slot, tt_first_word(entry), entry->flag);
   tt_write_header(entry);
+  return true;
 }
 
-/* All messages once more, those that were sent too: the same words to the same places. */
-template <int PROTOCOL, typename U> static __device__ __noinline__ void send_late(const tt_exchange x, tt_warps warps)
+/* All messages once more, those that were sent too: the same words to the same places. False for all threads: without
+ * slots nothing may be sent. */
+template <int PROTOCOL, typename U> static __device__ __noinline__ bool send_late(const tt_exchange x, tt_warps warps)
 {
   const bool serves = warps.mine == warps.count;
-  if (serves && threadIdx.x % 32 < x.shape->nentries) serve_late<PROTOCOL>(block.entries + threadIdx.x % 32);
-  __syncthreads();
+  const bool resolves = serves && threadIdx.x % 32 < x.shape->nentries;
+  if (__syncthreads_or(resolves && !serve_late<PROTOCOL>(block.entries + threadIdx.x % 32))) return false;
   if (!serves) send_input<PROTOCOL, U>(x, warps, true);
   __syncthreads();
+  return true;
 }
 
 /* ---- What comes, and what becomes of it: the service warp has resolved all of that ---- */
@@ -215,6 +221,7 @@ template <typename U> struct tt_pair {
 #pragma unroll 1
       for (uint32_t k = 1; k < noutputs; k++) {
         const tt_spot to(outputs + k);
+        U::converge();
         if (covers) unit.store_line(to, u, result);
       }
       u += unit.apart;
@@ -257,7 +264,7 @@ static __device__ __forceinline__ void run_data(const tt_exchange &x, tt_warps w
   tt_pair<U> pair;
   const bool missed = send_input<PROTOCOL, U>(x, warps, false);
   if (is_pair) pair.begin(x, all);
-  if (__syncthreads_or(missed)) send_late<PROTOCOL, U>(x, warps);
+  if (__syncthreads_or(missed) && !send_late<PROTOCOL, U>(x, warps)) return;
   if (is_pair) {
     pair.template finish<element>(x, all);
   } else if (shape->ninputs > 0) {
@@ -266,6 +273,7 @@ static __device__ __forceinline__ void run_data(const tt_exchange &x, tt_warps w
   }
   if (shape->nreceives > 0) receive<U>(x, warps);
   if (shape->ncopies > 0 && !(shape->flags & TT_CUDA_EXCHANGE_BESIDE)) copy_local(x, all);
+  if (shape->flags & TT_CUDA_EXCHANGE_TELLS) __syncthreads();
 }
 
 template <int PROTOCOL, typename U>
@@ -284,9 +292,12 @@ static __device__ __forceinline__ void run_service(const tt_exchange &x, tt_warp
   }
   if (lane < sizeof(struct tt_signature) / 4 + 2)
     ((uint32_t *)&block.work.signature)[lane] = ((const uint32_t *)&x.shape->signature)[lane];
-  if (__syncthreads_or(missed)) send_late<PROTOCOL, U>(x, warps);
+  if (__syncthreads_or(missed) && !send_late<PROTOCOL, U>(x, warps)) return;
   if (end.conn != NULL) end.conn->step = end.next; /* all have read it */
   if (has_entry && tt_is_receive(block.entries[lane].role)) tt_check_line(block.entries + lane);
+  if (!(x.shape->flags & TT_CUDA_EXCHANGE_TELLS)) return;
+  __syncthreads();
+  if (end.head != NULL && !tt_aborted()) tt_store_relaxed(end.head, end.next);
 }
 
 #endif

@@ -256,7 +256,8 @@ static ncclResult_t launch_short(struct tt_device_context *context, const struct
   launch.channels = shape.channels;
   launch.channel_quads = shape.channel_quads;
   *launched = launch.nwords > 0;
-  if (!*launched || shape.nsteps == 0) return ncclSuccess;
+  /* A whole work is launched also if it has nothing to do, as a copy in place, since a capture ends in a launch. */
+  if (!*launched || (shape.nsteps == 0 && phase != TT_CUDA_WHOLE)) return ncclSuccess;
   return start_short(work, &launch, &shape, work->nchannels, stream);
 }
 

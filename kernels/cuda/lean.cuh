@@ -92,6 +92,9 @@ struct tt_lean_ll {
   {
     return value;
   }
+  static __device__ __forceinline__ void converge()
+  {
+  }
 };
 
 /* LL128: an octet's unit is a line, of which a thread has two words. DEEP: chunks have more lines than a block has
@@ -143,6 +146,11 @@ template <bool DEEP> struct tt_lean_ll128 {
   static __device__ __forceinline__ bool anyone(bool value)
   {
     return __any_sync(0xffffffffu, value);
+  }
+  /* Before a line is stored: by one instruction of all its threads, which odd words may have parted. */
+  static __device__ __forceinline__ void converge()
+  {
+    __syncwarp();
   }
 };
 
@@ -242,6 +250,7 @@ static __device__ __forceinline__ bool tt_lean_move_units(const U unit, uint32_t
       if (U::anyone(!wait.goes_on(block.ends[from.conn()].peer, false))) return false;
     }
   }
+  U::converge();
   TT_UNITS(i)
   if (unit.covers(u + i * unit.apart, to.bytes)) tt_lean_store(unit, u + i * unit.apart, x[i], to, local_to);
   return true;
@@ -307,6 +316,7 @@ static __device__ __forceinline__ void tt_lean_put(const U unit, uint32_t first,
     {
       if (base + k >= n) continue;
       const tt_spot s = U::KEEPS ? kept[k] : tt_spot(first + base + k);
+      U::converge();
       TT_UNITS(i)
       {
         if (!unit.covers(u + i * unit.apart, s.bytes)) continue;

@@ -29,7 +29,7 @@ static __device__ __forceinline__ void resolve_mapped(const tt_cuda_launch &laun
     e.flag = tt_flag_of(e.step);
     e.slot = conn.slot(e.step);
     note_end(from.conn, conn);
-    tell_empty(list->flags & TT_CUDA_SHORT_SERVED, from, conn, end_of);
+    tell_empty(list->flags & TT_CUDA_SHORT_TELLS, from, conn, end_of);
     if (tt_is_send(e.role) && !conn.has_credit(e.step)) e.flags |= TT_ENTRY_NO_CREDIT;
   } else {
     uint64_t at = (uint64_t)from.part * channel->part, share = channel->share;

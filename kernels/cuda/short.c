@@ -199,6 +199,16 @@ static bool is_one_strand(const struct tt_cuda_program *packed)
                                    !has(packed, tt_cuda_strand_of(packed, 1), false));
 }
 
+static bool only_receives(const struct tt_cuda_short_entry *entries, uint32_t nentries)
+{
+  bool receives = false;
+  for (uint32_t e = 0; e < nentries; e++) {
+    if (entries[e].role == TT_CUDA_MOVE_SEND || entries[e].role == TT_CUDA_OUT_SEND) return false;
+    receives |= (entries[e].flags & TT_CUDA_SHORT_MESSAGE) != 0;
+  }
+  return receives;
+}
+
 /* False: it is no short program. */
 static bool put_program(struct writer *w, const struct tt_cuda_program *packed, struct tt_cuda_short *list)
 {
@@ -216,13 +226,15 @@ static bool put_program(struct writer *w, const struct tt_cuda_program *packed, 
     put_strand(w, packed, tt_cuda_strand_of(packed, s), s >= list->nstrands, &step, entries, &written);
     list->first_step[TT_MIN(s + 1, list->nstrands)] = (uint16_t)(step - steps);
   }
+  if (only_receives(entries, nentries)) list->flags |= TT_CUDA_SHORT_TELLS;
   align(w);
   return true;
 }
 
 static void note_served(const struct tt_conn *conn, struct tt_cuda_short *list)
 {
-  if (conn != NULL && (conn->flags & (TT_CONN_PROXIED | TT_CONN_LINES)) != 0) list->flags |= TT_CUDA_SHORT_SERVED;
+  if (conn != NULL && (conn->flags & (TT_CONN_PROXIED | TT_CONN_LINES)) != 0)
+    list->flags |= TT_CUDA_SHORT_SERVED | TT_CUDA_SHORT_TELLS;
 }
 
 /* All but where its buffers lie. */

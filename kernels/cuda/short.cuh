@@ -76,8 +76,8 @@ template <int PROTOCOL> __device__ __forceinline__ bool short_is_cleaned(uint64_
   return PROTOCOL == TT_PROTO_LL && (step & tt_ll::CLEAN_MASK) == tt_ll::CLEAN_MASK;
 }
 
-/* What is left to do for a connection: its next step, and, for a receiving end that a proxy serves, the counter that
- * says so. */
+/* What is left to do for a connection: its next step, and, for a receiving end that tells it at the end, the counter
+ * that says so. */
 struct short_end {
   tt_cuda_conn *conn;
   uint64_t *head;
@@ -88,12 +88,12 @@ struct short_end {
  * of its next one: kernels end when all that they stored has arrived. A short work uses no more than half of the slots,
  * so those of one may stay untold while the next one is sent, and nobody waits for that but who is ahead by a work. */
 template <typename E>
-static __device__ __forceinline__ void tell_empty(bool served, const E &entry, const short_conn &conn, short_end *end)
+static __device__ __forceinline__ void tell_empty(bool tells, const E &entry, const short_conn &conn, short_end *end)
 {
   bool receives = tt_is_receive(entry.role);
-  if (receives && !served && (entry.flags & TT_ENTRY_FIRST)) tt_store_relaxed(conn.head(), conn.step());
+  if (receives && !tells && (entry.flags & TT_ENTRY_FIRST)) tt_store_relaxed(conn.head(), conn.step());
   if (entry.flags & TT_CUDA_SHORT_LAST)
-    *end = {conn.home, receives && served ? conn.head() : NULL, conn.step() + entry.uses_before + 1};
+    *end = {conn.home, receives && tells ? conn.head() : NULL, conn.step() + entry.uses_before + 1};
 }
 
 /* Notes an end for waits and failures. */
@@ -126,7 +126,7 @@ resolve_short(const tt_cuda_short *list, const tt_cuda_work *work, const tt_cuda
     e.flag = tt_flag_of(e.step);
     e.slot = conn.slot(e.step);
     note_end(from.conn, conn);
-    tell_empty(list->flags & TT_CUDA_SHORT_SERVED, from, conn, end_of);
+    tell_empty(list->flags & TT_CUDA_SHORT_TELLS, from, conn, end_of);
     if (tt_is_send(e.role) && !conn.has_credit(e.step)) e.flags |= TT_ENTRY_NO_CREDIT, slow = true;
     slow |= short_is_cleaned<PROTOCOL>(e.step);
   }

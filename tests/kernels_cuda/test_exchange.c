@@ -127,6 +127,12 @@ static void read_exchange(const struct tt_program *program, const uint32_t *word
   for (uint32_t k = 0; k < n; k++) ck_assert_msg(r.seen[k], "entry %u of %u is no operand", k, n);
   for (uint32_t k = 0; k < x->nsends; k++) ck_assert(!(r.entries[k].flags & TT_CUDA_SHORT_OUTPUT));
   for (uint32_t c = 0; c < made.work.nchannels; c++) ck_assert_uint_eq(channel_at(&r, c)->number, c);
+  bool sends = x->nsends > 0, receives = false;
+  for (uint32_t k = 0; k < n; k++) {
+    sends |= r.entries[k].role == TT_CUDA_OUT_SEND;
+    receives |= r.entries[k].role == TT_CUDA_IN_RECV || r.entries[k].role == TT_CUDA_MOVE_RECV;
+  }
+  ck_assert_int_eq((x->flags & TT_CUDA_EXCHANGE_TELLS) != 0, receives && !sends);
   if (x->flags & TT_CUDA_EXCHANGE_PAIR) {
     ck_assert_uint_eq(x->ninputs, 2);
     ck_assert_int_eq(r.entries[x->nsends + x->local_input].role, TT_CUDA_IN_LOCAL);
@@ -272,7 +278,7 @@ START_TEST(others)
     if (why == 2) made.channels[1].send[0]->flags = TT_CONN_LINES;
     if (why == 3) made.channels[0].recv[0]->flags = TT_CONN_PROXIED;
     ck_assert_int_eq(put(words, &shape), TT_CUDA_FORM_SHORT);
-    ck_assert_int_eq(list->flags, why >= 2 ? TT_CUDA_SHORT_SERVED : 0);
+    ck_assert_int_eq(list->flags, why >= 2 ? TT_CUDA_SHORT_SERVED | TT_CUDA_SHORT_TELLS : 0);
   }
   forget_programs();
   free_set(&set);
@@ -386,6 +392,23 @@ START_TEST(together)
 }
 END_TEST
 
+/* A capture ends in a launch, also of a copy that is in place. */
+START_TEST(nothing_to_do)
+{
+  struct program_set own = emit_pair(1, 0, 0);
+  struct tt_work *works[] = {&made.work};
+  struct tt_launch *launch;
+  make_exchange(own.programs[0], 1, TT_PROTO_LL, true);
+  made.work.signature.collective = TT_FUNC_SEND_RECV;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.count, 1);
+  ck_assert_int_eq(((const struct tt_cuda_exchange *)launched.launch.words)->nentries, 0);
+  forget_programs();
+  free_set(&own);
+}
+END_TEST
+
 void add_exchanges(TCase *tc)
 {
   tcase_add_loop_test(tc, every_algorithm, 2, MOST_RANKS + 1);
@@ -394,4 +417,5 @@ void add_exchanges(TCase *tc)
   tcase_add_test(tc, others);
   tcase_add_test(tc, launches);
   tcase_add_test(tc, together);
+  tcase_add_test(tc, nothing_to_do);
 }
