@@ -145,6 +145,7 @@ static void make_exchange(const struct tt_program *program, int nchannels, int p
 {
   make_work(program, nchannels, protocol, in_place);
   made.work.reduction.scale_inputs = made.work.reduction.divide_result = 0;
+  for (int c = 0; c < nchannels && !in_place; c++) made.channels[c].geometry.output_stride += 8;
 }
 
 /* The form that a work has. */
