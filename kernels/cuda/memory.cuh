@@ -56,20 +56,6 @@ __device__ __forceinline__ void tt_store_plain(void *to, tt_vector v)
   asm volatile("st.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(v.low), "l"(v.high) : "memory");
 }
 
-/* The same of single words. */
-__device__ __forceinline__ uint64_t tt_load_volatile64(const void *from)
-{
-  uint64_t v;
-  asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t tt_load_volatile32(const void *from)
-{
-  uint32_t v;
-  asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
-
 /* Counters of connections, shared with another GPU. */
 __device__ __forceinline__ uint64_t tt_load_acquire(const uint64_t *from)
 {
