@@ -400,12 +400,13 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   return ncclSuccess;
 }
 
-/* Who could not be made does not keep the others waiting for it, even if its user looks at it later. */
+/* Who could not be made does not keep the others waiting for it, even if its user looks at it later; and those that were
+ * learn why, since they may be in their first operation while this one fails in its last exchange. */
 ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create)
 {
   ncclResult_t result = init(comm, create);
   if (result == ncclSuccess) return ncclSuccess;
-  tt_comm_note(comm, result);
+  if (tt_comm_note(comm, result)) tt_comm_tell(comm);
   tt_comm_dismantle(comm);
   return result;
 }
