@@ -2,6 +2,7 @@
 #include "windows.h"
 
 #include <string.h>
+#include "tests/common/faulty_device.h"
 
 /* Other memory comes where a window's was. */
 START_TEST(freed_and_allocated_again)
@@ -67,72 +68,64 @@ START_TEST(held)
 }
 END_TEST
 
-static struct tt_device failing;
-static const struct tt_device *working;
-static uint64_t graph;
-static int ends;
-static void (*end_graph)(void *argument);
-static void *end_argument;
-
-static ncclResult_t capturing(struct tt_device_context *context, void *stream, uint64_t *now)
-{
-  (void)context, (void)stream;
-  *now = graph;
-  return ncclSuccess;
-}
-
-static ncclResult_t at_graph_end(struct tt_device_context *context, void *stream, void (*done)(void *), void *argument)
-{
-  (void)context, (void)stream;
-  if (graph == 13) { /* it cannot be noted */
-    done(argument);
-    return ncclUnhandledCudaError;
-  }
-  ends++;
-  end_graph = done;
-  end_argument = argument;
-  return ncclSuccess;
-}
-
 /* A window that captured operations use is deregistered, and stays mapped until their graph's end. */
 START_TEST(in_a_graph)
 {
   struct world world;
   struct tt_user_place place;
   void *at[N];
+  faulty_device_next(0, 0);
   open_comms(&world);
   allocate(&world);
+  fake_set_device(0);
+  void *stream = fake_stream_create(0);
   int before = memories();
   ok(register_all(&world, 0, BYTES));
-  struct tt_transport_env *env = world.comms[0]->env;
+  struct tt_user_buffers *users = world.comms[0]->env->users;
   ok(find(world.comms[0], world.buffers[0], BYTES, &place, at));
-  working = env->device;
-  failing = *working;
-  failing.features &= ~(uint32_t)TT_DEVICE_GRAPHS;
-  env->device = &failing;
-  graph = 12;
-  ok(tt_user_window_keep(env->users, place.window, NULL)); /* there are no graphs */
-  failing.features |= TT_DEVICE_GRAPHS;
-  failing.capturing = capturing;
-  failing.at_graph_end = at_graph_end;
-  graph = 0;
-  ok(tt_user_window_keep(env->users, place.window, NULL));
-  ck_assert_int_eq(ends, 0);
-  graph = 13;
-  ck_assert_int_eq(tt_user_window_keep(env->users, place.window, NULL), ncclUnhandledCudaError);
-  graph = 12;
-  for (int i = 0; i < 3; i++) ok(tt_user_window_keep(env->users, place.window, NULL));
-  ck_assert_int_eq(ends, 1);
-  env->device = working;
+  faulty_device.graph_ends = 0;
+  ok(tt_user_window_keep(users, place.window, stream)); /* it is not captured */
+  fake_capture_begin(stream);
+  ck_assert_int_eq(tt_user_window_keep(users, place.window, stream), ncclUnhandledCudaError);
+  faulty_device.graph_ends = 1; /* is told once */
+  for (int i = 0; i < 3; i++) ok(tt_user_window_keep(users, place.window, stream));
+  struct fake_graph *graph = fake_capture_end(stream);
   deregister_all(&world);
   free_all(&world);
   ck_assert_int_eq(memories(), before - N + N - 1); /* without the buffers, and with rank 0's imports */
   ck_assert_int_eq(((unsigned char *)at[1])[BYTES - 1], 0);
-  end_graph(end_argument);
+  fake_graph_destroy(graph);
   allocate(&world);
   ok(register_all(&world, 0, BYTES));
   deregister_all(&world);
   ck_assert_int_eq(memories(), before);
+  fake_stream_destroy(stream);
+  free_all(&world);
+  destroy_all(&world);
+  expect_nothing_left();
+}
+END_TEST
+
+/* A device that knows no graphs. */
+START_TEST(without_graphs)
+{
+  struct world world;
+  struct tt_user_place place;
+  void *at[N];
+  faulty_device_next(0, TT_DEVICE_GRAPHS);
+  open_comms(&world);
+  allocate(&world);
+  fake_set_device(0);
+  void *stream = fake_stream_create(0);
+  int before = memories();
+  ok(register_all(&world, 0, BYTES));
+  ok(find(world.comms[0], world.buffers[0], BYTES, &place, at));
+  fake_capture_begin(stream);
+  ok(tt_user_window_keep(world.comms[0]->env->users, place.window, stream));
+  deregister_all(&world);
+  ck_assert_int_eq(memories(), before); /* though the graph is there */
+  fake_graph_destroy(fake_capture_end(stream));
+  fake_stream_destroy(stream);
   free_all(&world);
   destroy_all(&world);
   expect_nothing_left();
@@ -146,5 +139,6 @@ void add_windows_ends(Suite *suite)
   tcase_add_test(tests, freed_and_allocated_again);
   tcase_add_test(tests, held);
   tcase_add_test(tests, in_a_graph);
+  tcase_add_test(tests, without_graphs);
   suite_add_tcase(suite, tests);
 }

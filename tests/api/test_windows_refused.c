@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/param.h"
+#include "tests/common/faulty_device.h"
 
 START_TEST(different_sizes)
 {
@@ -68,41 +69,18 @@ START_TEST(no_export)
 }
 END_TEST
 
-static struct tt_device failing;
-static const struct tt_device *working;
-static _Atomic int imports_left;
-
-static ncclResult_t import_fails(struct tt_device_context *context, const struct tt_device_export *in,
-                                 struct tt_device_memory *memory)
-{
-  return --imports_left < 0 ? ncclUnhandledCudaError : working->import_memory(context, in, memory);
-}
-
-static ncclResult_t export_fails(struct tt_device_context *context, const void *ptr, int local,
-                                 struct tt_device_export *out)
-{
-  (void)context, (void)ptr, (void)local, (void)out;
-  return ncclUnhandledCudaError;
-}
-
 /* One rank cannot import, after so many that it can; or cannot export, though it should. */
 START_TEST(device_fails)
 {
   struct world world;
+  faulty_device_next(2, 0);
   open_comms(&world);
   allocate(&world);
   int before = memories();
-  working = world.comms[2]->env->device;
   for (int good = -1; good < N; good++) {
-    failing = *working;
-    imports_left = good;
-    if (good < 0)
-      failing.export_buffer = export_fails;
-    else
-      failing.import_memory = import_fails;
-    world.comms[2]->env->device = &failing;
+    faulty_device.exports = good < 0 ? 0 : FAULTY_NEVER;
+    faulty_device.imports = good < 0 ? FAULTY_NEVER : good;
     ok(register_all(&world, 0, BYTES));
-    world.comms[2]->env->device = working;
     if (good < N - 1) {
       expect_noted(&world, before);
       continue;

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "collectives.h"
-#include "plan/comm.h"
+#include "tests/common/faulty_device.h"
 #include "tests/fakes/device/fake.h"
 
 enum { N = 3, LONG_MS = 60000, BYTES = 1 << 19, COUNT = 2000, MOST = 13 };
@@ -237,21 +237,12 @@ static void capture_one(struct rank *rank)
   end_capture(rank);
 }
 
-static struct tt_device failing;
-static const struct tt_device *working;
-
-static ncclResult_t import_fails(struct tt_device_context *context, const struct tt_device_export *in,
-                                 struct tt_device_memory *memory)
-{
-  (void)context, (void)in, (void)memory;
-  return ncclUnhandledCudaError;
-}
-
 /* One rank's memory can be mapped by nobody (0), one rank cannot map (1), or the user does not want it (2): all copy,
  * and nothing is held. Other memory at the same address is mapped anew. */
 START_TEST(copied_by_all)
 {
   if (_i == 2) setenv("NCCL_GRAPH_REGISTER", "0", 1);
+  faulty_device_next(0, 0);
   open_ranks();
   unsetenv("NCCL_GRAPH_REGISTER");
   each(eagerly);
@@ -260,13 +251,10 @@ START_TEST(copied_by_all)
     bool good = time == 1 && _i < 2;
     ck_assert(fake_user_free(at));
     ck_assert_ptr_eq(fake_user_alloc(2, BYTES, good || _i != 0, at), at);
-    working = ranks[0].comm->env->device;
-    failing = *working;
-    failing.import_memory = import_fails;
-    if (!good && _i == 1) ranks[0].comm->env->device = &failing;
+    if (!good && _i == 1) faulty_device.imports = 0;
     int before = fake_mapped_works(), had = memories();
     each(capture_one);
-    ranks[0].comm->env->device = working;
+    faulty_device.imports = FAULTY_NEVER;
     ck_assert_int_eq(fake_mapped_works() - before, good ? N : 0);
     ck_assert_int_eq(memories() - had, good ? 2 * N * (N - 1) : 0);
     expect_good();

@@ -4,7 +4,7 @@
 #include "base/param.h"
 #include "collectives.h"
 #include "message_ranks.h"
-#include "plan/comm.h"
+#include "tests/common/faulty_device.h"
 #include "tests/fakes/device/fake.h"
 
 /* ---- In place ---- */
@@ -132,21 +132,12 @@ START_TEST(copied_by_both)
 }
 END_TEST
 
-static struct tt_device failing;
-static const struct tt_device *working;
-
-static ncclResult_t import_fails(struct tt_device_context *context, const struct tt_device_export *in,
-                                 struct tt_device_memory *memory)
-{
-  (void)context, (void)in, (void)memory;
-  return ncclUnhandledCudaError;
-}
-
 /* A buffer of rank 2's that nobody can map (0), a rank that cannot map (1), what the user does not want (2). Then it is
  * all as it should be. */
 START_TEST(cannot_be_mapped)
 {
   if (_i == 2) setenv("NCCL_GRAPH_REGISTER", "0", 1);
+  faulty_device_next(0, 0);
   ranks_open_patient(3);
   unsetenv("NCCL_GRAPH_REGISTER");
   for (int time = 0; time < 2; time++) {
@@ -157,12 +148,9 @@ START_TEST(cannot_be_mapped)
     }
     ranks_each(rank_ring); /* connections, while the device works */
     ranks_each(rank_destroy_graph);
-    working = ranks[0].comm->env->device;
-    failing = *working;
-    failing.import_memory = import_fails;
-    if (!good && _i == 1) ranks[0].comm->env->device = &failing;
+    if (!good && _i == 1) faulty_device.imports = 0;
     ck_assert_int_eq(ranks_capture(rank_ring), good ? 9 : 0);
-    ranks[0].comm->env->device = working;
+    faulty_device.imports = FAULTY_NEVER;
     ranks_expect_good();
     ranks_each(rank_destroy_graph);
   }
