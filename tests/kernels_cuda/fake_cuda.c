@@ -310,6 +310,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
   (void)stream;
   RELAXED_ONLY;
   MAY_FAIL;
+  fake.queries++;
   return fake.stuck ? cudaErrorNotReady : cudaSuccess;
 }
 

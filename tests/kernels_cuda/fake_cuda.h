@@ -18,6 +18,7 @@ struct fake_cuda {
   int handles, mappings, ranges, mallocs, opened, streams, events, host_blocks;
   int bound;       /* copies of multicast memory */
   int registered;  /* ranges of the host's memory */
+  int queries;     /* of streams, so far */
   int freed_hosts; /* calls that would wait for all kernels */
   int peers;       /* enabled */
   bool fabric;     /* handles for a fabric can be asked for; but memory with them only with `imex` */

@@ -54,9 +54,7 @@ START_TEST(abort_alone)
   tt_param_reset();
   open_pair(comms, 2);
   ok(ncclAllReduce(in[0], out[0], 100, ncclFloat, ncclSum, comms[0], NULL));
-  uint64_t before = now_ms();
   ok(ncclCommAbort(comms[0]));
-  ck_assert_uint_lt(now_ms() - before, 2000);
   wait_device(0);
   ck_assert_int_eq(wait_for_error(comms[1]), ncclRemoteError);
   expect_words(comms[1], "rank 0 failed");
