@@ -10,6 +10,8 @@
 #define SCRATCH 64
 #define DEPTH 256 /* operations of an endpoint under way, if the provider does not want fewer */
 #define CACHE_LINE 64
+/* Endpoints that a process may have left behind. */
+#define LEFT_BEHIND 1000
 
 static ncclResult_t failed(const struct tt_ofi_rail *rail, const char *what, int error)
 {
@@ -56,12 +58,22 @@ static ncclResult_t make_queues(struct tt_ofi_rail *rail)
   return error ? failed(rail, "fi_av_open", error) : ncclSuccess;
 }
 
+/* Providers of one host (shm) name endpoints by the process's number and count them. An earlier process of the same
+ * number that was killed has left its names: they are taken, since a process of that number lives. The next endpoint
+ * has another one. */
 static ncclResult_t enable(struct tt_ofi_rail *rail)
 {
-  int error = fi_ep_bind(rail->ep, &rail->cq->fid, FI_TRANSMIT | FI_RECV);
-  if (error == 0) error = fi_ep_bind(rail->ep, &rail->av->fid, 0);
-  if (error) return failed(rail, "fi_ep_bind", error);
-  error = fi_enable(rail->ep);
+  int error;
+  for (int left = 0;; left++) {
+    TT_TRY(make_endpoint(rail));
+    error = fi_ep_bind(rail->ep, &rail->cq->fid, FI_TRANSMIT | FI_RECV);
+    if (error == 0) error = fi_ep_bind(rail->ep, &rail->av->fid, 0);
+    if (error) return failed(rail, "fi_ep_bind", error);
+    error = fi_enable(rail->ep);
+    if (error != -FI_EBUSY || left == LEFT_BEHIND) break;
+    fi_close(&rail->ep->fid);
+    rail->ep = NULL;
+  }
   if (error) return failed(rail, "fi_enable", error);
   rail->name_bytes = sizeof rail->name;
   error = fi_getname(&rail->ep->fid, rail->name, &rail->name_bytes);
@@ -117,7 +129,6 @@ ncclResult_t tt_ofi_rail_open(struct tt_ofi_rail *rail, struct tt_ofi_nic *nic, 
   TT_TRY(tt_ofi_nic_open(nic));
   rail->is_open = true;
   TT_TRY(make_queues(rail));
-  TT_TRY(make_endpoint(rail));
   TT_TRY(enable(rail));
   return make_packets(rail, in_bytes, out_bytes);
 }

@@ -116,6 +116,26 @@ START_TEST(resources_run_out)
 }
 END_TEST
 
+/* What a process that was killed has left does not stop one that has its number, unless no name is free (_i: 1). */
+START_TEST(names_are_taken)
+{
+  char out[100] = "over endpoints whose names are free", in[100] = "";
+  void *send, *recv, *memory = NULL;
+  start_tcp(_i ? "taken=1000000" : "taken=5");
+  ck_assert_int_eq(try_connect(&send, &recv), _i ? ncclSystemError : ncclSuccess);
+  ck_assert_int_eq(logged("fi_enable failed") != NULL, _i);
+  if (_i == 0) {
+    ck_assert_int_eq(net->regMr(recv, in, sizeof in, NCCL_PTR_HOST, &memory), ncclSuccess);
+    ck_assert_int_eq(transfer(send, recv, out, in, sizeof out, NULL, memory), ncclSuccess);
+    ck_assert_str_eq(in, out);
+    ck_assert_int_eq(net->deregMr(recv, memory), ncclSuccess);
+    ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+    ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  }
+  finish();
+}
+END_TEST
+
 START_TEST(registration_fails)
 {
   void *send, *recv, *mhandle = (void *)1;
@@ -283,6 +303,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, names_of_providers, 0, (int)(sizeof preferences / sizeof *preferences));
   tcase_add_loop_test(tcase, nobody_is_named, 0, 2);
   tcase_add_loop_test(tcase, resources_run_out, 0, (int)(sizeof missing / sizeof *missing));
+  tcase_add_loop_test(tcase, names_are_taken, 0, 2);
   tcase_add_test(tcase, registration_fails);
   tcase_add_loop_test(tcase, completion_with_an_error, 0, 2);
   tcase_add_test(tcase, memory_of_gpus);

@@ -14,6 +14,7 @@
  *     lag=N        so are reads, by the second NIC of each comm that has two
  *     piece=N      messages and writes have N bytes at most
  *     inject=N     so many bytes can be injected at most
+ *     taken=N      the names of the first N endpoints are taken, so that they cannot be enabled
  *     break=N      the N-th write or packet to be sent in each endpoint completes with an error
  *     spoil=KIND/NTH/OFFSET/VALUE
  *                  of the packets that begin with KIND, 32 bits, the NTH to be sent by the process has VALUE, 32
@@ -38,7 +39,7 @@
 #include <stdint.h>
 
 struct fake_settings {
-  int nics, busy, break_at, late, lag;
+  int nics, busy, break_at, late, lag, taken;
   bool hmem, local, keys, endpoint, shuffle, wide, uneven;
   size_t piece;
   int inject; /* -1: what the provider says */

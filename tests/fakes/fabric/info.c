@@ -31,6 +31,8 @@ static void read_word(struct fake_settings *settings, const char *word)
     settings->late = n;
   else if (sscanf(word, "lag=%d", &n) == 1)
     settings->lag = n;
+  else if (sscanf(word, "taken=%d", &n) == 1)
+    settings->taken = n;
   else if (sscanf(word, "inject=%d", &n) == 1)
     settings->inject = n;
   else if (sscanf(word, "piece=%lld", &bytes) == 1)

@@ -126,15 +126,25 @@ static ssize_t post_read(struct fid_ep *ep, void *data, size_t bytes, void *desc
   return ops->read(ep, data, bytes, real_desc(desc), from, address, key, context);
 }
 
+static int control_endpoint(struct fid *fid, int command, void *argument)
+{
+  static _Atomic int enabled;
+  const struct fi_ops *ops = fake_known(fid)->real[2];
+  if (command == FI_ENABLE && enabled++ < fake_settings()->taken) return -FI_EBUSY;
+  return ops->control(fid, command, argument);
+}
+
 void fake_endpoint(struct fid_ep *ep, size_t inject)
 {
   static struct fi_ops_msg messages;
   static struct fi_ops_rma accesses;
+  static struct fi_ops life;
   struct fake_object *known = fake_object(ep);
   known->posted = 0;
   known->bytes = inject;
   known->real[0] = ep->msg;
   known->real[1] = ep->rma;
+  known->real[2] = ep->fid.ops;
   pthread_mutex_lock(&fake_lock);
   messages = *ep->msg;
   messages.recv = post_recv;
@@ -143,7 +153,10 @@ void fake_endpoint(struct fid_ep *ep, size_t inject)
   accesses = *ep->rma;
   accesses.writedata = post_write;
   accesses.read = post_read;
+  life = *ep->fid.ops;
+  life.control = control_endpoint;
   pthread_mutex_unlock(&fake_lock);
   ep->msg = &messages;
   ep->rma = &accesses;
+  ep->fid.ops = &life;
 }
