@@ -1,6 +1,8 @@
 /* Processes that meet by address or by name, strangers at the door, those who never come, and the control channel. */
 #include <arpa/inet.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,6 +210,63 @@ START_TEST(a_failure_is_heard_even_behind_data)
 }
 END_TEST
 
+/* A thread that has read the head of a frame, and reads the rest when the other one waits for it. */
+static _Thread_local bool reads;
+static _Atomic bool is_inside, may_go_on;
+
+/* The linker has shared libraries refer to them too. */
+#define SEEN __attribute__((visibility("default")))
+ssize_t __real_recv(int fd, void *data, size_t bytes, int flags);
+SEEN ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags);
+ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
+{
+  if (reads && bytes == sizeof(int) && !(flags & MSG_PEEK)) {
+    atomic_store(&is_inside, true);
+    while (!atomic_load(&may_go_on)) usleep(500);
+  }
+  return __real_recv(fd, data, bytes, flags);
+}
+
+int __real_poll(struct pollfd *set, nfds_t count, int ms);
+SEEN int __wrap_poll(struct pollfd *set, nfds_t count, int ms);
+int __wrap_poll(struct pollfd *set, nfds_t count, int ms)
+{
+  if (!reads && count == 0 && atomic_load(&is_inside)) atomic_store(&may_go_on, true);
+  return __real_poll(set, count, ms);
+}
+
+static void *read_frame(void *arg)
+{
+  int mine = 1, all[2];
+  char error[256];
+  reads = true;
+  ck_assert_int_eq(perf_control_gather(arg, &mine, all, sizeof(mine), error, sizeof(error)), PERF_CONTROL_OK);
+  ck_assert_int_eq(all[1], 7);
+  return NULL;
+}
+
+START_TEST(a_failure_is_heard_behind_data_that_is_being_read)
+{
+  struct perf_control zero, one;
+  char error[256];
+  uint32_t frame[3] = {0x44415441, 4, 7};
+  pthread_t thread;
+  pair(&zero, &one);
+  ck_assert_int_eq(send(one.fds[0], frame, sizeof(frame), 0), sizeof(frame));
+  ck_assert_int_eq(pthread_create(&thread, NULL, read_frame, &zero), 0);
+  while (!atomic_load(&is_inside)) usleep(500);
+  perf_control_fail(&one, "rank 1: the sky fell");
+  shutdown(one.fds[0], SHUT_WR);
+  int state = perf_control_lost(&zero, error, sizeof(error));
+  atomic_store(&may_go_on, true);
+  pthread_join(thread, NULL);
+  ck_assert_int_eq(state, PERF_CONTROL_TOLD);
+  ck_assert_str_eq(error, "rank 1: the sky fell");
+  perf_control_close(&one);
+  perf_control_close(&zero);
+}
+END_TEST
+
 Suite *suite_join(void)
 {
   Suite *suite = suite_create("join");
@@ -220,6 +279,7 @@ Suite *suite_join(void)
   tcase_add_test(tests, numbers_that_differ_are_named);
   tcase_add_test(tests, wrong_addresses_are_named);
   tcase_add_test(tests, a_failure_is_heard_even_behind_data);
+  tcase_add_test(tests, a_failure_is_heard_behind_data_that_is_being_read);
   suite_add_tcase(suite, tests);
   return suite;
 }

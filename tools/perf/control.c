@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { DATA = 0x44415441, FAILURE = 0x4641494c };
+enum { READ_MS = 10, READ_TRIES = 500 }; /* for the rest of a frame that was sent at once */
 
 struct frame {
   uint32_t kind, bytes;
@@ -18,7 +19,7 @@ struct frame {
 
 void perf_control_open(struct perf_control *control, int process, int processes, int *fds)
 {
-  *control = (struct perf_control){process, processes, fds};
+  *control = (struct perf_control){process, processes, fds, 0};
 }
 
 static int peer_count(const struct perf_control *control)
@@ -99,6 +100,18 @@ static bool peek_failure(int fd, char *error, size_t size)
   return found;
 }
 
+/* The same where nothing more comes. While the other thread is inside of a frame, nobody can see what is behind it. */
+static bool find_failure(const struct perf_control *control, int fd, char *error, size_t size)
+{
+  for (int tries = 0; tries < READ_TRIES; tries++) {
+    unsigned before = atomic_load(&control->reads);
+    if (peek_failure(fd, error, size)) return true;
+    if (before % 2 == 0 && atomic_load(&control->reads) == before) break;
+    poll(NULL, 0, READ_MS);
+  }
+  return false;
+}
+
 /* A failure frame stays in the queue, for the thread that watches for it. False also at the end of the stream. */
 static bool failure_is_next(int fd, char *error, size_t size)
 {
@@ -119,9 +132,10 @@ static enum perf_control_state get_frame(struct perf_control *control, int i, vo
   struct frame frame;
   int fd = control->fds[i];
   if (failure_is_next(fd, error, size)) return PERF_CONTROL_TOLD;
-  if (get(fd, &frame, sizeof(frame)) && frame.kind == DATA && frame.bytes == bytes && get(fd, data, bytes))
-    return PERF_CONTROL_OK;
-  return gone(control, i, error, size);
+  atomic_fetch_add(&control->reads, 1);
+  bool good = get(fd, &frame, sizeof(frame)) && frame.kind == DATA && frame.bytes == bytes && get(fd, data, bytes);
+  atomic_fetch_add(&control->reads, 1);
+  return good ? PERF_CONTROL_OK : gone(control, i, error, size);
 }
 
 enum perf_control_state perf_control_gather(struct perf_control *control, const void *mine, void *all, size_t bytes,
@@ -164,7 +178,7 @@ enum perf_control_state perf_control_lost(struct perf_control *control, char *er
     struct pollfd ready = {control->fds[i], POLLRDHUP, 0};
     if (peek_failure(control->fds[i], error, size)) return PERF_CONTROL_TOLD;
     if (state != PERF_CONTROL_OK || poll(&ready, 1, 0) <= 0 || !ready.revents) continue;
-    if (peek_failure(control->fds[i], error, size)) return PERF_CONTROL_TOLD; /* came in between */
+    if (find_failure(control, control->fds[i], error, size)) return PERF_CONTROL_TOLD; /* came in between */
     state = gone(control, i, error, size);
   }
   return state;

@@ -6,12 +6,14 @@
 #ifndef PERF_CONTROL_H
 #define PERF_CONTROL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 struct perf_control {
   int process, processes;
-  int *fds; /* process 0: fds[p] leads to process p, fds[0] is -1; others: fds[0] leads to process 0 */
+  int *fds;               /* process 0: fds[p] leads to process p, fds[0] is -1; others: fds[0] leads to process 0 */
+  _Atomic unsigned reads; /* of frames, begun and ended: odd while one is being read */
 };
 
 /* Takes over `fds` (malloced as above; NULL for a single process). */
@@ -31,7 +33,7 @@ enum perf_control_state perf_control_gather(struct perf_control *control, const 
 /* Tells process 0 (or, from process 0, all) why this process ends. Best effort. */
 void perf_control_fail(struct perf_control *control, const char *sentence);
 
-/* Without waiting: has another process failed or ended? */
+/* Has another process failed or ended? Waits only while the last words of one that ended are being read. */
 enum perf_control_state perf_control_lost(struct perf_control *control, char *error, size_t size);
 
 #endif
