@@ -105,20 +105,23 @@ START_TEST(wrong_key_is_dropped)
 }
 END_TEST
 
-/* The hello of one listener is worth nothing at another. */
+/* The hello of one listener is worth nothing at another. Who brings it may have given up before this has looked often.
+ */
 START_TEST(other_listeners_handle_is_dropped)
 {
   char other[NCCL_NET_HANDLE_MAXSIZE];
   void *second = NULL, *send = NULL, *recv = NULL;
   struct tt_meeting_handle mine, theirs;
+  ncclResult_t result = ncclSuccess;
   ck_assert_int_eq(net->listen(context, 0, other, &second), ncclSuccess);
   memcpy(&mine, handle, sizeof mine);
   memcpy(&theirs, other, sizeof theirs);
   ck_assert_mem_ne(&mine.key, &theirs.key, sizeof mine.key);
   theirs.address = mine.address;
   memcpy(other, &theirs, sizeof theirs);
-  for (int i = 0; i < 200; i++) {
-    ck_assert_int_eq(net->connect(context, 0, other, &send, NULL), ncclSuccess);
+  for (int i = 0; i < 200 && result == ncclSuccess; i++) {
+    result = net->connect(context, 0, other, &send, NULL);
+    ck_assert(result == ncclSuccess || result == ncclRemoteError);
     ck_assert_int_eq(net->accept(listener, &recv, NULL), ncclSuccess);
     ck_assert_msg(!send && !recv, "a connection came about with another listener's key");
     usleep(1000);
