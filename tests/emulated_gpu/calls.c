@@ -10,6 +10,7 @@
 
 pthread_mutex_t emu_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local cudaError_t last_error;
+static _Thread_local bool in_callback;
 static bool forked; /* in a child of a process that used the GPUs */
 
 static void note_fork(void)
@@ -34,9 +35,15 @@ cudaError_t emu_enter(enum emu_need need)
 {
   pthread_mutex_lock(&emu_lock);
   if (forked) return cudaErrorInitializationError;
+  if (in_callback) return cudaErrorNotPermitted;
   EMU_TRY(initialize());
   if (need == EMU_CONTEXT && emu_thread_context == NULL) emu_thread_context = emu_primary(0);
   return cudaSuccess;
+}
+
+void emu_in_callback(void)
+{
+  in_callback = true;
 }
 
 cudaError_t emu_leave(cudaError_t error)
@@ -50,6 +57,7 @@ CUresult emu_driver_enter(enum emu_need need)
 {
   pthread_mutex_lock(&emu_lock);
   if (forked || emu_device_count() == 0) return CUDA_ERROR_NOT_INITIALIZED;
+  if (in_callback) return CUDA_ERROR_NOT_PERMITTED;
   return need == EMU_CONTEXT && emu_thread_context == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 

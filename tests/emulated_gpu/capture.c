@@ -200,9 +200,9 @@ static cudaError_t is_capturing(cudaStream_t handle, enum cudaStreamCaptureStatu
 {
   EMU_TRY(emu_stream_find(handle, stream));
   EMU_TRY(emu_legacy_allowed(*stream, false));
-  *status = (*stream)->capture == NULL     ? cudaStreamCaptureStatusNone
+  *status = (*stream)->capture == NULL    ? cudaStreamCaptureStatusNone
             : (*stream)->capture->invalid ? cudaStreamCaptureStatusInvalidated
-                                           : cudaStreamCaptureStatusActive;
+                                          : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 
@@ -228,8 +228,8 @@ static cudaError_t get_info(cudaStream_t handle, enum cudaStreamCaptureStatus *s
 }
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes,
-                                     const cudaGraphEdgeData **edges, size_t *count)
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count)
 {
   if (status == NULL) return cudaErrorInvalidValue;
   EMU_RUNTIME(EMU_CONTEXT, get_info(stream, status, id, graph, nodes, edges, count));

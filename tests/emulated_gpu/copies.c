@@ -1,5 +1,5 @@
-/* Copies and memsets. Memory of CUDA has to be whole; other memory of the host is pageable, of which the bytes are taken
- * when the call is made, and which a call that writes there waits for. */
+/* Copies and memsets. Memory of CUDA has to be whole; other memory of the host is pageable, of which the bytes are
+ * taken when the call is made, and which a call that writes there waits for. */
 #include "gpu.h"
 
 #include <stdlib.h>

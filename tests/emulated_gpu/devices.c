@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_DEVICES = 2 };
+/* Buses are high ones, where the machine is less likely to have devices of its own. */
+enum { DEFAULT_DEVICES = 2, FIRST_BUS = 0xe0 };
 
 _Thread_local struct CUctx_st *emu_thread_context;
 static struct CUctx_st primaries[EMU_MAX_DEVICES];
@@ -144,7 +145,7 @@ static cudaError_t get_properties(struct cudaDeviceProp *properties, int device)
                                         .multiProcessorCount = EMU_PROCESSORS,
                                         .canMapHostMemory = 1,
                                         .concurrentKernels = 1,
-                                        .pciBusID = emu_device_number(device) + 1,
+                                        .pciBusID = FIRST_BUS + emu_device_number(device),
                                         .asyncEngineCount = 3,
                                         .unifiedAddressing = 1,
                                         .managedMemory = 1,
@@ -165,7 +166,7 @@ static cudaError_t get_bus_id(char *id, int length, int device)
 {
   if (id == NULL || emu_primary(device) == NULL) return cudaErrorInvalidValue;
   if (length < 13) return cudaErrorInvalidValue;
-  snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)emu_device_number(device) + 1);
+  snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)(FIRST_BUS + emu_device_number(device)));
   return cudaSuccess;
 }
 
@@ -197,7 +198,7 @@ cudaError_t emu_device_attribute(int *value, int attribute, int device)
     *value = EMU_MINOR;
     break;
   case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-    *value = emu_device_number(device) + 1;
+    *value = FIRST_BUS + emu_device_number(device);
     break;
   case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
   case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:

@@ -67,9 +67,9 @@ static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status)
   cudaError_t error = emu_stream_find(handle, &stream);
   if (error == cudaSuccess) error = emu_legacy_allowed(stream, false);
   if (error != cudaSuccess) return (CUresult)error;
-  *status = stream->capture == NULL     ? CU_STREAM_CAPTURE_STATUS_NONE
+  *status = stream->capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
             : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return CUDA_SUCCESS;
 }
 

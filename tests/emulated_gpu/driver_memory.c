@@ -134,7 +134,8 @@ static CUresult reserve(CUdeviceptr *at, size_t bytes, size_t alignment)
   size_t area = bytes + 2 * alignment;
   char *mapped = mmap(NULL, area, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  char *start = (char *)(((uintptr_t)mapped + alignment) / alignment * alignment), *end = start + bytes + EMU_GRANULARITY;
+  char *start = (char *)(((uintptr_t)mapped + alignment) / alignment * alignment),
+       *end = start + bytes + EMU_GRANULARITY;
   if (start > mapped) munmap(mapped, (size_t)(start - mapped));
   if (end < mapped + area) munmap(end, (size_t)(mapped + area - end));
   struct emu_reserved *reserved = emu_calloc(1, sizeof(*reserved));
@@ -164,8 +165,7 @@ static CUresult free_address(char *at, size_t bytes)
   struct emu_reserved **place = &all_reserved;
   while (*place != NULL && (*place)->start != at) place = &(*place)->next;
   struct emu_reserved *reserved = *place;
-  if (reserved == NULL || reserved->bytes != bytes || first_in(at, at + bytes) != NULL)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (reserved == NULL || reserved->bytes != bytes || first_in(at, at + bytes) != NULL) return CUDA_ERROR_INVALID_VALUE;
   munmap(at, bytes + EMU_GRANULARITY);
   *place = reserved->next;
   free(reserved);
@@ -185,8 +185,8 @@ static CUresult map(char *at, size_t bytes, size_t offset, CUmemGenericAllocatio
   struct emu_reserved *reserved = all_reserved;
   while (reserved != NULL && (at < reserved->start || at + bytes > reserved->start + reserved->bytes))
     reserved = reserved->next;
-  if (physical == NULL || reserved == NULL || !is_whole(bytes) || (uintptr_t)at % EMU_GRANULARITY != 0 ||
-      offset != 0 || bytes > physical->bytes || first_in(at, at + bytes) != NULL)
+  if (physical == NULL || reserved == NULL || !is_whole(bytes) || (uintptr_t)at % EMU_GRANULARITY != 0 || offset != 0 ||
+      bytes > physical->bytes || first_in(at, at + bytes) != NULL)
     return CUDA_ERROR_INVALID_VALUE;
   if (mmap(at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0) == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
   struct emu_range *range = emu_calloc(1, sizeof(*range));

@@ -42,6 +42,9 @@ cudaError_t emu_leave(cudaError_t error);
 CUresult emu_driver_enter(enum emu_need need);
 CUresult emu_driver_leave(CUresult result);
 
+/* Functions that CUDA calls may make no calls of CUDA. */
+void emu_in_callback(void);
+
 /* Bodies of calls. */
 #define EMU_RUNTIME(need, body)                                                                                        \
   do {                                                                                                                 \
@@ -100,17 +103,17 @@ struct emu_range {
   size_t offset;                 /* in it */
   char *area;                    /* what was mapped for it, with all around; NULL: nothing */
   size_t area_bytes;
-  unsigned references;                              /* OPENED */
-  struct emu_reserved *reserved;                    /* MAPPED */
-  unsigned long long rights[EMU_MAX_DEVICES];       /* MAPPED: CUmemAccess_flags */
+  unsigned references;                        /* OPENED */
+  struct emu_reserved *reserved;              /* MAPPED */
+  unsigned long long rights[EMU_MAX_DEVICES]; /* MAPPED: CUmemAccess_flags */
 };
 struct emu_range *emu_range_find(const void *at);  /* that holds the address; NULL: none */
 struct emu_range *emu_range_first(const void *at); /* that ends behind the address */
 void emu_range_add(struct emu_range *range);
 void emu_range_remove(struct emu_range *range); /* and frees it; the memory stays */
 bool emu_range_is_device(const struct emu_range *range);
-/* Whether all of `bytes` is of ranges, in one or in such as may lie side by side; `first` is the one at `at`. False with
- * first NULL: none of CUDA's there. */
+/* Whether all of `bytes` is of ranges, in one or in such as may lie side by side; `first` is the one at `at`. False
+ * with first NULL: none of CUDA's there. */
 bool emu_range_covers(const void *at, size_t bytes, struct emu_range **first);
 
 /* A range of addresses of cuMemAddressReserve. */
@@ -121,7 +124,7 @@ struct emu_reserved {
   uint64_t id;
 };
 
-/* runtime_memory.c. Maps physical memory so that it ends where a page ends that nobody may touch. */
+/* runtime_memory.c. Maps physical memory (NULL: the host's) between pages that nobody may touch. */
 cudaError_t emu_map(struct emu_physical *physical, size_t offset, size_t bytes, struct emu_range **range);
 void emu_unmap(struct emu_range *range); /* and removes it */
 

@@ -15,14 +15,17 @@
   X(cudaErrorNotReady, CUDA_ERROR_NOT_READY, "it is not done yet")                                                     \
   X(cudaErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "the GPU has access already")           \
   X(cudaErrorPeerAccessNotEnabled, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "the GPU has no access")                        \
-  X(cudaErrorLaunchOutOfResources, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "a block has more threads than the kernel takes") \
-  X(cudaErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "the memory is registered already") \
+  X(cudaErrorLaunchOutOfResources, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,                                                 \
+    "a block has more threads than the kernel takes")                                                                  \
+  X(cudaErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                   \
+    "the memory is registered already")                                                                                \
   X(cudaErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "the memory is not registered")           \
   X(cudaErrorNotPermitted, CUDA_ERROR_NOT_PERMITTED, "it is not permitted")                                            \
   X(cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED, "the emulated GPUs cannot do that")                               \
   X(cudaErrorInvalidClusterSize, CUDA_ERROR_INVALID_CLUSTER_SIZE, "the clusters do not fit the grid or the GPU")       \
   X(cudaErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a capture forbids it")                  \
-  X(cudaErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "an earlier call made the capture invalid") \
+  X(cudaErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,                                          \
+    "an earlier call made the capture invalid")                                                                        \
   X(cudaErrorStreamCaptureMerge, CUDA_ERROR_STREAM_CAPTURE_MERGE, "it would make one of two captures")                 \
   X(cudaErrorStreamCaptureUnmatched, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "the capture was begun on another stream")   \
   X(cudaErrorStreamCaptureUnjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "a captured stream has not joined the first")  \

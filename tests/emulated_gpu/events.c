@@ -85,8 +85,7 @@ static cudaError_t record(cudaEvent_t handle, cudaStream_t on)
     return cudaSuccess;
   }
   EMU_TRY(emu_legacy_allowed(stream, true));
-  return emu_submit(stream,
-                    emu_work_make(&(struct emu_work){.what = EMU_RECORD, .mark = emu_event_record(event)}));
+  return emu_submit(stream, emu_work_make(&(struct emu_work){.what = EMU_RECORD, .mark = emu_event_record(event)}));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -126,8 +125,8 @@ static cudaError_t query(cudaEvent_t handle)
 {
   struct CUevent_st *event;
   EMU_TRY(emu_event_find(handle, &event));
-  EMU_TRY(emu_unsafe());
   if (event->capture != 0) return cudaErrorCapturedEvent;
+  EMU_TRY(emu_unsafe());
   return event->mark == NULL || event->mark->done ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -140,8 +139,8 @@ static cudaError_t synchronize(cudaEvent_t handle)
 {
   struct CUevent_st *event;
   EMU_TRY(emu_event_find(handle, &event));
-  EMU_TRY(emu_unsafe());
   if (event->capture != 0) return cudaErrorCapturedEvent;
+  EMU_TRY(emu_unsafe());
   if (event->mark == NULL) return cudaSuccess;
   struct emu_mark *mark = emu_mark_hold(event->mark);
   while (!mark->done) emu_gpu_wait();

@@ -1,5 +1,5 @@
-/* Graphs that were instantiated, and their launches. A launch runs whatever node is ready, in any order; the next launch
- * of the same executable waits for it. */
+/* Graphs that were instantiated, and their launches. A launch runs whatever node is ready, in any order; the next
+ * launch of the same executable waits for it. */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct emu_run {
   struct {
     struct emu_work *work; /* NULL: done */
     size_t left;           /* nodes that it waits for */
-  } *nodes;
+  } * nodes;
   size_t *ready, nready;
 };
 
@@ -199,8 +199,7 @@ static cudaError_t launch(cudaGraphExec_t handle, cudaStream_t on)
     emu_stream_push(stream, emu_work_make(&(struct emu_work){.what = EMU_WAIT, .mark = exec->last}));
   emu_stream_push(stream, emu_work_make(&(struct emu_work){.what = EMU_GRAPH, .run = make_run(exec)}));
   exec->last = emu_mark_make();
-  emu_stream_push(stream,
-                  emu_work_make(&(struct emu_work){.what = EMU_RECORD, .mark = emu_mark_hold(exec->last)}));
+  emu_stream_push(stream, emu_work_make(&(struct emu_work){.what = EMU_RECORD, .mark = emu_mark_hold(exec->last)}));
   return cudaSuccess;
 }
 

@@ -33,13 +33,16 @@ static void start_thread(void *(*run)(void *), const char *name)
 
 /* ---- Works ---- */
 
-/* Goes on with a stream. Returns whether it is to be looked at again soon. */
+/* Goes on with a stream. Returns whether streams are to be looked at again soon: this one, or others that wait for what
+ * it has done. */
 static bool look_at(struct CUstream_st *stream)
 {
+  bool again = false;
   while (stream->first != NULL) {
     struct emu_work *work = stream->first;
     enum emu_progress progress = emu_work_step(work);
-    if (progress != EMU_DONE) return progress == EMU_BUSY;
+    if (progress != EMU_DONE) return again || progress == EMU_BUSY;
+    again = true;
     stream->first = work->next;
     if (stream->first == NULL) stream->end = &stream->first;
     stream->finished++;
@@ -47,9 +50,8 @@ static bool look_at(struct CUstream_st *stream)
     pthread_cond_broadcast(&something_done);
     if (emu_random(2) == 0) break;
   }
-  bool more = stream->first != NULL;
   emu_stream_end_if_empty(stream);
-  return more;
+  return again;
 }
 
 /* All streams, beginning with any. */
@@ -118,6 +120,7 @@ static struct later *first_later, **later_end = &first_later;
 
 static void *run_calls(void *unused)
 {
+  emu_in_callback();
   pthread_mutex_lock(&emu_lock);
   for (;;) {
     struct later *later = first_later;
@@ -144,8 +147,8 @@ void emu_call_later(cudaHostFn_t function, void *argument, struct emu_mark *mark
 {
   static bool started;
   struct later *later = emu_calloc(1, sizeof(*later));
-  *later = (struct later){
-      .function = function, .argument = argument, .mark = mark != NULL ? emu_mark_hold(mark) : NULL};
+  *later =
+      (struct later){.function = function, .argument = argument, .mark = mark != NULL ? emu_mark_hold(mark) : NULL};
   *later_end = later;
   later_end = &later->next;
   if (!started) start_thread(run_calls, "emulated-calls");

@@ -36,9 +36,9 @@ struct emu_work {
     int value;
     void *staging; /* is freed with the work */
   } copy;
-  struct emu_mark *mark;     /* RECORD, WAIT, CALL; NULL in graphs, of which each launch makes its own */
-  struct CUevent_st *event;  /* RECORD, WAIT in graphs */
-  cudaHostFn_t call;         /* CALL */
+  struct emu_mark *mark;    /* RECORD, WAIT, CALL; NULL in graphs, of which each launch makes its own */
+  struct CUevent_st *event; /* RECORD, WAIT in graphs */
+  cudaHostFn_t call;        /* CALL */
   void *argument;
   struct emu_run *run; /* GRAPH */
 };
@@ -67,8 +67,8 @@ struct CUstream_st {
   bool gone;           /* destroyed: ends when it is empty */
   unsigned references; /* of calls that wait for it */
   struct emu_work *first, **end;
-  uint64_t queued, finished; /* works */
-  struct emu_capture *capture; /* NULL: none */
+  uint64_t queued, finished;    /* works */
+  struct emu_capture *capture;  /* NULL: none */
   struct CUgraphNode_st **last; /* of the capture: what comes next depends on these */
   size_t nlast;
 };

@@ -43,9 +43,8 @@ static cudaError_t launch(const cudaLaunchConfig_t *config, const void *function
   EMU_TRY(check(config, kernel));
   if (stream->device != emu_device()) return cudaErrorInvalidResourceHandle;
   if (kernel->bytes > 0 && (arguments == NULL || arguments[0] == NULL)) return cudaErrorInvalidValue;
-  struct emu_work work = {
-      .what = EMU_KERNEL,
-      .launch = {.kernel = kernel, .blocks = config->gridDim.x, .threads = config->blockDim.x}};
+  struct emu_work work = {.what = EMU_KERNEL,
+                          .launch = {.kernel = kernel, .blocks = config->gridDim.x, .threads = config->blockDim.x}};
   work.launch.arguments = emu_copy_of(kernel->bytes > 0 ? arguments[0] : NULL, kernel->bytes);
   return emu_submit(stream, emu_work_make(&work));
 }
@@ -59,8 +58,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream)
 {
-  const cudaLaunchConfig_t config = {
-      .gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream};
+  const cudaLaunchConfig_t config = {.gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream};
   return cudaLaunchKernelExC(&config, function, arguments);
 }
 

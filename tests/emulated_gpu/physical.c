@@ -14,6 +14,17 @@
 static struct emu_physical *all;
 static size_t used[EMU_MAX_DEVICES];
 
+/* Nobody may rely on zeros in fresh memory; so there are none where they would be seen first. */
+static bool scribble(int fd, size_t bytes)
+{
+  enum { PIECE = 65536 };
+  static char junk[PIECE];
+  size_t piece = bytes < PIECE ? bytes : PIECE;
+  memset(junk, 0xa5, sizeof(junk));
+  return pwrite(fd, junk, piece, 0) == (ssize_t)piece &&
+         pwrite(fd, junk, piece, (off_t)(bytes - piece)) == (ssize_t)piece;
+}
+
 static struct emu_physical *add(int fd, size_t bytes, int device, uint64_t id)
 {
   struct emu_physical *physical = emu_calloc(1, sizeof(*physical));
@@ -29,7 +40,7 @@ cudaError_t emu_physical_make(int device, size_t bytes, struct emu_physical **ph
   snprintf(name, sizeof(name), NAME ":%d:%llx", emu_device_number(device), (unsigned long long)id);
   int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) return cudaErrorMemoryAllocation;
-  if (ftruncate(fd, (off_t)bytes) != 0) {
+  if (ftruncate(fd, (off_t)bytes) != 0 || !scribble(fd, bytes)) {
     close(fd);
     return cudaErrorMemoryAllocation;
   }

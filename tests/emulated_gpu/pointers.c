@@ -111,7 +111,7 @@ static cudaError_t describe(struct cudaPointerAttributes *attributes, const void
   }
   attributes->device = range->device;
   attributes->devicePointer = (void *)at;
-  attributes->type = emu_range_is_device(range)  ? cudaMemoryTypeDevice
+  attributes->type = emu_range_is_device(range)   ? cudaMemoryTypeDevice
                      : range->kind == EMU_MANAGED ? cudaMemoryTypeManaged
                                                   : cudaMemoryTypeHost;
   if (attributes->type != cudaMemoryTypeDevice) attributes->hostPointer = (void *)at;

@@ -1,5 +1,6 @@
-/* Allocations of the runtime, on devices and on the host. Each ends where a page ends behind which nobody may touch
- * anything, so that who writes beyond it is found out. To free memory waits, as CUDA does, for what is to be done. */
+/* Allocations of the runtime, on devices and on the host. A device's end where a page ends behind which nobody may
+ * touch anything, so that who writes beyond is found out. To free memory waits, as CUDA does, for what is to be done.
+ */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -48,7 +49,7 @@ void emu_unmap(struct emu_range *range)
   emu_physical_check(physical);
 }
 
-/* So that it ends at a page's end. */
+/* Of a device's memory, so that it ends at a page's end. The host's begins with a page, as CUDA has it. */
 static size_t offset_of(size_t bytes)
 {
   return round_up(bytes, PAGE) - round_up(bytes, ALIGN);
@@ -133,7 +134,7 @@ static cudaError_t allocate_host(void **at, size_t bytes, enum emu_kind kind)
   *at = NULL;
   EMU_TRY(emu_unsafe());
   if (bytes == 0) return kind == EMU_HOST ? cudaSuccess : cudaErrorInvalidValue;
-  EMU_TRY(emu_map(NULL, offset_of(bytes), bytes, &range));
+  EMU_TRY(emu_map(NULL, 0, bytes, &range));
   range->kind = kind;
   *at = range->start;
   return cudaSuccess;

@@ -153,7 +153,7 @@ void emu_device_wait(int device)
   struct {
     struct CUstream_st *stream;
     uint64_t queued;
-  } *all;
+  } * all;
   size_t count = 0, n = 0;
   for (struct CUstream_st *stream = emu_streams; stream != NULL; stream = stream->next) count++;
   all = emu_calloc(count, sizeof(*all));

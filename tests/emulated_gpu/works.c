@@ -38,8 +38,7 @@ struct emu_work *emu_work_clone(const struct emu_work *work)
   if (clone->what == EMU_KERNEL)
     clone->launch.arguments = emu_copy_of(clone->launch.arguments, clone->launch.kernel->bytes);
   if (clone->event != NULL) emu_event_hold(clone->event);
-  if (clone->mark != NULL) emu_mark_hold(clone->mark);
-  if (clone->what == EMU_CALL) clone->mark = emu_mark_make();
+  if (clone->mark != NULL) clone->mark = clone->what == EMU_CALL ? emu_mark_make() : emu_mark_hold(clone->mark);
   return clone;
 }
 
@@ -59,8 +58,8 @@ static enum emu_progress step_kernel(struct emu_work *work)
 {
   if (!work->begun) {
     work->begun = true;
-    work->launch.grid = emu_grid_start(work->launch.kernel, work->launch.blocks, work->launch.threads,
-                                       work->launch.arguments);
+    work->launch.grid =
+        emu_grid_start(work->launch.kernel, work->launch.blocks, work->launch.threads, work->launch.arguments);
     return EMU_BUSY;
   }
   if (!emu_grid_is_done(work->launch.grid)) return EMU_BUSY;
