@@ -51,11 +51,9 @@ static CUresult get_one(void *data, CUpointer_attribute attribute, const struct 
   case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
   case CU_POINTER_ATTRIBUTE_HOST_POINTER:
     return CUDA_ERROR_NOT_SUPPORTED;
-#if CUDA_VERSION >= 12030
   case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
     *(unsigned long long *)data = mapped ? range->physical->id : range == NULL ? 0 : range->id;
     return CUDA_SUCCESS;
-#endif
   default:
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 
+/* About as many works as a stream of CUDA holds. */
+enum { MOST_WORKS = 1024 };
+
 struct CUstream_st *emu_streams;
 static struct CUstream_st *legacy[EMU_MAX_DEVICES];
 
@@ -120,12 +123,22 @@ void emu_stream_push(struct CUstream_st *stream, struct emu_work *work)
   emu_gpu_wake();
 }
 
+/* Who puts more on a stream than it can hold is stopped until there is room: it must not be the one for whom the works
+ * wait. */
+static void push_when_there_is_room(struct CUstream_st *stream, struct emu_work *work)
+{
+  stream->references++;
+  while (stream->queued - stream->finished >= MOST_WORKS) emu_gpu_wait();
+  emu_stream_push(stream, work);
+  stream->references--;
+}
+
 cudaError_t emu_submit(struct CUstream_st *stream, struct emu_work *work)
 {
   if (stream->capture != NULL) return emu_capture_work(stream, work);
   cudaError_t error = emu_legacy_allowed(stream, true);
   if (error == cudaSuccess)
-    emu_stream_push(stream, work);
+    push_when_there_is_room(stream, work);
   else
     emu_work_free(work);
   return error;

@@ -1,6 +1,7 @@
 /* Streams, events and copies. */
 #include "test_gpu.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,6 +217,28 @@ START_TEST(pageable_memory_is_read_at_once)
 }
 END_TEST
 
+static void *fill_stream(void *stream)
+{
+  for (int i = 0; i < 2000; i++) ck_assert_int_eq(note(stream, i), cudaSuccess);
+  return NULL;
+}
+
+START_TEST(a_stream_can_be_full)
+{
+  pthread_t thread;
+  cudaStream_t stream = new_stream();
+  hold(stream);
+  pthread_create(&thread, NULL, fill_stream, stream);
+  usleep(50000);
+  ck_assert_int_eq(pthread_tryjoin_np(thread, NULL), EBUSY);
+  OK(note(new_stream(), -1)); /* others go on */
+  let_go();
+  pthread_join(thread, NULL);
+  OK(cudaDeviceSynchronize());
+  ck_assert_int_eq(nnotes, 2001);
+}
+END_TEST
+
 START_TEST(launches_that_cannot_be)
 {
   int number = 1;
@@ -281,6 +304,7 @@ void add_streams(Suite *suite)
   tcase_add_test(tc, a_stream_may_be_destroyed_early);
   tcase_add_test(tc, to_free_waits);
   tcase_add_test(tc, pageable_memory_is_read_at_once);
+  tcase_add_test(tc, a_stream_can_be_full);
   tcase_add_test(tc, launches_that_cannot_be);
   tcase_add_test(tc, clusters);
   tcase_add_test(tc, functions_on_streams_may_not_call_cuda);
