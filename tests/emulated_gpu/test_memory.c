@@ -54,6 +54,23 @@ START_TEST(memory_of_devices_has_an_end)
 }
 END_TEST
 
+/* In devices' memory, of which the pages are then others, and in the host's. */
+START_TEST(zeros)
+{
+  enum { BYTES = 1 << 20 };
+  char *memory[2], *seen = malloc(BYTES);
+  OK(cudaMalloc((void **)&memory[0], BYTES));
+  OK(cudaHostAlloc((void **)&memory[1], BYTES, 0));
+  for (int i = 0; i < 2; i++) {
+    OK(cudaMemset(memory[i], 1, BYTES));
+    OK(cudaMemset(memory[i] + 5, 0, BYTES - 12));
+    OK(cudaMemcpy(seen, memory[i], BYTES, cudaMemcpyDefault));
+    for (int at = 0; at < BYTES; at++) ck_assert_int_eq(seen[at], at < 5 || at >= BYTES - 7);
+  }
+  free(seen);
+}
+END_TEST
+
 /* What is behind an allocation nobody may touch. */
 START_TEST(a_write_beyond_the_end)
 {
@@ -263,6 +280,7 @@ void add_memory(Suite *suite)
   tcase_add_checked_fixture(tc, setup, NULL);
   tcase_add_test(tc, copies_stay_inside);
   tcase_add_test(tc, memory_of_devices_has_an_end);
+  tcase_add_test(tc, zeros);
   tcase_add_test(tc, registered_memory);
   tcase_add_test(tc, ranges_of_addresses);
   tcase_add_test(tc, handles_that_are_none);
