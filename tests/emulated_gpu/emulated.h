@@ -107,8 +107,9 @@ struct emu_range {
   struct emu_reserved *reserved;              /* MAPPED */
   unsigned long long rights[EMU_MAX_DEVICES]; /* MAPPED: CUmemAccess_flags */
 };
-struct emu_range *emu_range_find(const void *at);  /* that holds the address; NULL: none */
-struct emu_range *emu_range_first(const void *at); /* that ends behind the address */
+struct emu_range *emu_range_find(const void *at);   /* that holds the address; NULL: none */
+struct emu_range *emu_range_first(const void *at);  /* that ends behind the address */
+struct emu_range *emu_range_before(const void *at); /* the last that ends before the address, or there */
 void emu_range_add(struct emu_range *range);
 void emu_range_remove(struct emu_range *range); /* and frees it; the memory stays */
 bool emu_range_is_device(const struct emu_range *range);
@@ -127,5 +128,10 @@ struct emu_reserved {
 /* runtime_memory.c. Maps physical memory (NULL: the host's) between pages that nobody may touch. */
 cudaError_t emu_map(struct emu_physical *physical, size_t offset, size_t bytes, struct emu_range **range);
 void emu_unmap(struct emu_range *range); /* and removes it */
+
+/* ---- Faults: faults.c ---- */
+
+void emu_faults_watch(void); /* of the calling thread, which is the GPUs' */
+void emu_fault_note_gone(const struct emu_range *range);
 
 #endif

@@ -81,6 +81,7 @@ static bool look_at_all(void)
 
 static void *run_works(void *unused)
 {
+  emu_faults_watch();
   pthread_mutex_lock(&emu_lock);
   for (;;) {
     if (!look_at_all()) {

@@ -27,6 +27,12 @@ struct emu_range *emu_range_first(const void *at)
   return place < count ? ranges[place] : NULL;
 }
 
+struct emu_range *emu_range_before(const void *at)
+{
+  size_t place = place_of(at);
+  return place > 0 ? ranges[place - 1] : NULL;
+}
+
 struct emu_range *emu_range_find(const void *at)
 {
   struct emu_range *range = emu_range_first(at);
@@ -51,6 +57,7 @@ void emu_range_add(struct emu_range *range)
 void emu_range_remove(struct emu_range *range)
 {
   size_t place = place_of(range->start);
+  emu_fault_note_gone(range);
   memmove(ranges + place, ranges + place + 1, (count - place - 1) * sizeof(*ranges));
   count--;
   free(range);

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "grid.h"
 
 enum { PIECE = 2 << 20 };
 
@@ -68,6 +71,56 @@ START_TEST(zeros)
     for (int at = 0; at < BYTES; at++) ck_assert_int_eq(seen[at], at < 5 || at >= BYTES - 7);
   }
   free(seen);
+}
+END_TEST
+
+/* ---- Faults of kernels ---- */
+
+static const char touch_kernel;
+
+static void touch(const void *address, const void *arguments)
+{
+  volatile char *at;
+  (void)address;
+  memcpy((void *)&at, arguments, sizeof(at));
+  *at = 1;
+}
+
+/* What a process that touches it on a GPU says on its end. */
+static void die_of(size_t offset, bool freed, char *words, size_t size)
+{
+  int ends[2], status;
+  ck_assert_int_eq(pipe(ends), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    char *memory;
+    dup2(ends[1], STDERR_FILENO);
+    signal(SIGSEGV, SIG_DFL);
+    emu_kernel_register(
+        &(struct emu_kernel){.address = &touch_kernel, .call = touch, .bytes = sizeof(char *), .most_threads = 32});
+    cudaMalloc((void **)&memory, 512);
+    if (freed) cudaFree(memory);
+    memory += offset;
+    void *arguments[] = {&memory};
+    cudaLaunchKernel(&touch_kernel, (dim3){1, 1, 1}, (dim3){32, 1, 1}, arguments, 0, NULL);
+    cudaDeviceSynchronize();
+    _exit(0);
+  }
+  close(ends[1]);
+  ssize_t length = read(ends[0], words, size - 1);
+  words[length > 0 ? length : 0] = 0;
+  close(ends[0]);
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+START_TEST(faults_are_explained)
+{
+  char words[512];
+  die_of(512 + 3, false, words, sizeof(words));
+  ck_assert_ptr_nonnull(strstr(words, ": 3 bytes behind the end of 512 bytes at "));
+  die_of(7, true, words, sizeof(words));
+  ck_assert_ptr_nonnull(strstr(words, "of GPU 0, which were freed or unmapped"));
 }
 END_TEST
 
@@ -281,6 +334,7 @@ void add_memory(Suite *suite)
   tcase_add_test(tc, copies_stay_inside);
   tcase_add_test(tc, memory_of_devices_has_an_end);
   tcase_add_test(tc, zeros);
+  tcase_add_test(tc, faults_are_explained);
   tcase_add_test(tc, registered_memory);
   tcase_add_test(tc, ranges_of_addresses);
   tcase_add_test(tc, handles_that_are_none);
