@@ -1,4 +1,4 @@
-/* The devices: as many as TUTTI_EMULATED_GPUS says, of which CUDA_VISIBLE_DEVICES may hide some. They are alike, and
+/* The devices: as many as EMULATED_GPUS says, of which CUDA_VISIBLE_DEVICES may hide some. They are alike, and
  * much like an H100, without multicast memory, fabrics, or anything for NICs. */
 #include "devices.h"
 
@@ -43,12 +43,12 @@ static int find_visible(const char *text, int devices)
 
 cudaError_t emu_devices_find(void)
 {
-  const char *wanted = getenv("TUTTI_EMULATED_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+  const char *wanted = getenv("EMULATED_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
   long devices = DEFAULT_DEVICES;
   if (wanted != NULL) {
     const char *text = wanted;
     if (!read_number(&text, &devices) || *text != 0 || devices > EMU_MAX_DEVICES) {
-      fprintf(stderr, "emulated GPU: TUTTI_EMULATED_GPUS=\"%s\" is no number from 0 to %d\n", wanted, EMU_MAX_DEVICES);
+      fprintf(stderr, "emulated GPU: EMULATED_GPUS=\"%s\" is no number from 0 to %d\n", wanted, EMU_MAX_DEVICES);
       return cudaErrorInitializationError;
     }
   }

@@ -1,5 +1,5 @@
 /* Kernels on the CPU: a launched grid, its blocks, warps and threads. Each CUDA thread is a fiber; one thread of the
- * system runs all fibers of the process, in an order that TUTTI_EMULATED_SEED chooses. Only that thread calls these
+ * system runs all fibers of the process, in an order that EMULATED_SEED chooses. Only that thread calls these
  * functions, but emu_kernel_find and emu_kernel_register. */
 #ifndef TESTS_EMULATED_GPU_GRID_H
 #define TESTS_EMULATED_GPU_GRID_H
@@ -14,10 +14,10 @@ extern "C" {
 
 /* What a translation unit with kernels says of each of them when it is loaded (device.h). */
 struct emu_kernel {
-  const void *address;                                     /* by which it is launched */
+  const void *address;                                      /* by which it is launched */
   void (*call)(const void *address, const void *arguments); /* one thread's run */
-  size_t bytes;                                            /* of its only parameter */
-  void *shared;                                            /* its variable in shared memory */
+  size_t bytes;                                             /* of its only parameter */
+  void *shared;                                             /* its variable in shared memory */
   size_t shared_bytes;
   int most_threads; /* of a block */
 };
@@ -32,6 +32,8 @@ struct emu_grid *emu_grid_start(const struct emu_kernel *kernel, unsigned blocks
 /* Runs threads of all grids for a short while. False: none can go on, since there are no grids. Aborts the process with
  * a description of each thread that waits, where all threads of a block wait at barriers that cannot open. */
 bool emu_grids_run(void);
+/* Whether a thread did more than look for what is not there, in the last call. */
+bool emu_grids_moved(void);
 bool emu_grid_is_done(const struct emu_grid *grid);
 /* Of one that is done. */
 void emu_grid_free(struct emu_grid *grid);

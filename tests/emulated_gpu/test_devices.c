@@ -7,7 +7,7 @@
 static int count(const char *gpus, const char *visible)
 {
   int devices = -1;
-  setenv("TUTTI_EMULATED_GPUS", gpus, 1);
+  setenv("EMULATED_GPUS", gpus, 1);
   if (visible != NULL) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
   OK(cudaGetDeviceCount(&devices));
   return devices;
@@ -45,7 +45,7 @@ END_TEST
 START_TEST(none)
 {
   int devices = 1;
-  setenv("TUTTI_EMULATED_GPUS", "0", 1);
+  setenv("EMULATED_GPUS", "0", 1);
   FAILS(cudaGetDeviceCount(&devices), cudaErrorNoDevice);
   ck_assert_int_eq(devices, 0);
 }
@@ -54,7 +54,7 @@ END_TEST
 START_TEST(a_number_that_is_none)
 {
   int devices;
-  setenv("TUTTI_EMULATED_GPUS", _i == 0 ? "17" : "many", 1);
+  setenv("EMULATED_GPUS", _i == 0 ? "17" : "many", 1);
   FAILS(cudaGetDeviceCount(&devices), cudaErrorInitializationError);
 }
 END_TEST

@@ -79,7 +79,7 @@ void await(bool (*condition)(void *argument), void *argument)
 
 void setup(void)
 {
-  unsetenv("TUTTI_EMULATED_GPUS");
+  unsetenv("EMULATED_GPUS");
   unsetenv("CUDA_VISIBLE_DEVICES");
   sem_init(&gate, 0, 0);
   nnotes = 0;
