@@ -232,6 +232,7 @@ template <typename U> struct tt_pair {
   static __device__ __forceinline__ bool look_for(const U unit, const tt_spot &from, uint32_t u, bool covers,
                                                   typename U::raw *words)
   {
+    U::converge();
     tt_wait wait;
 #pragma unroll 1
     for (;;) {

@@ -147,7 +147,8 @@ template <bool DEEP> struct tt_lean_ll128 {
   {
     return __any_sync(0xffffffffu, value);
   }
-  /* Before a line is stored: by one instruction of all its threads, which odd words may have parted. */
+  /* Before a line is stored, or looked for: by one instruction of all its threads, which other words may have parted.
+   */
   static __device__ __forceinline__ void converge()
   {
     __syncwarp();
@@ -163,6 +164,7 @@ static __device__ __forceinline__ bool tt_lean_load_one(const U unit, uint32_t f
   TT_EACH(k) if (k < n) s[k] = tt_spot(first + k);
   TT_EACH(k)
   if (k < n && s[k].is(TT_CUDA_IN_LOCAL) && unit.covers(u, s[k].bytes)) x[k] = unit.fetch_local(s[k].at, u, s[k].bytes);
+  U::converge();
   tt_wait wait;
 #pragma unroll 1
   for (;;) {
@@ -182,6 +184,15 @@ template <int COUNT, typename U>
 static __device__ __forceinline__ bool tt_lean_load_some(const U unit, uint32_t first, uint32_t n, uint32_t u,
                                                          typename U::raw (&x)[COUNT][TT_FOUR])
 {
+  TT_EACH(k)
+  {
+    if (k >= n) continue;
+    const tt_spot s(first + k);
+    TT_UNITS(i)
+    if (s.is(TT_CUDA_IN_LOCAL) && unit.covers(u + i * unit.apart, s.bytes))
+      x[i][k] = unit.fetch_local(s.at, u + i * unit.apart, s.bytes);
+  }
+  U::converge();
   tt_wait wait;
 #pragma unroll 1
   for (;;) {
@@ -191,9 +202,8 @@ static __device__ __forceinline__ bool tt_lean_load_some(const U unit, uint32_t 
       if (k >= n) continue;
       const tt_spot s(first + k);
       TT_UNITS(i)
-      if (unit.covers(u + i * unit.apart, s.bytes))
-        x[i][k] = s.is(TT_CUDA_IN_LOCAL) ? unit.fetch_local(s.at, u + i * unit.apart, s.bytes)
-                                         : unit.fetch(s, u + i * unit.apart);
+      if (!s.is(TT_CUDA_IN_LOCAL) && unit.covers(u + i * unit.apart, s.bytes))
+        x[i][k] = unit.fetch(s, u + i * unit.apart);
     }
     TT_EACH(k)
     {
@@ -238,6 +248,7 @@ static __device__ __forceinline__ bool tt_lean_move_units(const U unit, uint32_t
     TT_UNITS(i)
     if (unit.covers(u + i * unit.apart, to.bytes)) x[i] = unit.fetch_local(local_from, u + i * unit.apart, to.bytes);
   } else {
+    U::converge();
     tt_wait wait;
 #pragma unroll 1
     for (;;) {

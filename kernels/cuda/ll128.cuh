@@ -1,6 +1,7 @@
 /* The LL128 protocol: lines of 128 bytes, 120 of data and a flag of 8 bytes at the end. Eight neighbouring threads
  * store a line with one instruction of the warp, and NVLink delivers it whole; so data carries its own news at a cost
- * of 1/16. The flag is the step plus one, in 64 bits: it never comes again.
+ * of 1/16. The flag is the step plus one, in 64 bits: it never comes again. Since other words may part the threads of a
+ * warp, it comes together before it stores lines or looks for them.
  *
  * Line 0 carries no data of the user (lines.cuh). A warp stays together: its four octets take four lines at a time, and
  * an octet's thread k holds words 2k and 2k + 1 of its line, the last thread one word and the flag. */
@@ -82,12 +83,13 @@ struct tt_ll128 {
     uint64_t flag = flag_of(entry);
     bool scaled = entry->flags & TT_ENTRY_SCALED;
 #pragma unroll 1
-    for (uint32_t line = place.first; line < place.count; line += MOVE_LINES * place.apart) {
+    for (uint32_t line = place.first; place.warp_has(line); line += MOVE_LINES * place.apart) {
       tt_vector v[MOVE_LINES];
 #pragma unroll
       for (int u = 0; u < MOVE_LINES; u++)
         if (line + u * place.apart < place.count)
           v[u] = load_local(entry->local, line + u * place.apart, place.part, entry->bytes);
+      __syncwarp();
 #pragma unroll
       for (int u = 0; u < MOVE_LINES; u++) {
         if (line + u * place.apart >= place.count) continue;
@@ -105,6 +107,7 @@ struct tt_ll128 {
     for (uint32_t line = place.first; place.warp_has(line); line += MOVE_LINES * place.apart) {
       tt_vector v[MOVE_LINES];
       tt_wait wait;
+      __syncwarp();
 #pragma unroll 1
       for (;;) {
         bool late = false;
@@ -129,23 +132,26 @@ struct tt_ll128 {
   static __device__ __forceinline__ bool load_inputs(const tt_entry *inputs, int ninputs, const place &place,
                                                      uint32_t line, uint32_t bytes, tt_vector (&v)[TOGETHER][LINES])
   {
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++) {
+      if (k >= ninputs || inputs[k].role != TT_CUDA_IN_LOCAL) continue;
+#pragma unroll
+      for (int u = 0; u < LINES; u++)
+        if (line + u * place.apart < place.count)
+          v[k][u] = load_local(inputs[k].local, line + u * place.apart, place.part, bytes);
+    }
     tt_wait wait;
+    __syncwarp();
 #pragma unroll 1
     for (;;) {
       int late = -1; /* a connection whose line is not there */
 #pragma unroll
       for (int k = 0; k < TOGETHER; k++) {
-        if (k >= ninputs) continue;
-        bool local = inputs[k].role == TT_CUDA_IN_LOCAL;
+        if (k >= ninputs || inputs[k].role == TT_CUDA_IN_LOCAL) continue;
 #pragma unroll
-        for (int u = 0; u < LINES; u++) {
-          uint32_t at = line + u * place.apart;
-          if (at >= place.count) continue;
-          if (local)
-            v[k][u] = load_local(inputs[k].local, at, place.part, bytes);
-          else
-            v[k][u] = load_line(lines(inputs + k), at, place.part);
-        }
+        for (int u = 0; u < LINES; u++)
+          if (line + u * place.apart < place.count)
+            v[k][u] = load_line(lines(inputs + k), line + u * place.apart, place.part);
       }
 #pragma unroll
       for (int k = 0; k < TOGETHER; k++) {
@@ -191,6 +197,7 @@ struct tt_ll128 {
 #pragma unroll 1
       for (int k = 0; k < noutputs; k++) {
         const tt_entry *output = step.outputs + k;
+        __syncwarp();
 #pragma unroll
         for (int u = 0; u < LINES; u++) {
           uint32_t at = line + u * place.apart;

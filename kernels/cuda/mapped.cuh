@@ -101,11 +101,11 @@ static __device__ __forceinline__ bool run_mapped(const tt_cuda_short_step *from
     }
     if (step.nsends > 0) {
       if (after_data) __syncthreads();
-      if (threadIdx.x < step.nsends) tell(step.sends + threadIdx.x, after_data);
+      if ((int)threadIdx.x < step.nsends) tell(step.sends + threadIdx.x, after_data);
       after_data = false;
     }
     if (step.nreceives > 0) {
-      if (threadIdx.x < step.nreceives) hear(step.receives + threadIdx.x);
+      if ((int)threadIdx.x < step.nreceives) hear(step.receives + threadIdx.x);
       if (__syncthreads_or(tt_aborted())) return false;
     }
   }

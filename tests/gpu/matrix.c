@@ -3,10 +3,10 @@
  * case, "PASS ..." or "FAIL ... : why"; ends with 0 if all passed, 1 if not, 3 if it could not go on. gpu_matrix [-t
  * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [-R | -W] [-H HOSTS]
  * [--device D] A rank is a thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce,
- * rest (the other collectives), all (both, and groups), quick (the same, few cases each), types (all types, one size),
- * grouped (groups of sends and receives), fp8 (every pair of codes, two ranks), or names of collectives, with commas.
- * -L: the largest buffer, 0 for none. -R: buffers come from ncclMemAlloc and are registered; -W: in windows. -H:
- * processes pretend to be of so many hosts. */
+ * rest (the other collectives), all (both, and groups), quick (the same, few cases each), small (quick without large
+ * ones), types (all types, one size), grouped (groups of sends and receives), fp8 (every pair of codes, two ranks), or
+ * names of collectives, with commas. -L: the largest buffer, 0 for none. -R: buffers come from ncclMemAlloc and are
+ * registered; -W: in windows. -H: processes pretend to be of so many hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +160,8 @@ static void sizes_line(struct rank *rank, const struct perf_collective *collecti
   } sizes[] = {{0, 0}, {1, 0}, {3, 1}, {16, 0}, {257, 0}, {1023, 1}, {4096, 0}, {65537, 3}, {(1 << 20) + 3, 0}};
   char what[96];
   arm(rank);
-  size_t count = sizeof(sizes) / sizeof(sizes[0]) - (rank->matrix->amount == MATRIX_TINY ? 2 : 0);
+  size_t count = sizeof(sizes) / sizeof(sizes[0]) -
+                 (rank->matrix->amount == MATRIX_TINY || rank->matrix->amount == MATRIX_SMALL ? 2 : 0);
   for (size_t s = 0; s < count; s++) {
     struct job job = {collective, perf_type_find(type), perf_op_find(op), sizes[s].elements, sizes[s].unalign, in_place,
                       mode};
@@ -380,9 +381,9 @@ int main(int argc, char **argv)
   static struct matrix matrix;
   struct perf_control control;
   if (!matrix_parse(&matrix, argc, argv)) {
-    fprintf(stderr,
-            "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s all_reduce|rest|all|quick|tiny|types|grouped|fp8|NAME,NAME] "
-            "[-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device auto|host|cuda]\n");
+    fprintf(stderr, "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s "
+                    "all_reduce|rest|all|quick|small|tiny|types|grouped|fp8|NAME,NAME] "
+                    "[-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device auto|host|cuda]\n");
     return PERF_EXIT_USAGE;
   }
   perf_control_open(&control, 0, 1, NULL);

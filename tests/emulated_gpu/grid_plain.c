@@ -1,0 +1,75 @@
+/* In place of grid.c until it is there: each thread is called to its end, one after another. Nothing that waits for
+ * another thread works. */
+#include "grid.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct emu_kernel kernels[1024];
+static size_t nkernels;
+
+struct emu_grid {
+  struct emu_grid *next;
+  const struct emu_kernel *kernel;
+  unsigned blocks, threads;
+  void *arguments;
+  bool done;
+};
+static struct emu_grid *grids;
+
+void emu_kernel_register(const struct emu_kernel *kernel)
+{
+  if (nkernels == sizeof(kernels) / sizeof(*kernels)) {
+    fprintf(stderr, "emulated GPU: too many kernels\n");
+    abort();
+  }
+  kernels[nkernels++] = *kernel;
+}
+
+const struct emu_kernel *emu_kernel_find(const void *address)
+{
+  for (size_t i = 0; i < nkernels; i++)
+    if (kernels[i].address == address) return &kernels[i];
+  return NULL;
+}
+
+struct emu_grid *emu_grid_start(const struct emu_kernel *kernel, unsigned blocks, unsigned threads,
+                                const void *arguments)
+{
+  struct emu_grid *grid = calloc(1, sizeof(*grid));
+  void *copy = malloc(kernel->bytes + 1);
+  if (grid == NULL || copy == NULL) abort();
+  memcpy(copy, arguments, kernel->bytes);
+  *grid = (struct emu_grid){.next = grids, .kernel = kernel, .blocks = blocks, .threads = threads, .arguments = copy};
+  return grids = grid;
+}
+
+bool emu_grids_run(void)
+{
+  struct emu_grid *grid = grids;
+  if (grid == NULL) return false;
+  grids = grid->next;
+  for (unsigned i = 0; i < grid->blocks * grid->threads; i++)
+    grid->kernel->call(grid->kernel->address, grid->arguments);
+  grid->done = true;
+  return true;
+}
+
+bool emu_grid_is_done(const struct emu_grid *grid)
+{
+  return grid->done;
+}
+
+void emu_grid_free(struct emu_grid *grid)
+{
+  free(grid->arguments);
+  free(grid);
+}
+
+uint32_t emu_random(uint32_t n)
+{
+  static uint64_t state = 1;
+  state = state * UINT64_C(6364136223846793005) + 1;
+  return (uint32_t)((state >> 33) % n);
+}
