@@ -209,6 +209,9 @@ cudaError_t emu_device_attribute(int *value, int attribute, int device)
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     *value = 1;
     break;
+  case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+    *value = emu_has_multicast();
+    break;
   default:
     break;
   }

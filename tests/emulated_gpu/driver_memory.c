@@ -246,6 +246,7 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 static int protection(const struct emu_range *range)
 {
   unsigned long long all = 0;
+  if (range->physical->team != NULL) return PROT_NONE; /* for the instructions of multicast alone */
   for (int d = 0; d < EMU_MAX_DEVICES; d++) all |= range->rights[d];
   return all == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
          : all == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ

@@ -77,11 +77,14 @@ struct emu_physical {
   size_t bytes;
   int device; /* as this process counts; -1: one that it does not see */
   uint64_t id;
-  bool own;       /* made here: counts as used memory of the device */
-  bool exporting; /* was made with the right to export a descriptor */
+  bool own;              /* made here: counts as used memory of the device */
+  bool exporting;        /* was made with the right to export a descriptor */
+  struct emu_team *team; /* a multicast object, which is no memory: see multicast.c */
   unsigned handles, mappings;
 };
 cudaError_t emu_physical_make(int device, size_t bytes, struct emu_physical **physical);
+/* A multicast object for so many devices. */
+cudaError_t emu_physical_make_team(uint32_t devices, size_t bytes, struct emu_physical **physical);
 /* Takes over the descriptor, also where it fails. */
 cudaError_t emu_physical_open(int fd, struct emu_physical **physical);
 /* NULL: it is no handle. */
@@ -89,6 +92,13 @@ struct emu_physical *emu_physical_of(uint64_t handle);
 /* Ends it when nothing holds it. */
 void emu_physical_check(struct emu_physical *physical);
 size_t emu_physical_used(int device);
+
+/* ---- Multicast: multicast.c ---- */
+
+bool emu_has_multicast(void);
+/* Of an object of which this process has a descriptor: `devices` if it is made, else 0. False: no memory. */
+bool emu_team_open(struct emu_physical *physical, uint32_t devices);
+void emu_team_close(struct emu_physical *physical);
 
 /* ---- Ranges of addresses that CUDA knows: ranges.c ---- */
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define NAME "tutti-emulated-gpu"
+enum { MULTICAST = 99 }; /* in place of a device's number */
 
 static struct emu_physical *all;
 static size_t used[EMU_MAX_DEVICES];
@@ -32,15 +33,24 @@ static struct emu_physical *add(int fd, size_t bytes, int device, uint64_t id)
   return all = physical;
 }
 
-cudaError_t emu_physical_make(int device, size_t bytes, struct emu_physical **physical)
+/* -1: no memory. */
+static int make_file(int number, uint64_t id, size_t bytes)
 {
   char name[96];
+  snprintf(name, sizeof(name), NAME ":%d:%llx", number, (unsigned long long)id);
+  int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+cudaError_t emu_physical_make(int device, size_t bytes, struct emu_physical **physical)
+{
   uint64_t id = emu_new_id();
   if (bytes > EMU_DEVICE_BYTES - used[device]) return cudaErrorMemoryAllocation;
-  snprintf(name, sizeof(name), NAME ":%d:%llx", emu_device_number(device), (unsigned long long)id);
-  int fd = memfd_create(name, MFD_CLOEXEC);
+  int fd = make_file(emu_device_number(device), id, bytes);
   if (fd < 0) return cudaErrorMemoryAllocation;
-  if (ftruncate(fd, (off_t)bytes) != 0 || !scribble(fd, bytes)) {
+  if (!scribble(fd, bytes)) {
     close(fd);
     return cudaErrorMemoryAllocation;
   }
@@ -48,6 +58,22 @@ cudaError_t emu_physical_make(int device, size_t bytes, struct emu_physical **ph
   (*physical)->own = true;
   used[device] += bytes;
   return cudaSuccess;
+}
+
+static cudaError_t open_team(uint32_t devices, struct emu_physical *physical)
+{
+  if (emu_team_open(physical, devices)) return cudaSuccess;
+  emu_physical_check(physical);
+  return cudaErrorMemoryAllocation;
+}
+
+cudaError_t emu_physical_make_team(uint32_t devices, size_t bytes, struct emu_physical **physical)
+{
+  uint64_t id = emu_new_id();
+  int fd = make_file(MULTICAST, id, bytes);
+  if (fd < 0) return cudaErrorMemoryAllocation;
+  *physical = add(fd, bytes, -1, id);
+  return open_team(devices, *physical);
 }
 
 static int find_device(int number)
@@ -70,7 +96,7 @@ cudaError_t emu_physical_open(int fd, struct emu_physical **physical)
   if (sscanf(name, "/memfd:" NAME ":%d:%llx", &number, &id) != 2) goto fail;
   *physical = add(fd, (size_t)file.st_size, find_device(number), id);
   (*physical)->exporting = true;
-  return cudaSuccess;
+  return number == MULTICAST ? open_team(0, *physical) : cudaSuccess;
 fail:
   if (fd >= 0) close(fd);
   return cudaErrorInvalidValue;
@@ -91,6 +117,7 @@ void emu_physical_check(struct emu_physical *physical)
   while (*place != physical) place = &(*place)->next;
   *place = physical->next;
   if (physical->own) used[physical->device] -= physical->bytes;
+  if (physical->team != NULL) emu_team_close(physical);
   close(physical->fd);
   free(physical);
 }
