@@ -6,7 +6,7 @@ pattern=$1
 shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING,NVLS,REG "$@" >"$log" 2>&1
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV,INIT,TUNING,NVLS,REG "$@" >"$log" 2>&1
 status=$?
 grep -v 'NCCL INFO' "$log"
 [ $status -eq 0 ] || exit $status

@@ -89,6 +89,7 @@ void add_captures(Suite *suite);
 void add_devices(Suite *suite);
 void add_graphs(Suite *suite);
 void add_memory(Suite *suite);
+void add_multicast(Suite *suite);
 void add_processes(Suite *suite);
 void add_streams(Suite *suite);
 
@@ -99,6 +100,7 @@ int main(void)
   add_devices(suite);
   add_graphs(suite);
   add_memory(suite);
+  add_multicast(suite);
   add_processes(suite);
   add_streams(suite);
   SRunner *runner = srunner_create(suite);
