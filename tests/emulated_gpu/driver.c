@@ -8,6 +8,11 @@ CUresult cuInit(unsigned flags)
   return (CUresult)emu_leave(emu_enter(EMU_NO_CONTEXT));
 }
 
+CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
+{
+  return (CUresult)cudaDeviceGetPCIBusId(id, length, device);
+}
+
 static CUresult get_current(CUcontext *context)
 {
   *context = emu_thread_context;
