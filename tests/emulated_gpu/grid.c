@@ -447,27 +447,31 @@ static void run_warp(struct block *block, struct warp *warp)
   }
 }
 
-/* Some warps, each time another one. Returns whether one could go on. */
+/* Some warps, each time another one, until they do no more than look for what is not there. Returns whether one could go
+ * on. */
 static bool run_block(struct block *block)
 {
   bool could = false;
-  uint32_t turns = 1 + emu_random(4 * block->nwarps);
+  uint32_t turns = 1 + emu_random(4 * block->nwarps), idle = 0;
   make_resident(block);
-  for (uint32_t i = 0; i < turns; i++) {
+  for (uint32_t i = 0; i < turns && idle < block->nwarps; i++) {
     uint32_t first = emu_random(block->nwarps);
     unsigned k = 0;
     while (k < block->nwarps && !is_ready(&block->warps[(first + k) % block->nwarps])) k++;
     if (k == block->nwarps) break;
+    has_moved = false;
     run_warp(block, &block->warps[(first + k) % block->nwarps]);
+    idle = has_moved ? 0 : idle + 1;
     could = true;
   }
+  has_moved = idle < block->nwarps;
   return could;
 }
 
 bool emu_grids_run(void)
 {
-  has_moved = false;
-  for (int i = 0; i < 16 && nrunning > 0; i++) {
+  /* Copies, and other processes, may be what all of them wait for. */
+  for (int busy = 16; busy > 0 && nrunning > 0; busy -= has_moved ? 1 : 4) {
     size_t index = emu_random((uint32_t)nrunning);
     struct block *block = running[index];
     if (!run_block(block)) emu_die("all threads of a block wait, and nothing can come");
@@ -475,9 +479,4 @@ bool emu_grids_run(void)
   }
   current = NULL;
   return nrunning > 0;
-}
-
-bool emu_grids_moved(void)
-{
-  return has_moved;
 }

@@ -32,8 +32,6 @@ struct emu_grid *emu_grid_start(const struct emu_kernel *kernel, unsigned blocks
 /* Runs threads of all grids for a short while. False: none can go on, since there are no grids. Aborts the process with
  * a description of each thread that waits, where all threads of a block wait at barriers that cannot open. */
 bool emu_grids_run(void);
-/* Whether a thread did more than look for what is not there, in the last call. */
-bool emu_grids_moved(void);
 bool emu_grid_is_done(const struct emu_grid *grid);
 /* Of one that is done. */
 void emu_grid_free(struct emu_grid *grid);
