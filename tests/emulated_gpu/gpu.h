@@ -25,6 +25,7 @@ struct emu_work {
   struct { /* KERNEL */
     const struct emu_kernel *kernel;
     unsigned blocks, threads;
+    int device;
     void *arguments;
     struct emu_grid *grid;
   } launch;

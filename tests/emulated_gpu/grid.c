@@ -159,7 +159,8 @@ void emu_moved(void)
 
 void emu_may_part(void)
 {
-  if (emu_random(16) == 0) stores_arrive(&current->block->stores);
+  /* Rarely: a message that went ahead of its data must be seen before them, and acted upon. */
+  if (emu_random(512) == 0) stores_arrive(&current->block->stores);
   if (emu_random(64) == 0) stores_arrive(&current->stores);
   if (current->looks++ < FEW_LOOKS && emu_random(16) != 0) return; /* who looks again and again waits */
   current->looks = 0;

@@ -43,8 +43,9 @@ static cudaError_t launch(const cudaLaunchConfig_t *config, const void *function
   EMU_TRY(check(config, kernel));
   if (stream->device != emu_device()) return cudaErrorInvalidResourceHandle;
   if (kernel->bytes > 0 && (arguments == NULL || arguments[0] == NULL)) return cudaErrorInvalidValue;
-  struct emu_work work = {.what = EMU_KERNEL,
-                          .launch = {.kernel = kernel, .blocks = config->gridDim.x, .threads = config->blockDim.x}};
+  struct emu_work work = {
+      .what = EMU_KERNEL,
+      .launch = {.kernel = kernel, .blocks = config->gridDim.x, .threads = config->blockDim.x, .device = emu_device()}};
   work.launch.arguments = emu_copy_of(kernel->bytes > 0 ? arguments[0] : NULL, kernel->bytes);
   return emu_submit(stream, emu_work_make(&work));
 }

@@ -4,9 +4,10 @@
  * THREADS | -n PROCESSES] [-w RANKS,RANKS...] [-s SET] [-L BYTES] [-l LABEL] [-T SECONDS] [-R | -W] [-H HOSTS]
  * [--device D] A rank is a thread or a process; -w makes communicators of the first so many ranks. SET: all_reduce,
  * rest (the other collectives), all (both, and groups), quick (the same, few cases each), small (quick without large
- * ones), types (all types, one size), grouped (groups of sends and receives), fp8 (every pair of codes, two ranks), or
- * names of collectives, with commas. -L: the largest buffer, 0 for none. -R: buffers come from ncclMemAlloc and are
- * registered; -W: in windows. -H: processes pretend to be of so many hosts. */
+ * ones), rows (many small operations in a row, so that ranks get ahead of each other), types (all types, one size),
+ * grouped (groups of sends and receives), fp8 (every pair of codes, two ranks), or names of collectives, with commas.
+ * -L: the largest buffer, 0 for none. -R: buffers come from ncclMemAlloc and are registered; -W: in windows. -H:
+ * processes pretend to be of so many hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 #include "team.h"
 
 enum { SMALL_BYTES = 12 << 20 };
-enum mode { EAGER, THRICE, GRAPH, MODES };
+enum mode { EAGER, THRICE, GRAPH, MODES, ROW = MODES };
+enum { ROW_LENGTH = 20 }; /* more than a connection has slots */
 static const char *const mode_names[] = {"eager", "three in a row", "graph"};
 
 /* What all jobs of one line have done. */
@@ -79,6 +81,7 @@ static void run_job(struct rank *rank, const struct job *job)
   struct perf_worker *w = &rank->worker;
   bool active = rank->number < rank->world;
   int launches = job->mode == GRAPH ? 2 : 1, times = job->mode == THRICE && !job->in_place ? 3 : 1;
+  if (job->mode == ROW) times = ROW_LENGTH;
   void **graphs = NULL;
   struct perf_case c = {0};
   if (active) c = case_of(rank, job);
@@ -91,8 +94,8 @@ static void run_job(struct rank *rank, const struct job *job)
     if (active && graphs) perf_replay(w, graphs);
     for (int k = 0; active && !graphs && k < times; k++) perf_enqueue(w, &c, 1, 0);
     if (active) perf_worker_wait(w);
+    if (active) look(rank, job, &c); /* while others are still at it: they owe this rank nothing more */
     perf_team_barrier(w->team, w->thread);
-    if (active) look(rank, job, &c);
   }
   if (active) perf_graphs_drop(w, graphs);
 }
@@ -172,6 +175,20 @@ static void sizes_line(struct rank *rank, const struct perf_collective *collecti
   conclude(rank, collective->name, what);
 }
 
+/* From every root: who only sends is soon ahead of who receives. */
+static void row_line(struct rank *rank, const struct perf_collective *collective)
+{
+  static const size_t sizes[] = {1, 500, 1023};
+  char what[96];
+  arm(rank);
+  for (int i = 0; i < (collective->rooted ? rank->world : 1); i++) {
+    struct job job = {collective, perf_type_find("float"), perf_op_find("sum"), sizes[(i + 1) % 3], 0, false, ROW};
+    run_job(rank, &job);
+  }
+  snprintf(what, sizeof(what), "float%s, %d in a row", collective->reduces ? " sum" : "", ROW_LENGTH);
+  conclude(rank, collective->name, what);
+}
+
 static void large_line(struct rank *rank, const struct perf_collective *collective, enum mode mode, size_t bytes)
 {
   char what[96];
@@ -226,6 +243,10 @@ static void grouped_lines(struct rank *rank)
 
 static void collective_lines(struct rank *rank, const struct perf_collective *collective)
 {
+  if (rank->matrix->amount == MATRIX_ROWS) {
+    row_line(rank, collective);
+    return;
+  }
   if (rank->matrix->amount == MATRIX_TYPES) {
     for (int i = 0; perf_op_at(i) && (i == 0 || collective->reduces); i++)
       types_line(rank, collective, collective->reduces ? perf_op_at(i) : NULL);
@@ -382,7 +403,7 @@ int main(int argc, char **argv)
   struct perf_control control;
   if (!matrix_parse(&matrix, argc, argv)) {
     fprintf(stderr, "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s "
-                    "all_reduce|rest|all|quick|small|tiny|types|grouped|fp8|NAME,NAME] "
+                    "all_reduce|rest|all|quick|small|tiny|rows|types|grouped|fp8|NAME,NAME] "
                     "[-L BYTES] [-l LABEL] [-T SECONDS] [-R] [-H HOSTS] [--device auto|host|cuda]\n");
     return PERF_EXIT_USAGE;
   }

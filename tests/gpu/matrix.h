@@ -8,7 +8,7 @@
 #include "types.h"
 
 enum { MATRIX_MOST_WORLDS = 8, MATRIX_MOST_RANKS = 64 };
-enum matrix_amount { MATRIX_FULL, MATRIX_QUICK, MATRIX_SMALL, MATRIX_TINY, MATRIX_TYPES };
+enum matrix_amount { MATRIX_FULL, MATRIX_QUICK, MATRIX_SMALL, MATRIX_TINY, MATRIX_ROWS, MATRIX_TYPES };
 
 struct matrix {
   struct perf_options options;

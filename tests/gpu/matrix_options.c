@@ -19,7 +19,7 @@ bool matrix_has(const struct matrix *matrix, const char *name)
   bool all_reduce = !strcmp(name, "all_reduce"), grouped = !strcmp(name, "grouped");
   if (is_named(matrix->set, name)) return true;
   if (matrix->amount == MATRIX_TINY) return all_reduce || !strcmp(name, "sendrecv");
-  if (matrix->amount == MATRIX_TYPES) return !grouped;
+  if (matrix->amount == MATRIX_ROWS || matrix->amount == MATRIX_TYPES) return !grouped;
   if (!strcmp(matrix->set, "rest")) return !all_reduce && !grouped;
   return !strcmp(matrix->set, "all") || matrix->amount == MATRIX_QUICK || matrix->amount == MATRIX_SMALL;
 }
@@ -38,8 +38,11 @@ static bool parse_worlds(struct matrix *matrix, char *text, int ranks)
 
 static enum matrix_amount amount_of(const char *set)
 {
-  static const char *const names[] = {
-      [MATRIX_QUICK] = "quick", [MATRIX_SMALL] = "small", [MATRIX_TINY] = "tiny", [MATRIX_TYPES] = "types"};
+  static const char *const names[] = {[MATRIX_QUICK] = "quick",
+                                      [MATRIX_SMALL] = "small",
+                                      [MATRIX_TINY] = "tiny",
+                                      [MATRIX_ROWS] = "rows",
+                                      [MATRIX_TYPES] = "types"};
   for (int i = MATRIX_QUICK; i <= MATRIX_TYPES; i++)
     if (!strcmp(set, names[i])) return (enum matrix_amount)i;
   return MATRIX_FULL;
