@@ -7,9 +7,6 @@
 #include <string.h>
 #include "threads.h"
 
-static struct emu_kernel kernels[1024];
-static size_t nkernels;
-
 struct emu_grid {
   struct emu_grid *next;
   const struct emu_kernel *kernel;
@@ -18,22 +15,6 @@ struct emu_grid {
   bool done;
 };
 static struct emu_grid *grids;
-
-void emu_kernel_register(const struct emu_kernel *kernel)
-{
-  if (nkernels == sizeof(kernels) / sizeof(*kernels)) {
-    fprintf(stderr, "emulated GPU: too many kernels\n");
-    abort();
-  }
-  kernels[nkernels++] = *kernel;
-}
-
-const struct emu_kernel *emu_kernel_find(const void *address)
-{
-  for (size_t i = 0; i < nkernels; i++)
-    if (kernels[i].address == address) return &kernels[i];
-  return NULL;
-}
 
 struct emu_grid *emu_grid_start(const struct emu_kernel *kernel, unsigned blocks, unsigned threads,
                                 const void *arguments)
@@ -66,13 +47,6 @@ void emu_grid_free(struct emu_grid *grid)
 {
   free(grid->arguments);
   free(grid);
-}
-
-uint32_t emu_random(uint32_t n)
-{
-  static uint64_t state = 1;
-  state = state * UINT64_C(6364136223846793005) + 1;
-  return (uint32_t)((state >> 33) % n);
 }
 
 void emu_die(const char *what)

@@ -1,6 +1,7 @@
 /* What a stream or a graph has to do, piece by piece. */
 #include "gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -60,8 +61,16 @@ void emu_work_free(struct emu_work *work)
 /* EMULATED_LATE_GPU names one whose kernels wait a while before they begin. */
 static bool is_late(int device)
 {
-  const char *late = getenv("EMULATED_LATE_GPU");
-  return late != NULL && device == atoi(late) && emu_random(400) != 0;
+  const char *text = getenv("EMULATED_LATE_GPU");
+  char *end;
+  if (text == NULL) return false;
+  long late = strtol(text, &end, 10);
+  if (end == text || *end != '\0' || late < 0 || late >= emu_device_count()) {
+    fprintf(stderr, "emulated GPU: EMULATED_LATE_GPU=\"%s\" is the number of none of %d GPUs\n", text,
+            emu_device_count());
+    abort();
+  }
+  return device == late && emu_random(400) != 0;
 }
 
 static enum emu_progress step_kernel(struct emu_work *work)
