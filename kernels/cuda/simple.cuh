@@ -249,6 +249,12 @@ struct tt_simple {
     return __shfl_sync(0xffffffff, there, 0);
   }
 
+  /* The same for all lanes of a warp, one of which may just now have failed: they meet in what follows. */
+  static __device__ __forceinline__ bool goes_on()
+  {
+    return !__any_sync(0xffffffff, tt_aborted());
+  }
+
   /* Repetitions [0, n), which are resolved, by the roles of P. Leaves with the group's threads at different places: a
    * barrier follows. */
   template <typename T, typename P = tt_simple>
@@ -264,7 +270,7 @@ struct tt_simple {
       const tt_step step = tt_batch_step(group, r, most);
       uint32_t operands = step.operands();
       if (waits || (!roles && group.warp() == 0)) {
-        if (!tt_aborted()) P::wait(group.lane(), step.sends, operands);
+        if (goes_on()) P::wait(group.lane(), step.sends, operands);
         if (waits && group.lane() == 0) tt_shared_release(ready, r + 1);
       }
       if (!roles) group.sync();
@@ -276,7 +282,7 @@ struct tt_simple {
       }
       if (posts || (!roles && group.warp() == 0)) {
         bool done = !roles || wait_shared(group.lane(), worked, r + 1);
-        if (done && !tt_aborted()) P::post(group.lane(), step.sends, operands);
+        if (goes_on() && done) P::post(group.lane(), step.sends, operands);
       }
     }
   }
