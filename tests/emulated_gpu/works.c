@@ -70,7 +70,7 @@ static bool is_late(int device)
             emu_device_count());
     abort();
   }
-  return device == late && emu_random(400) != 0;
+  return device == late && emu_random(200) != 0;
 }
 
 static enum emu_progress step_kernel(struct emu_work *work)
