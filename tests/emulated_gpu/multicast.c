@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include "emulated.h"
@@ -32,7 +33,10 @@ struct emu_team {
 bool emu_has_multicast(void)
 {
   const char *wanted = getenv("EMULATED_MULTICAST");
-  return wanted != NULL && wanted[0] == '1';
+  if (wanted == NULL || strcmp(wanted, "0") == 0) return false;
+  if (strcmp(wanted, "1") == 0) return true;
+  fprintf(stderr, "emulated GPU: EMULATED_MULTICAST=\"%s\" is neither 0 nor 1\n", wanted);
+  abort();
 }
 
 /* ---- Objects ---- */

@@ -104,6 +104,15 @@ START_TEST(none)
 }
 END_TEST
 
+START_TEST(neither_on_nor_off)
+{
+  int value;
+  setenv("EMULATED_MULTICAST", "yes", 1);
+  OK(cudaSetDevice(0));
+  cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0);
+}
+END_TEST
+
 void add_multicast(Suite *suite)
 {
   TCase *tests = tcase_create("multicast");
@@ -111,6 +120,7 @@ void add_multicast(Suite *suite)
   tcase_add_checked_fixture(tests, setup, NULL);
   tcase_add_test(tests, steps);
   tcase_add_test(tests, none);
+  tcase_add_test_raise_signal(tests, neither_on_nor_off, SIGABRT);
   tcase_add_loop_test_raise_signal(tests, no_copies, SIGABRT, 0, 2);
   suite_add_tcase(suite, tests);
 }
