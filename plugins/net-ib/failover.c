@@ -4,8 +4,9 @@
  * The danger is to write a message twice: where only the answer was lost, the receiver has it, and may use its buffer
  * for something else. So whoever notices stops the queue pairs, and tells the other side. The receiver stops its own
  * too, waits until nothing of them is left, and only then says what has arrived (STATE); the rest is sent again another
- * way. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by this
- * connection. */
+ * way. A receiver that has all it waits for may not be called again for long; then the sender finds in its memory that
+ * it is done. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by
+ * this connection. */
 #include "net_ib.h"
 
 bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other)

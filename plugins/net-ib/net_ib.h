@@ -213,7 +213,14 @@ struct tt_ib_link {
 };
 
 /* What a request on a queue pair is for; travels in wr_id. */
-enum tt_ib_work { TT_IB_WORK_DATA, TT_IB_WORK_LAST, TT_IB_WORK_CLEAR, TT_IB_WORK_RECEIVE, TT_IB_WORK_FLUSH };
+enum tt_ib_work {
+  TT_IB_WORK_DATA,
+  TT_IB_WORK_LAST,
+  TT_IB_WORK_CLEAR,
+  TT_IB_WORK_RECEIVE,
+  TT_IB_WORK_FLUSH,
+  TT_IB_WORK_LOOK
+};
 struct tt_ib_done {
   enum tt_ib_work work;
   int qp, slot, piece;
@@ -290,7 +297,7 @@ int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int 
 /* Moves what can be moved now; *done counts. Closed: ncclRemoteError without a word. */
 ncclResult_t tt_ib_socket_move(int fd, bool send, void *data, size_t bytes, size_t *done);
 
-/* ---- send.c with match.c and pieces.c, recv.c: comms and requests ---- */
+/* ---- send.c with match.c, pieces.c and settle.c, recv.c: comms and requests ---- */
 
 /* First member of all kinds of request. */
 enum tt_ib_request_kind { TT_IB_REQUEST_NONE, TT_IB_REQUEST_SEND, TT_IB_REQUEST_RECV, TT_IB_REQUEST_FLUSH };

@@ -91,7 +91,7 @@ static void write_record(struct tt_ib_send_comm *comm, int index, int slot, stru
   *sge = (struct ibv_sge){.addr = (uintptr_t)&comm->memory->record[slot],
                           .length = sizeof(struct tt_ib_record),
                           .lkey = comm->link.rail[qp->rail].mr->lkey};
-  wr->wr.rdma.remote_addr = comm->link.remote.memory + (uint64_t)slot * sizeof(struct tt_ib_record);
+  wr->wr.rdma.remote_addr = comm->link.remote.memory + offsetof(struct tt_ib_inbox, record[slot]);
   wr->wr.rdma.rkey = comm->link.remote.rail[qp->remote_rail].rkey;
   wr->sg_list = sge;
   wr->num_sge = 1;

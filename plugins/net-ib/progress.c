@@ -54,8 +54,12 @@ static ncclResult_t way_failed(struct tt_ib_link *link, int qp, const char *why,
 
 static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *done)
 {
-  static const char *const works[] = {"writing data", "writing data", "telling the sender what to send", "receiving",
-                                      "flushing what was received"};
+  static const char *const works[] = {"writing data",
+                                      "writing data",
+                                      "telling the sender what to send",
+                                      "receiving",
+                                      "flushing what was received",
+                                      "reading what has arrived"};
   const struct tt_ib_qp *qp = &link->qp[TT_MIN(done->qp, link->qps + link->loops - 1)];
   struct tt_ib_status status = tt_ib_status(wc->status);
   char here[TT_IB_GID_TEXT], there[TT_IB_GID_TEXT];

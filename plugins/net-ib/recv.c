@@ -34,9 +34,9 @@ struct flush_request {
 #define FLUSHES 256 /* numbers of flushes that are under way; slot and piece of wr_id together */
 
 struct memory {
-  struct tt_ib_record record[TT_IB_SLOTS]; /* written by the sender */
-  struct tt_ib_ring ring;                  /* what is written into its ring */
-  uint64_t flushed;                        /* where flushes read to */
+  struct tt_ib_inbox inbox; /* written and read by the sender */
+  struct tt_ib_ring ring;   /* what is written into its ring */
+  uint64_t flushed;         /* where flushes read to */
 };
 
 struct tt_ib_recv_comm {
@@ -116,7 +116,7 @@ ncclResult_t tt_ib_close_recv(void *recv_comm)
 
 static ncclResult_t finish(struct tt_ib_recv_comm *comm, struct recv_request *request, int slot)
 {
-  if (request->record) memcpy(request->bytes, comm->memory->record[slot].bytes, sizeof request->bytes);
+  if (request->record) memcpy(request->bytes, comm->memory->inbox.record[slot].bytes, sizeof request->bytes);
   for (int i = 0; i < request->n; i++)
     if (request->bytes[i] > request->room[i]) {
       comm->link.told = true; /* the sender knows */
@@ -128,6 +128,7 @@ static ncclResult_t finish(struct tt_ib_recv_comm *comm, struct recv_request *re
                                      comm->link.peer, (unsigned long long)request->bytes[i], request->room[i]));
     }
   request->done = true;
+  __atomic_store_n(&comm->memory->inbox.done[slot], request->number + 1, __ATOMIC_RELEASE);
   comm->told -= request->told;
   comm->untold -= !request->told;
   comm->ended = TT_MIN(comm->ended + 1, comm->told + comm->untold);

@@ -116,7 +116,7 @@ static void free_request(struct tt_ib_send_request *request)
 
 /* ---- Completions ---- */
 
-static void piece_arrived(struct tt_ib_send_comm *comm, struct tt_ib_group *group, int piece)
+void tt_ib_piece_arrived(struct tt_ib_send_comm *comm, struct tt_ib_group *group, int piece)
 {
   group->arrived |= 1u << piece;
   if (--group->left > 0) return;
@@ -129,52 +129,19 @@ static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
 {
   struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
   struct tt_ib_group *group = &comm->group[done->slot];
+  if (done->work == TT_IB_WORK_LOOK) {
+    tt_ib_take_look(comm);
+    return ncclSuccess;
+  }
   /* What was sent again another way may be told of twice. */
   if (done->work != TT_IB_WORK_LAST || !group->active || group->carrier[done->piece] != done->qp ||
       (group->arrived & 1u << done->piece))
     return ncclSuccess;
-  piece_arrived(comm, group, done->piece);
+  tt_ib_piece_arrived(comm, group, done->piece);
   return ncclSuccess;
 }
 
-/* ---- Failing over: what was on the dead queue pairs waits until the receiver says what it has ---- */
-
-static ncclResult_t down(struct tt_ib_link *link, int qp)
-{
-  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
-  struct tt_ib_note note = {.kind = TT_IB_DOWN, .value = (uint32_t)qp};
-  tt_ib_drop_lanes(comm, qp);
-  tt_ib_note_send(link, &note);
-  return ncclSuccess;
-}
-
-static ncclResult_t take_state(struct tt_ib_link *link, const struct tt_ib_note *note)
-{
-  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
-  int way = (int)note->value;
-  bool saved;
-  TT_TRY(tt_ib_fail_over(link, way, "the peer stopped using it", &saved));
-  if (!saved)
-    return tt_ib_link_fail(link,
-                           TT_FAIL(ncclRemoteError, "net ib: the peer %s stopped the last way to it, over %s port %d",
-                                   link->peer, link->qp[way].port->name, link->qp[way].port->number));
-  for (int slot = 0; slot < TT_IB_SLOTS; slot++) {
-    struct tt_ib_group *group = &comm->group[slot];
-    if (!group->active || group->matched < group->count) continue;
-    int32_t ahead = (int32_t)(note->slot[slot].number - (uint32_t)(group->number + 1));
-    uint32_t arrived = ahead > 0 ? UINT32_MAX : ahead == 0 ? note->slot[slot].arrived : 0;
-    for (int piece = 0; piece < group->pieces && group->active; piece++) {
-      if ((group->arrived & 1u << piece) || !tt_ib_same_way(link, way, group->carrier[piece])) continue;
-      if (arrived & 1u << piece)
-        piece_arrived(comm, group, piece);
-      else
-        tt_ib_queue_again(comm, slot, piece);
-    }
-  }
-  return ncclSuccess;
-}
-
-static const struct tt_ib_hooks hooks = {.done = done, .down = down, .note = take_state};
+static const struct tt_ib_hooks hooks = {.done = done, .down = tt_ib_settle_later, .note = tt_ib_take_state};
 
 /* ---- Calls ---- */
 
@@ -218,6 +185,7 @@ ncclResult_t tt_ib_send_test(struct tt_ib_request *base, int *done, int *sizes)
   struct tt_ib_send_comm *comm = request->comm;
   if (!request->done) {
     TT_TRY(tt_ib_link_progress(&comm->link));
+    if (comm->unsettled) TT_TRY(tt_ib_settle(comm));
     TT_TRY(tt_ib_look_for_clear(comm));
     TT_TRY(tt_ib_post_lanes(comm));
   }

@@ -48,6 +48,7 @@ struct tt_ib_send_block {
 struct tt_ib_send_shared {
   struct tt_ib_ring ring;                  /* written by the receiver */
   struct tt_ib_record record[TT_IB_SLOTS]; /* what is written into its records */
+  uint64_t done[TT_IB_SLOTS];              /* what was read of its inbox */
 };
 
 struct tt_ib_send_comm {
@@ -57,6 +58,9 @@ struct tt_ib_send_comm {
   struct tt_ib_group group[TT_IB_SLOTS];
   struct tt_ib_lane lane[TT_IB_QPS];
   uint32_t queued; /* pieces in all lanes */
+  bool unsettled;  /* a way has failed, and some pieces that went there may be there or not */
+  bool looking;    /* a read of the receiver's inbox is under way */
+  tt_deadline look_at;
   struct tt_ib_send_request *waiting, **waiting_end, *free;
   struct tt_ib_send_block *blocks;
   struct {
@@ -71,6 +75,9 @@ static inline struct tt_ib_group *tt_ib_group_of(struct tt_ib_send_comm *comm, u
 {
   return &comm->group[number % TT_IB_SLOTS];
 }
+
+/* Once for each piece. */
+void tt_ib_piece_arrived(struct tt_ib_send_comm *comm, struct tt_ib_group *group, int piece);
 
 /* ---- match.c: which message goes into which buffer ---- */
 
@@ -89,5 +96,15 @@ void tt_ib_queue_again(struct tt_ib_send_comm *comm, int slot, int piece);
 void tt_ib_drop_lanes(struct tt_ib_send_comm *comm, int qp);
 /* Posts what there is room for. */
 ncclResult_t tt_ib_post_lanes(struct tt_ib_send_comm *comm);
+
+/* ---- settle.c: what became of the pieces that went a way that failed ---- */
+
+/* The hooks of a link. */
+ncclResult_t tt_ib_settle_later(struct tt_ib_link *link, int qp);
+ncclResult_t tt_ib_take_state(struct tt_ib_link *link, const struct tt_ib_note *note);
+/* Looks into the receiver's inbox now and then, until all is known. */
+ncclResult_t tt_ib_settle(struct tt_ib_send_comm *comm);
+/* It has been read. */
+void tt_ib_take_look(struct tt_ib_send_comm *comm);
 
 #endif

@@ -14,7 +14,7 @@
 #include "tutti/net.h"
 
 /* "TTIBNET" and the version of this protocol. */
-#define TT_IB_MAGIC 0x545449424e455401ull
+#define TT_IB_MAGIC 0x545449424e455402ull
 
 #define TT_IB_SLOTS 32 /* receives in flight; at least NCCL_NET_MAX_REQUESTS */
 #define TT_IB_RECVS 8  /* buffers of a receive */
@@ -44,7 +44,7 @@ struct tt_ib_wire_rail {
 /* All that a side tells the other once they have met: the sender first, then the receiver in answer. */
 struct tt_ib_card {
   uint64_t connection; /* random, of the sender's choice */
-  uint64_t memory;     /* address of the side's shared memory: the sender's ring of entries, the receiver's records */
+  uint64_t memory;     /* address of the side's shared memory: the sender's ring of entries, the receiver's inbox */
   uint32_t rails, qps;
   uint32_t pieces; /* into which a message is cut */
   uint8_t traffic_class, service_level;
@@ -90,9 +90,16 @@ struct tt_ib_ring {
   struct tt_ib_clear entry[TT_IB_SLOTS][TT_IB_RECVS];
 };
 
-/* In the receiver's memory: sizes of the messages of a receive, where they do not fit the immediate data. */
+/* Sizes of the messages of a receive, where they do not fit the immediate data. */
 struct tt_ib_record {
   uint64_t bytes[TT_IB_RECVS];
+};
+
+/* The receiver's memory. A sender that does not know what arrived reads `done`: 1 + the number of the last receive of
+ * each slot that is done. */
+struct tt_ib_inbox {
+  struct tt_ib_record record[TT_IB_SLOTS];
+  uint64_t done[TT_IB_SLOTS];
 };
 
 /* Immediate data: which piece of which receive this is. ONLY: there is no other piece. RECORD: sizes are in the record,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MESSAGES = 100, WINDOW = 16, BYTES = 200000 };
 
@@ -129,6 +130,33 @@ START_TEST(seen_late)
 }
 END_TEST
 
+/* Only the answer to the last message is lost, or to one of its pieces, and its receiver, who has it, calls nothing any
+ * more: the sender finds out by itself, though it may have to look twice. */
+START_TEST(receiver_calls_no_more)
+{
+  struct pair pair;
+  bool split = _i & 1, early = _i & 2;
+  setenv("NCCL_IB_SPLIT_DATA_ON_QPS", split ? "1" : "0", 1);
+  open_fused(&pair);
+  exchange(&pair, BYTES);
+  uint64_t answered = fake_count("sent"), reads = fake_count("read");
+  void *recv = post_recv(&pair, BYTES, 0);
+  while (fake_count("sent") == answered) usleep(1000);
+  fake("status RETRY_EXC_ERR 1");
+  void *send = post_send(&pair, BYTES, 0);
+  for (int done = 0; early && fake_count("read") < reads + 2;) {
+    if (net->test(send, &done, NULL) != ncclSuccess || done) ck_abort_msg("done %d: %s", done, log_text);
+  }
+  finish(recv);
+  finish(send);
+  ck_assert_ptr_nonnull(logged("is not used any more"));
+  /* What the receiver says once it is called again is news to nobody. */
+  exchange(&pair, BYTES);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 START_TEST(not_wanted)
 {
   struct pair pair;
@@ -190,6 +218,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
   tcase_add_loop_test(tcase, seen_late, 0, 3);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
+  tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);

@@ -96,6 +96,7 @@ struct fake_mr {
 char *fake_memory(struct ibv_pd *pd, uint32_t key, uint64_t address, size_t bytes, unsigned access);
 /* Copies as a NIC does: words become visible in order, each whole. */
 void fake_store(char *to, const char *from, size_t bytes);
+void fake_load(char *to, const char *from, size_t bytes);
 
 /* ---- queue.c ---- */
 

@@ -177,6 +177,17 @@ void fake_store(char *to, const char *from, size_t bytes)
   for (; at < bytes; at++) __atomic_store_n(to + at, from[at], __ATOMIC_RELEASE);
 }
 
+/* And what it reads may be written meanwhile, a word at a time. */
+void fake_load(char *to, const char *from, size_t bytes)
+{
+  size_t at = 0;
+  for (; ((uintptr_t)from & 7) == 0 && at + 8 <= bytes; at += 8) {
+    uint64_t word = __atomic_load_n((const uint64_t *)(const void *)(from + at), __ATOMIC_ACQUIRE);
+    memcpy(to + at, &word, 8);
+  }
+  memcpy(to + at, from + at, bytes - at);
+}
+
 int fake_verbs_live(const char *what)
 {
   int count = -1;

@@ -245,7 +245,7 @@ static bool execute(struct fake_qp *qp, const struct packet *packet, const char 
   }
   if (reads) {
     char *copy = piece_out;
-    memcpy(copy, memory, packet->bytes);
+    fake_load(copy, memory, packet->bytes);
     answer(qp, (struct packet){.kind = ACK}, copy, packet->bytes);
     return true;
   }
