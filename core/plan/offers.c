@@ -86,16 +86,27 @@ ncclResult_t tt_offers_prepare(struct ncclComm *comm, const struct tt_task *task
   return ncclSuccess;
 }
 
-/* Those who could send in place need not wait: nothing of the group's is. */
+/* The number of a send or receive of the group between the two ranks. */
+static uint64_t number_of(const struct tt_offers *offers, const struct tt_task *task)
+{
+  const struct ncclComm *comm = offers->comm;
+  uint64_t number = (task->collective == TT_FUNC_RECV ? comm->recvs : comm->sends)[task->root];
+  for (const struct tt_task *before = offers->tasks; before != task; before = before->next)
+    number += before->collective == task->collective && before->root == task->root;
+  return number;
+}
+
+/* Those who could send in place need not wait: nothing of the group's is. What could have been sent in place is as what
+ * was waited for in vain: with a later receive of this rank's in place, and the peer's receive of it later still, each
+ * would find the other's message in its way. */
 static ncclResult_t refuse_all(struct tt_offers *offers)
 {
-  struct ncclComm *comm = offers->comm;
   for (const struct tt_task *task = offers->tasks; task != NULL; task = task->next) {
-    if (task->collective != TT_FUNC_RECV || !tt_exchange_may(comm, task)) continue;
-    uint64_t number = comm->recvs[task->root];
-    for (const struct tt_task *before = offers->tasks; before != task; before = before->next)
-      number += before->collective == TT_FUNC_RECV && before->root == task->root;
-    TT_TRY(tt_offers_tell(offers, task->root, TT_OFFER_WITHDRAW, number, NULL, 0));
+    if (!tt_exchange_may(offers->comm, task)) continue;
+    if (task->collective == TT_FUNC_RECV)
+      TT_TRY(tt_offers_tell(offers, task->root, TT_OFFER_WITHDRAW, number_of(offers, task), NULL, 0));
+    else if (offers->possible)
+      tt_offers_give_up(offers, task->root, number_of(offers, task));
   }
   return ncclSuccess;
 }

@@ -78,6 +78,21 @@ static void send_first(struct rank *rank)
   rank_end_capture(rank);
 }
 
+/* So too, and rank 1 comes to the first of its receives only when rank 0 is behind its second send. That has not been
+ * waited for, and what comes after it is copied like it: in place it would be the wrong way round. */
+static void send_first_by_steps(struct rank *rank)
+{
+  int peer = 1 - rank->number;
+  fake_capture_begin(rank->stream);
+  for (int i = 0; i < 2; i++) {
+    rank_call_group(rank, peer, -1, MESSAGE_COUNT + (size_t)i);
+    if (i == 0 && rank->number == 1) usleep(200000);
+    if (i == 1 && rank->number == 0) usleep(600000);
+    rank_call_group(rank, -1, peer, MESSAGE_COUNT + (size_t)i);
+  }
+  rank_end_capture(rank);
+}
+
 /* Rank 0 sends to 1, which sends to 2 in the same group. */
 static void chain(struct rank *rank)
 {
@@ -113,7 +128,8 @@ static void ring_with_more(struct rank *rank)
 static const struct {
   int n;
   rank_body *body;
-} copied[] = {{2, send_first}, {3, chain}, {3, all_to_all}, {4, all_to_all}, {4, ring_with_more}};
+} copied[] = {{2, send_first}, {2, send_first_by_steps}, {3, chain},
+              {3, all_to_all}, {4, all_to_all},          {4, ring_with_more}};
 
 /* Buffers take what is sent first. */
 START_TEST(copied_by_both)
