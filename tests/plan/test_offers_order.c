@@ -8,13 +8,14 @@
 #include "base/param.h"
 #include "collectives.h"
 #include "message_ranks.h"
+#include "tests/common/effort.h"
 #include "tests/fakes/device/fake.h"
 
 /* ---- At random ---- */
 
 /* Messages in one order for all; each rank puts those that are its own into groups as it likes. That is how programs
  * may be that count on no buffers: of the messages that are left, the first can go on. */
-enum { ORDERED = 12 };
+enum { ORDERED = 12, TIMES = EFFORT(3, 2) };
 
 static struct ordered {
   int from, to;
@@ -63,7 +64,7 @@ START_TEST(at_random)
   uint64_t random = 5 + (uint64_t)_i;
   int used = 0;
   ranks_open(2 + _i % 3);
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < TIMES; i++) {
     draw_order(&random);
     used += ranks_capture(in_order);
     ranks_expect_good();
@@ -101,7 +102,7 @@ START_TEST(rounds)
 {
   uint64_t random = 77 + (uint64_t)_i;
   ranks_open_patient(4);
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < TIMES; i++) {
     int expected = 0;
     for (int s = 0; s < SLOTS; s++) messages_draw(4, &random, to[s], from[s]);
     for (int s = 0; s < SLOTS; s++)

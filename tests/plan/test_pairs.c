@@ -5,6 +5,7 @@
 #include "base/param.h"
 #include "collectives.h"
 #include "messages.h"
+#include "tests/common/effort.h"
 #include "tests/fakes/device/fake.h"
 
 enum { MOST = 4, LONG_MS = 60000, BYTES = MESSAGE_BYTES + 4096 };
@@ -125,7 +126,7 @@ START_TEST(at_random)
   struct world world;
   uint64_t random = 11;
   open_world(&world, MOST);
-  for (int i = 0; i < 12; i++) {
+  for (int i = 0; i < EFFORT(12, 5); i++) {
     int to[MOST], from[MOST], busy = 0;
     messages_draw(MOST, &random, to, from);
     for (int r = 0; r < MOST; r++) busy += to[r] >= 0 || from[r] >= 0;
