@@ -187,6 +187,11 @@ void tt_bootstrap_destroy(struct tt_bootstrap *b)
   free(b);
 }
 
+uint64_t tt_bootstrap_number(const struct tt_bootstrap *b)
+{
+  return b->nonce;
+}
+
 const union tt_address *tt_bootstrap_address(const struct tt_bootstrap *b)
 {
   return &b->listener.endpoint.addresses[0];

@@ -113,6 +113,7 @@ ncclResult_t tt_transport_env_create(const struct tt_transport_config *config, s
   TT_TRY(TT_CALLOC(&env, 1));
   env->rank = config->rank;
   env->nranks = config->nranks;
+  env->communicator = tt_bootstrap_number(bootstrap);
   env->device = config->device;
   env->net = config->net;
   env->abort = config->abort;

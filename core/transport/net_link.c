@@ -23,11 +23,13 @@ struct tt_net_link {
   char why[400];
 };
 
-/* Of one communicator in one process, named by the first of its ranks there. There may be thousands of links, and every
- * one is looked for as often as there are connections. */
+/* Of one communicator in one process, named by the first of its ranks there, and by a number: that rank has the same
+ * name in all communicators that share memory. There may be thousands of links, and every one is looked for as often as
+ * there are connections. */
 struct tt_net_links {
   struct tt_net_links *next;
   char name[TT_UDS_NAME_BYTES];
+  uint64_t communicator;
   int envs; /* guarded by `lock`, as is the list */
   int nranks;
   pthread_mutex_t links_lock;    /* guards the lists, and is held for looking only */
@@ -53,18 +55,19 @@ static void free_lists(struct tt_net_links *links)
   free(links);
 }
 
-static ncclResult_t new_links(const char *name, int nranks, struct tt_net_links **out)
+static ncclResult_t new_links(const struct tt_transport_env *env, struct tt_net_links **out)
 {
   struct tt_net_links *links;
   TT_TRY(TT_CALLOC(&links, 1));
-  ncclResult_t result = TT_CALLOC(&links->receives, (size_t)nranks);
-  if (result == ncclSuccess) result = TT_CALLOC(&links->sends, (size_t)nranks);
+  ncclResult_t result = TT_CALLOC(&links->receives, (size_t)env->nranks);
+  if (result == ncclSuccess) result = TT_CALLOC(&links->sends, (size_t)env->nranks);
   if (result != ncclSuccess) {
     free_lists(links);
     return result;
   }
-  snprintf(links->name, sizeof(links->name), "%s", name);
-  links->nranks = nranks;
+  snprintf(links->name, sizeof(links->name), "%s", name_of(env));
+  links->communicator = env->communicator;
+  links->nranks = env->nranks;
   pthread_mutex_init(&links->links_lock, NULL);
   *out = links;
   return ncclSuccess;
@@ -76,9 +79,9 @@ ncclResult_t tt_net_links_open(struct tt_transport_env *env)
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&lock);
   struct tt_net_links *links = all;
-  while (links && strcmp(links->name, name) != 0) links = links->next;
+  while (links && (links->communicator != env->communicator || strcmp(links->name, name) != 0)) links = links->next;
   if (!links) {
-    TT_TRY_GOTO(new_links(name, env->nranks, &links), result, out);
+    TT_TRY_GOTO(new_links(env, &links), result, out);
     links->next = all;
     all = links;
   }

@@ -52,6 +52,7 @@ typedef bool tt_route_find(const void *routes, int peer, int channel, int index,
 /* What all connections of a communicator share on this rank. Made by tt_transport_env_create; one a communicator. */
 struct tt_transport_env {
   int rank, nranks;
+  uint64_t communicator;            /* its number: several may share this rank's memory, and so its name */
   const struct tt_peer_info *peers; /* nranks */
   const struct tt_device *device;
   struct tt_net *net; /* NULL: none */

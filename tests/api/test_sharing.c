@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "nccl.h"
 
 enum { N = 4, LARGE = 20000 };
@@ -318,6 +319,63 @@ START_TEST(aborted)
 }
 END_TEST
 
+#ifdef NET_SOCKET
+/* Messages of each rank to the one before it, of one communicator. */
+struct family {
+  pthread_t thread;
+  ncclComm_t comms[N];
+  int number;
+};
+
+static void *exchange(void *arg)
+{
+  struct family *family = arg;
+  int64_t sent[N], got[N];
+  for (int round = 0; round < 1000; round++) {
+    ok(ncclGroupStart());
+    for (int r = 0; r < N; r++) {
+      sent[r] = 100000 * family->number + 10 * round + r;
+      ok(ncclSend(&sent[r], 1, ncclInt64, (r + N - 1) % N, family->comms[r], NULL));
+      ok(ncclRecv(&got[r], 1, ncclInt64, (r + 1) % N, family->comms[r], NULL));
+    }
+    ok(ncclGroupEnd());
+    for (int r = 0; r < N; r++) ck_assert_int_eq(got[r], 100000 * family->number + 10 * round + (r + 1) % N);
+  }
+  return NULL;
+}
+
+/* A parent and its child, of the same ranks, at the same time, and the parent once its child is gone. */
+static void use_both(void)
+{
+  struct family families[2] = {{.number = 0}, {.number = 1}};
+  create_alike(families[0].comms, 1, 0);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) ok(ncclCommSplit(families[0].comms[r], 0, r, &families[1].comms[r], NULL));
+  ok(ncclGroupEnd());
+  ck_assert_int_eq(memories(), N);
+  for (int f = 0; f < 2; f++) ck_assert_int_eq(pthread_create(&families[f].thread, NULL, exchange, &families[f]), 0);
+  for (int f = 0; f < 2; f++) pthread_join(families[f].thread, NULL);
+  destroy(families[1].comms);
+  exchange(&families[0]);
+  destroy(families[0].comms);
+}
+
+/* Communicators that share memory share no network connections, whether they have ids of their own or the one that all
+ * have with NCCL_COMM_ID. */
+START_TEST(over_a_network)
+{
+  char id[64];
+  snprintf(id, sizeof id, "127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_NET_PLUGIN", NET_SOCKET, 1);
+  setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+  if (_i) setenv("NCCL_COMM_ID", id, 1);
+  tt_param_reset();
+  use_both();
+}
+END_TEST
+#endif
+
 /* ---- Ranks in processes of their own ---- */
 
 enum { RANKS = 3 };
@@ -385,6 +443,9 @@ Suite *sharing_suite(void)
   tcase_add_test(tests, shrunk);
   tcase_add_test(tests, at_once);
   tcase_add_test(tests, aborted);
+#ifdef NET_SOCKET
+  tcase_add_loop_test(tests, over_a_network, 0, 2);
+#endif
   tcase_add_test(tests, processes);
   suite_add_tcase(suite, tests);
   return suite;
