@@ -86,18 +86,26 @@ static ncclResult_t connect_user(struct tt_relay_user *user, bool *moved)
   return hand_to_proxy(user);
 }
 
+/* Whether the network has a message, or is to be given one that it did not take yet: nobody rings when that changes.
+ * Nor when lines that a device has begun are complete. */
+static bool is_sending(struct tt_relay_user *user)
+{
+  struct tt_proxy_state state;
+  if (!tt_proxy_look(user->proxy, user->proxied, &state) || state.posted != state.done) return true;
+  if (user->layout.running) return state.expected != state.done;
+  return state.expected != state.done && atomic_load_explicit(user->conn.tail, memory_order_acquire) != state.done;
+}
+
 static ncclResult_t send_slots(struct tt_relay_user *user, bool *moved, bool *busy)
 {
   bool more, idle, went = false;
-  struct tt_proxy_state state;
   TT_TRY(tt_proxy_desk_take(user->desk, &user->reader, user->proxied, &more));
   TT_TRY(tt_proxy_progress(user->proxy, &went, &idle));
   *moved |= more || went;
   uint64_t head = atomic_load_explicit(user->conn.head, memory_order_relaxed);
   if (head != user->head) tt_doorbell_ring(user->bell);
   user->head = head;
-  *busy |= (!idle || user->layout.running) && tt_proxy_look(user->proxy, user->proxied, &state) &&
-           state.posted != state.done;
+  *busy |= (!idle || user->layout.running) && is_sending(user);
   return ncclSuccess;
 }
 

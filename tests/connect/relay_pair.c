@@ -9,6 +9,7 @@
 
 counting_read_fn *counting_read;
 counting_hold_fn *counting_hold;
+counting_refuse_fn *counting_refuse;
 struct counting seen;
 
 void use_counting(void)
@@ -24,8 +25,10 @@ void use_counting(void)
   ck_assert_ptr_nonnull(plugin);
   counting_read = (counting_read_fn *)dlsym(plugin, "counting_read");
   counting_hold = (counting_hold_fn *)dlsym(plugin, "counting_hold");
+  counting_refuse = (counting_refuse_fn *)dlsym(plugin, "counting_refuse");
   ck_assert_ptr_nonnull(counting_read);
   ck_assert_ptr_nonnull(counting_hold);
+  ck_assert_ptr_nonnull(counting_refuse);
   counting_read(&seen, 1);
 }
 

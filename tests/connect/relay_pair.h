@@ -11,6 +11,7 @@
 
 extern counting_read_fn *counting_read;
 extern counting_hold_fn *counting_hold;
+extern counting_refuse_fn *counting_refuse;
 extern struct counting seen;
 extern int conn_index; /* 1: with slots of a pool */
 

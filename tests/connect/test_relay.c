@@ -90,6 +90,59 @@ START_TEST(slots_of_a_pool_of_processes)
 }
 END_TEST
 
+/* ---- Networks that take nothing for now ---- */
+
+#define SOON_NS 50000000u /* half of the time that a relay sleeps if nobody rings */
+#define SETTLE_USEC 300000
+
+/* A thread: the network takes the message once it was offered twice in a short time, or at last if it never was. Only
+ * what comes later counts: at first the relay is awake. */
+static void *take_at_last(void *offered_soon)
+{
+  bool *soon = offered_soon;
+  struct counting now = {0};
+  tt_deadline deadline = tt_deadline_in_ms(PATIENCE_MS / 2);
+  for (; now.refused == 0 && !tt_deadline_passed(deadline); usleep(1000)) counting_read(&now, 0);
+  usleep(SETTLE_USEC);
+  counting_refuse(1);
+  for (; !*soon && !tt_deadline_passed(deadline); usleep(1000)) {
+    counting_read(&now, 0);
+    *soon = now.refused > 1 && now.refused_apart_ns < SOON_NS;
+  }
+  counting_refuse(0);
+  return NULL;
+}
+
+/* A message that the network refuses is offered again and again, since nobody says when it would be taken: not only
+ * when the relay wakes by itself. */
+static void refused_for_a_while(struct rank *rank)
+{
+  pthread_t thread;
+  bool soon = false;
+  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
+  if (rank->rank == 2) RANK_CHECK(rank, recv_by_hand(rank, end_of(rank, 0), 1));
+  if (rank->rank != 0) return;
+  counting_refuse(1);
+  RANK_CHECK(rank, pthread_create(&thread, NULL, take_at_last, &soon) == 0);
+  bool good = send_by_hand(rank, end_of(rank, 0), 1);
+  pthread_join(thread, NULL);
+  RANK_CHECK(rank, good && soon);
+}
+
+START_TEST(refusing_network)
+{
+  use_counting();
+  world_run(3, refused_for_a_while);
+}
+END_TEST
+
+START_TEST(refusing_network_with_a_pool)
+{
+  use_pool("8");
+  world_run(3, refused_for_a_while);
+}
+END_TEST
+
 /* ---- Failures ---- */
 
 static bool says(const char *a, const char *b)
@@ -378,6 +431,8 @@ void add_relay(Suite *suite)
   tcase_add_test(tc, slots_of_a_pool_of_processes);
   tcase_add_test(tc, dying_relay_with_a_pool);
   tcase_add_test(tc, aborted_relay_with_a_pool);
+  tcase_add_test(tc, refusing_network);
+  tcase_add_test(tc, refusing_network_with_a_pool);
   tcase_add_test(tc, failing_network);
   tcase_add_test(tc, refusing_relay);
   tcase_add_test(tc, dead_relay);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "tutti/net.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -152,6 +153,33 @@ EXPORT void counting_hold(int held)
   pthread_mutex_unlock(&lock);
 }
 
+static int refuses;
+static uint64_t refused_at;
+
+EXPORT void counting_refuse(int refuse)
+{
+  pthread_mutex_lock(&lock);
+  refuses = refuse;
+  counts.refused = 0;
+  counts.refused_apart_ns = UINT64_MAX;
+  pthread_mutex_unlock(&lock);
+}
+
+/* As plugins do whose receiver has not said where to. */
+static int is_refused(void)
+{
+  struct timespec clock;
+  clock_gettime(CLOCK_MONOTONIC, &clock);
+  uint64_t now = (uint64_t)clock.tv_sec * 1000000000u + (uint64_t)clock.tv_nsec;
+  pthread_mutex_lock(&lock);
+  int refused = refuses;
+  if (refused && counts.refused++ > 0 && now - refused_at < counts.refused_apart_ns)
+    counts.refused_apart_ns = now - refused_at;
+  refused_at = now;
+  pthread_mutex_unlock(&lock);
+  return refused;
+}
+
 static int may_send(void)
 {
   const char *most = getenv("COUNTING_SENDS");
@@ -166,7 +194,9 @@ static int may_send(void)
 
 static ncclResult_t isend(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle, void **request)
 {
+  *request = NULL;
   if (!may_send()) return ncclSystemError;
+  if (is_refused()) return ncclSuccess;
   ncclResult_t result = inner->isend(comm, data, size, tag, ((struct region *)mhandle)->mhandle, phandle, request);
   pthread_mutex_lock(&lock);
   counts.isends += result == ncclSuccess && *request;
