@@ -152,7 +152,9 @@ void tt_transport_env_destroy(struct tt_transport_env *env)
   tt_lent_destroy(env->lent);
   tt_imports_destroy(env->imports);
   tt_pinned_destroy(env->pinned);
-  tt_peer_memory_destroy(env->memory); /* its service hands out device memory until then */
+  /* The service that hands out device memory may live longer, with a relay that still has users. */
+  if (env->slabs) tt_peer_memory_set_source(env->memory, NULL, NULL);
+  tt_peer_memory_destroy(env->memory);
   tt_user_buffers_destroy(env->users);
   tt_slabs_destroy(env->slabs);
   tt_reach_destroy(env->reach);

@@ -49,7 +49,8 @@ void tt_peer_memory_unmap(struct tt_peer_memory *memory, int rank, void *ptr, si
 ncclResult_t tt_peer_memory_peer_bell(struct tt_peer_memory *memory, int rank, uint64_t offset,
                                       struct tt_doorbell **bell);
 
-/* What else this rank hands out, by number. Before tt_peer_memory_start; `context` outlives the object. */
+/* What else this rank hands out, by number. NULL: nothing any more, to be said before `context` ends; a relay that
+ * lingers keeps the service alive. */
 void tt_peer_memory_set_source(struct tt_peer_memory *memory, tt_memory_source *source, void *context);
 /* The descriptor of another process's object, the caller's to close. Bounded; ncclRemoteError if it is not handed out.
  */

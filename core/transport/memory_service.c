@@ -35,7 +35,8 @@ struct client {
 struct tt_memory_service {
   int rank, memory_fd, listen_fd, wake_fd;
   uint64_t memory_bytes;
-  tt_memory_source *source; /* NULL: none */
+  pthread_mutex_t source_lock; /* guards the source, and is held while it is called */
+  tt_memory_source *source;    /* NULL: none */
   void *source_context;
   char name[TT_UDS_NAME_BYTES];
   struct tt_key key;
@@ -91,7 +92,9 @@ static const char *grant(struct tt_memory_service *service, struct client *clien
   bool arena = client->hello.object == TT_MEMORY_ARENA;
   int fd = arena ? service->memory_fd : -1;
   struct tt_memory_grant last = {.bytes = arena ? service->memory_bytes : 0};
+  pthread_mutex_lock(&service->source_lock);
   if (!arena && service->source) fd = service->source(service->source_context, client->hello.object, &last.bytes);
+  pthread_mutex_unlock(&service->source_lock);
   if (fd < 0) return "it wants an object that is not there";
   last.proof = tt_memory_prove(&service->key, 'G', &client->hello, client->nonce, last.bytes);
   ncclResult_t result = tt_uds_send(client->fd, &last, sizeof(last), fd, tt_deadline_in_ms(1000));
@@ -157,6 +160,7 @@ ncclResult_t tt_memory_service_create(int rank, int memory_fd, uint64_t bytes, s
   *out = NULL;
   struct tt_memory_service *service;
   TT_TRY(TT_CALLOC(&service, 1));
+  pthread_mutex_init(&service->source_lock, NULL);
   service->rank = rank;
   service->memory_fd = memory_fd;
   service->memory_bytes = bytes;
@@ -176,8 +180,10 @@ out:
 
 void tt_memory_service_set_source(struct tt_memory_service *service, tt_memory_source *source, void *context)
 {
+  pthread_mutex_lock(&service->source_lock);
   service->source = source;
   service->source_context = context;
+  pthread_mutex_unlock(&service->source_lock);
 }
 
 ncclResult_t tt_memory_service_start(struct tt_memory_service *service)
@@ -198,6 +204,7 @@ void tt_memory_service_destroy(struct tt_memory_service *service)
   while (service->nclients > 0) drop(service, service->nclients - 1, NULL);
   if (service->listen_fd >= 0) close(service->listen_fd);
   if (service->wake_fd >= 0) close(service->wake_fd);
+  pthread_mutex_destroy(&service->source_lock);
   free(service);
 }
 

@@ -16,7 +16,8 @@ typedef int tt_memory_source(void *context, uint64_t object, uint64_t *bytes);
 
 /* Listens; clients wait until the service is started. `memory_fd`, of `bytes`, outlives it. */
 ncclResult_t tt_memory_service_create(int rank, int memory_fd, uint64_t bytes, struct tt_memory_service **out);
-/* Where other objects come from. Before the start; `context` outlives the service. */
+/* Where other objects come from. NULL: from nowhere any more; the last source is not called again, nor still at work.
+ */
 void tt_memory_service_set_source(struct tt_memory_service *service, tt_memory_source *source, void *context);
 /* Starts the thread. */
 ncclResult_t tt_memory_service_start(struct tt_memory_service *service);

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "tests/common/held.h"
 #include "tests/common/scarce.h"
+#include "tests/fakes/device/fake.h"
+#include "transport/memory.h"
 #include "transport/relay.h"
 
 #if defined NET_SOCKET && defined NET_COUNTING
@@ -427,6 +429,52 @@ START_TEST(relay_that_accepts_too_late)
 }
 END_TEST
 
+static void print(int level, const char *text)
+{
+  fprintf(stderr, "fake device: %d %s\n", level, text);
+}
+
+/* A relay whose communicator is gone hands out no device memory any more: there is none. */
+static void asks_for_memory(struct rank *rank)
+{
+  int fd = -1;
+  uint64_t bytes;
+  RANK_CHECK(rank, use_routes(rank) && connect_pair(rank));
+  RANK_CHECK(rank, tt_bootstrap_barrier(rank->bootstrap) == ncclSuccess);
+  if (rank->rank == 1) {
+    rank_close(rank);
+    atomic_store(&shared->turn, 1);
+    RANK_CHECK(rank, await_turn(2));
+    return;
+  }
+  RANK_CHECK(rank, await_turn(1));
+  if (rank->rank == 2) {
+    RANK_CHECK(rank, await_turn(2));
+    rank_close(rank);
+    return;
+  }
+  for (uint64_t object = 1; object < 4; object++)
+    RANK_CHECK(rank, tt_peer_memory_fetch(rank->env->memory, 1, object, &fd, &bytes) == ncclRemoteError);
+  RANK_CHECK(rank, tt_peer_memory_fetch(rank->env->memory, 1, TT_SLAB_LENT | 1, &fd, &bytes) == ncclRemoteError);
+  atomic_store(&shared->turn, 2);
+  rank_close(rank);
+}
+
+START_TEST(relay_without_device_memory)
+{
+  char why[64];
+  use_counting();
+  set_env("NCCL_P2P_DISABLE", "1");
+  world_use_device(tutti_device(print, why, sizeof(why)));
+  conn_index = tt_connect_index(true, TT_PROTO_SIMPLE, false);
+  share_turns();
+  int statuses[3];
+  world_run_processes(3, asks_for_memory, statuses);
+  for (int r = 0; r < 3; r++) ck_assert_msg(statuses[r] == 0, "rank %d: %d", r, statuses[r]);
+  munmap(shared, sizeof(*shared));
+}
+END_TEST
+
 void add_relay_end(Suite *suite)
 {
   TCase *tc = tcase_create("relay_end");
@@ -434,6 +482,7 @@ void add_relay_end(Suite *suite)
   tcase_add_test(tc, relay_first_with_a_pool);
   tcase_add_test(tc, dead_user);
   tcase_add_test(tc, relay_first_leaves_nothing);
+  tcase_add_test(tc, relay_without_device_memory);
   tcase_add_test(tc, relay_without_descriptors);
   tcase_add_test(tc, relay_that_leaves_early);
   tcase_add_test(tc, relay_that_hears_nothing);
