@@ -1,5 +1,6 @@
-/* See collnet.h. Each member listens once a channel and tells all others its handles; then they connect, channel after
- * channel. Slots lie in memory of this rank alone. */
+/* See collnet.h. Each member listens once a channel, makes what it needs, and tells all others its handles; then they
+ * connect, channel after channel. After each step they learn whether one of them failed, so that nobody waits for it in
+ * the next. Slots lie in memory of this rank alone. */
 #include "transport/collnet.h"
 
 #include <stdio.h>
@@ -65,23 +66,6 @@ static void note(struct tt_collnet_failure *failure, int rank, ncclResult_t resu
   if (result != ncclSuccess) snprintf(failure->why, sizeof(failure->why), "%s", tt_log_thread_error());
 }
 
-/* Listens, and learns all members' handles or the first one's failure. */
-static ncclResult_t exchange(struct tt_collnet_links *links, struct tt_bootstrap *bootstrap, unsigned char *all,
-                             struct tt_collnet_failure *failure)
-{
-  const struct tt_collnet_links_config *config = &links->config;
-  struct tt_collnet_failure *mine = hello_of(config, all, config->me);
-  note(mine, links->env->rank, listen_all(links, all));
-  TT_TRY(tt_bootstrap_group_all_gather(bootstrap, config->members, config->me, config->nmembers, all,
-                                       hello_bytes(config)));
-  for (int m = 0; m < config->nmembers; m++) {
-    *failure = *hello_of(config, all, m);
-    failure->why[sizeof(failure->why) - 1] = '\0';
-    if (failure->result != ncclSuccess) return (ncclResult_t)failure->result;
-  }
-  return ncclSuccess;
-}
-
 /* Two buffers of the Simple protocol and their FIFOs. */
 static ncclResult_t make_block(struct tt_collnet_links *links, int channel)
 {
@@ -116,12 +100,42 @@ static ncclResult_t make_block(struct tt_collnet_links *links, int channel)
                  payload, props.maxCollBytes, tt_collnet_name(links->config.collnet), props.maxCollBytes * TT_SLOTS);
 }
 
+/* All that a member does alone before it connects. */
+static ncclResult_t prepare(struct tt_collnet_links *links, unsigned char *all)
+{
+  struct tt_transport_env *env = links->env;
+  /* A communicator without a net plugin has no proxy yet. */
+  if (!env->proxy) TT_TRY(tt_proxy_create(NULL, env->rank, &env->proxy));
+  TT_TRY(listen_all(links, all));
+  for (int c = 0; c < links->config.nchannels; c++) TT_TRY(make_block(links, c));
+  return ncclSuccess;
+}
+
+/* ---- All members ---- */
+
+/* Tells the others how it went here, and what else this member's part of `all` holds. Fails if it went wrong anywhere:
+ * *failure is this member's own, if it has one, or else another's. */
+static ncclResult_t exchange(const struct tt_collnet_links *links, struct tt_bootstrap *bootstrap, ncclResult_t result,
+                             void *all, size_t each, struct tt_collnet_failure *failure)
+{
+  const struct tt_collnet_links_config *config = &links->config;
+  unsigned char *parts = all;
+  note((struct tt_collnet_failure *)(void *)(parts + (size_t)config->me * each), links->env->rank, result);
+  TT_TRY(tt_bootstrap_group_all_gather(bootstrap, config->members, config->me, config->nmembers, all, each));
+  for (int i = 0; i < config->nmembers; i++) {
+    int member = (config->me + i) % config->nmembers;
+    memcpy(failure, parts + (size_t)member * each, sizeof(*failure));
+    failure->why[sizeof(failure->why) - 1] = '\0';
+    if (failure->result != ncclSuccess) return (ncclResult_t)failure->result;
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t connect_channel(struct tt_collnet_links *links, int channel, unsigned char *all, void **handles)
 {
   const struct tt_collnet_links_config *config = &links->config;
   struct link *link = &links->links[channel];
   for (int m = 0; m < config->nmembers; m++) handles[m] = handle_of(config, all, m, channel);
-  TT_TRY(make_block(links, channel));
   TT_TRY(tt_collnet_connect(config->collnet, handles, config->nmembers, config->me, link->listen_comm, &link->comm));
   TT_TRY(tt_collnet_close_listen(config->collnet, link->listen_comm));
   link->listen_comm = NULL;
@@ -140,13 +154,32 @@ static ncclResult_t connect_channel(struct tt_collnet_links *links, int channel,
   return ncclSuccess;
 }
 
+/* A plugin's connect may wait for all members: nobody begins the next one before all are through with the last. */
+static ncclResult_t connect_all(struct tt_collnet_links *links, struct tt_bootstrap *bootstrap, unsigned char *all,
+                                struct tt_collnet_failure *failure)
+{
+  const struct tt_collnet_links_config *config = &links->config;
+  struct tt_collnet_failure *told = NULL;
+  void **handles = NULL;
+  ncclResult_t result;
+  TT_TRY_GOTO(TT_CALLOC(&handles, (size_t)config->nmembers), result, out);
+  TT_TRY_GOTO(TT_CALLOC(&told, (size_t)config->nmembers), result, out);
+  for (int c = 0; c < config->nchannels; c++) {
+    result = connect_channel(links, c, all, handles);
+    TT_TRY_GOTO(exchange(links, bootstrap, result, told, sizeof(*told), failure), result, out);
+  }
+out:
+  free(told);
+  free(handles);
+  return result;
+}
+
 ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap,
                                      const struct tt_collnet_links_config *config, struct tt_collnet_links **out,
                                      struct tt_collnet_failure *failure)
 {
   struct tt_collnet_links *links;
   unsigned char *all = NULL;
-  void **handles = NULL;
   ncclResult_t result;
   *out = NULL;
   *failure = (struct tt_collnet_failure){.result = ncclSuccess};
@@ -154,17 +187,14 @@ ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_boo
   links->env = env;
   links->config = *config;
   TT_TRY_GOTO(TT_CALLOC(&links->links, (size_t)config->nchannels), result, out);
-  TT_TRY_GOTO(TT_CALLOC(&handles, (size_t)config->nmembers), result, out);
   TT_TRY_GOTO(TT_CALLOC(&all, (size_t)config->nmembers * hello_bytes(config)), result, out);
-  /* A communicator without a net plugin has no proxy yet. */
-  if (!env->proxy) TT_TRY_GOTO(tt_proxy_create(NULL, env->rank, &env->proxy), result, out);
-  TT_TRY_GOTO(exchange(links, bootstrap, all, failure), result, out);
-  for (int c = 0; c < config->nchannels; c++) TT_TRY_GOTO(connect_channel(links, c, all, handles), result, out);
+  result = prepare(links, all);
+  TT_TRY_GOTO(exchange(links, bootstrap, result, all, hello_bytes(config), failure), result, out);
+  TT_TRY_GOTO(connect_all(links, bootstrap, all, failure), result, out);
   links->config.members = NULL; /* the caller's */
   *out = links;
 out:
   free(all);
-  free(handles);
   if (result != ncclSuccess && failure->result == ncclSuccess) note(failure, env->rank, result);
   if (result != ncclSuccess) tt_collnet_links_destroy(links);
   return result;

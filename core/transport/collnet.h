@@ -23,8 +23,9 @@ struct tt_collnet_failure {
   char why[248];
 };
 
-/* Takes part of all members, which call it with the same arguments but `me`. Fails on all of them if one cannot listen,
- * naming that rank; connecting is the plugin's affair, and may fail on some only. */
+/* Takes part of all members, which call it with the same arguments but `me`. Fails on all of them if it does on one,
+ * naming that rank; whose own part failed names itself. Only the plugin knows whether its connect ends on all members
+ * if it fails on one. */
 ncclResult_t tt_collnet_links_create(struct tt_transport_env *env, struct tt_bootstrap *bootstrap,
                                      const struct tt_collnet_links_config *config, struct tt_collnet_links **out,
                                      struct tt_collnet_failure *failure);

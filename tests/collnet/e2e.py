@@ -152,6 +152,18 @@ class CollNet(Case):
                     self.assertRegex(text, "(?m)CollNet, which NCCL_ALGO names, is not used: (" + reason + ")")
                     self.assertFalse(self.chosen(text) & set(ALGORITHMS.values()))
 
+    def test_nobody_waits_in_a_connect_for_who_failed(self):
+        reasons = {"small": r"slots of \d+ bytes are more than the 1000 that network Software reduces at once",
+                   "register": r"COLLNET/Software/0 cannot register \d+ bytes"}
+        for fault, reason in reasons.items():
+            with self.subTest(fault):
+                each = lambda r: {"SOFTWARE_COLLNET_FAULT": fault if r == 2 else ""}
+                texts = self.reduces(("-b", 1000, "-e", 1000, *QUICK), "abc", 1, each, NCCL_ALGO="collnetdirect",
+                                     SOFTWARE_COLLNET_PATIENCE=-1)
+                for text in texts:
+                    self.assertRegex(text, "CollNet, which NCCL_ALGO names, is not used: rank 2: " + reason)
+                    self.assertFalse(self.chosen(text) & set(ALGORITHMS.values()))
+
     def test_faults_at_work(self):
         for fault in ("post", "test"):
             for name in ALGORITHMS:

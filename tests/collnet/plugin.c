@@ -55,6 +55,10 @@ static ncclResult_t reduce_support(ncclDataType_t type, ncclRedOp_t op, int *sup
 static ncclResult_t reg(void *comm, void *data, size_t size, int type, void **mhandle)
 {
   (void)comm, (void)size;
+  if (is_faulty("register")) {
+    WARN("software collnet: registering fails on request");
+    return ncclSystemError;
+  }
   *mhandle = data;
   return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
 }
@@ -182,6 +186,13 @@ static ncclResult_t finalize(void *ctx)
 }
 #endif
 
+#if !COLLNET_ONLY_VERSION || COLLNET_ONLY_VERSION >= 9
+static size_t most_bytes(void)
+{
+  return is_faulty("small") ? 1000 : 1 << 30;
+}
+#endif
+
 #define PROPERTIES(version, ...)                                                                                       \
   static ncclResult_t get_properties_v##version(int dev, ncclNetProperties_v##version##_t *props)                      \
   {                                                                                                                    \
@@ -203,7 +214,7 @@ static ncclResult_t finalize(void *ctx)
 #define EXPORT(version)                                                                                                \
   __attribute__((visibility("default"))) const ncclCollNet_v##version##_t ncclCollNetPlugin_v##version
 #define HAS(version) (!COLLNET_ONLY_VERSION || COLLNET_ONLY_VERSION == version)
-#define LARGE , .maxCollBytes = 1 << 30, .maxP2pBytes = 1 << 30
+#define LARGE , .maxCollBytes = most_bytes(), .maxP2pBytes = 1 << 30
 
 #if HAS(12)
 PROPERTIES(12, LARGE)

@@ -1,11 +1,12 @@
 /* A collnet plugin in software, for tests: the first rank of a group reduces what the others send it over TCP. Nothing
  * of it blocks but connect. The environment asks for faults:
  *
- *     SOFTWARE_COLLNET_FAULT   init, devices, listen, connect, post, test: that call fails (devices: there are none)
+ *     SOFTWARE_COLLNET_FAULT   init, devices, listen, connect, register, post, test: that call fails (devices: there
+ *                              are none); small: an operation has 1000 bytes at most (v9 on)
  *     SOFTWARE_COLLNET_AFTER   for post and test: after so many operations that went well
  *     SOFTWARE_COLLNET_ONLY    the one type that is reduced: "float32"
  *     SOFTWARE_COLLNET_LATE    so many tests say "not yet" of an operation that is done
- *     SOFTWARE_COLLNET_PATIENCE  milliseconds that connect waits for a member
+ *     SOFTWARE_COLLNET_PATIENCE  milliseconds that connect waits for a member; -1: for ever
  *     SOFTWARE_COLLNET_LOG     a file to which each operation is written, a line of count, type and operation each
  */
 #ifndef TESTS_COLLNET_SOFTWARE_H
