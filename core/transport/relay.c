@@ -50,6 +50,9 @@ static const char *fault(const struct tt_relay *relay, int rank, const struct tt
   if (request->peer < 0 || request->peer >= env->nranks || request->peer == rank) return "it has no such peer";
   struct tt_relay_layout layout;
   if (request->index < 0 || request->index >= TT_CONN_INDICES) return "there is no connection of that index";
+  /* A device looks at lines where they lie. */
+  if (request->pooled && tt_transport_device_memory(env) && tt_connect_far_protocol(request->index) != TT_PROTO_SIMPLE)
+    return "only connections of Simple have slots of a pool";
   if (tt_relay_layout(env, request->pooled != 0, request->index, &layout) != ncclSuccess) return "it has no slots";
   for (int p = 0; p < TT_NUM_PROTOCOLS; p++)
     if (request->slot_bytes[p] != layout.buffers.slot_bytes[p])

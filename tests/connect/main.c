@@ -11,6 +11,7 @@ void add_device(Suite *suite);
 void add_routes(Suite *suite);
 void add_relay(Suite *suite);
 void add_relay_end(Suite *suite);
+void add_relay_hostile(Suite *suite);
 
 int main(void)
 {
@@ -25,6 +26,7 @@ int main(void)
   add_routes(suite);
   add_relay(suite);
   add_relay_end(suite);
+  add_relay_hostile(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   int failed = srunner_ntests_failed(runner);
