@@ -84,7 +84,7 @@ static struct tt_route spread(const struct tt_transport_env *env, const struct t
 {
   int index = 0;
   for (int r = 0; r < env->rank; r++) index += env->peers[r].node == env->peers[env->rank].node;
-  if (connector->send && tt_net_link_wanted(env, connector)) index = connector->peer;
+  if (connector->send && tt_net_link_wanted(env, connector, pooled(env, connector))) index = connector->peer;
   return (struct tt_route){.device = (index + connector->channel) % ndev, .rank = env->rank};
 }
 
@@ -132,7 +132,8 @@ static ncclResult_t choose_device(struct tt_transport_env *env, const struct tt_
 static ncclResult_t listen_for_sender(struct tt_transport_env *env, struct tt_connector *connector)
 {
   struct net_resources *resources = connector->resources;
-  if (tt_net_link_wanted(env, connector) && resources->max_recvs > 1)
+  bool has_pool = (connector->conn.flags & TT_CONN_POOLED) != 0; /* not where slots lie in the device's memory */
+  if (tt_net_link_wanted(env, connector, has_pool) && resources->max_recvs > 1)
     return tt_net_link_offer(env, connector, resources->device, &resources->link, &resources->offer);
   return tt_net_listen(env->net, resources->device, resources->offer.handle, &resources->listen_comm);
 }

@@ -133,9 +133,9 @@ void tt_net_links_close(struct tt_transport_env *env)
   free_lists(links);
 }
 
-bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_connector *connector)
+bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_connector *connector, bool pooled)
 {
-  if (!(connector->conn.flags & TT_CONN_POOLED) || !tt_param_int(TT_PARAM_NCCL_NET_SHARED_COMMS)) return false;
+  if (!pooled || !tt_param_int(TT_PARAM_NCCL_NET_SHARED_COMMS)) return false;
   /* There is something to share only if the sending process has several ranks. */
   int sender = connector->send ? env->rank : connector->peer, ranks = 0;
   for (int r = 0; r < env->nranks; r++) ranks += env->peers[r].process == env->peers[sender].process;

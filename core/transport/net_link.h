@@ -23,8 +23,8 @@ ncclResult_t tt_net_links_open(struct tt_transport_env *env);
 /* All connections of the env must be closed. */
 void tt_net_links_close(struct tt_transport_env *env);
 
-/* Whether a connection may share a link, as far as both its ends can tell. */
-bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_connector *connector);
+/* Whether a connection may share a link, as far as both its ends can tell. `pooled`: with slots of a pool. */
+bool tt_net_link_wanted(const struct tt_transport_env *env, const struct tt_connector *connector, bool pooled);
 
 /* What the receiving end tells the sending end. */
 struct tt_net_link_offer {

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 #include "tests/fakes/net/counting.h"
 
 #if defined NET_SOCKET && defined NET_COUNTING
@@ -186,6 +187,32 @@ START_TEST(one_after_another)
 }
 END_TEST
 
+/* A shared comm is on one device, so those that share it choose the same one: by who receives. Receivers have one each.
+ */
+static void on_a_device(struct rank *rank)
+{
+  with_rank_0(rank, 1);
+  for (int peer = 0; peer < rank->nranks; peer++)
+    for (int send = 0; send < 2; send++) {
+      struct tt_connector *connector = tt_connect_get(rank->connect, peer, 0, 1, send);
+      char label[96], expected[96];
+      if (!connector) continue;
+      tt_transport_net.label(rank->env, connector, label, sizeof(label));
+      snprintf(expected, sizeof(expected), "NET/Counting/%d/Shared", (send ? peer : rank->rank) % 4);
+      if (strcmp(label, expected) != 0) fprintf(stderr, "%s, not %s\n", label, expected);
+      RANK_CHECK(rank, strcmp(label, expected) == 0);
+    }
+}
+
+START_TEST(several_devices)
+{
+  use_counting(NULL, NULL, NULL);
+  set_env("COUNTING_DEVICES", "4");
+  world_run(1 + 6, on_a_device);
+  expect_comms(1 + 6);
+}
+END_TEST
+
 void add_shared(Suite *suite)
 {
   TCase *tc = tcase_create("shared");
@@ -197,6 +224,7 @@ void add_shared(Suite *suite)
   tcase_add_test(tc, one_at_a_time);
   tcase_add_test(tc, three_at_a_time);
   tcase_add_test(tc, several_links);
+  tcase_add_test(tc, several_devices);
   tcase_add_test(tc, one_after_another);
   suite_add_tcase(suite, tc);
 }
