@@ -61,13 +61,21 @@ static struct tt_proxy_transfer *next_transfer(struct tt_proxy_conn *conn)
   return &conn->transfers[conn->posted % TT_SLOTS];
 }
 
-/* As many as fit of those that are ready. Who is expected to receive more by now goes on by itself. */
+/* Whether who was offered still is to join. Who was expected to receive more since went on by itself; it is offered
+ * again when its last message has a slot, which is not so while that is the one of an earlier message under way. */
+static bool is_ready(struct tt_proxy_conn *conn)
+{
+  const struct tt_proxy_transfer *transfer = next_transfer(conn);
+  return tt_proxy_group_fits(conn) && transfer->prepared && !transfer->request;
+}
+
+/* As many as fit of those that are ready. */
 static void fill(struct tt_proxy_link *link, struct batch *batch)
 {
   batch->n = 0;
   for (struct tt_proxy_conn **at = &link->ready; *at && batch->n < link->max_recvs;) {
     struct tt_proxy_conn *conn = *at;
-    if (!tt_proxy_group_fits(conn)) {
+    if (!is_ready(conn)) {
       take_out(link, at);
       continue;
     }

@@ -62,6 +62,11 @@ void wires_reset(const struct wires_mood *mood)
   net.mood = *mood;
 }
 
+void wires_take_all(void)
+{
+  net.mood.null_percent = 0;
+}
+
 struct wires_count wires_counts(void)
 {
   return net.count;

@@ -26,6 +26,8 @@ struct wires_count {
 
 struct tt_net *wires_net(void);
 void wires_reset(const struct wires_mood *mood);
+/* Nothing is refused from now on. */
+void wires_take_all(void);
 /* A new wire; its ends are closed by tt_net_close_send and tt_net_close_recv. */
 void wires_open(void **send_comm, void **recv_comm);
 struct wires_count wires_counts(void);

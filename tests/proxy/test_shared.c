@@ -321,6 +321,37 @@ START_TEST(all_at_once)
 }
 END_TEST
 
+/* A message that may join a group is refused; then more are expected, so that it goes by itself. The last of them joins
+ * no group before its turn: there is no slot for it yet, in the pool or among those of the connection. */
+static void refuse_and_follow(int pool, uint64_t more)
+{
+  static struct world world;
+  const struct shape shape = {2, 2, 8, pool, 0};
+  open_world(&world, &shape, &(struct wires_mood){.max_recvs = 8, .null_percent = 100, .seed = 1});
+  expect(&world.ends[0][0], 1);
+  drive(&world, SENDERS);
+  ck_assert_int_eq(wires_counts().recvs, 0);
+  expect(&world.ends[0][0], more);
+  wires_take_all();
+  drive(&world, SENDERS);
+  ck_assert_int_eq(wires_counts().faults, 0);
+  ck_assert_int_eq(wires_counts().recvs, (long)more);
+  expect(&world.ends[0][1], 1 + more);
+  while (!turn(&world)) continue;
+  check_data(&world);
+  close_world(&world);
+}
+
+START_TEST(refused_and_followed)
+{
+  asking = false;
+  if (_i)
+    refuse_and_follow(64, TT_SLOTS);
+  else
+    refuse_and_follow(1, 1);
+}
+END_TEST
+
 /* ---- Who shares waits for nobody else ---- */
 
 /* The second sender begins when the first one is through, which only the network can tell it. The receiver expects
@@ -556,6 +587,7 @@ int main(void)
   tcase_set_timeout(tc, 600);
   tcase_add_loop_test(tc, random_orders, 0, 2);
   tcase_add_loop_test(tc, all_at_once, 0, 2);
+  tcase_add_loop_test(tc, refused_and_followed, 0, 2);
   tcase_add_loop_test(tc, order_of_the_users, 0, 2);
   tcase_add_loop_test(tc, order_of_the_receivers, 0, 2);
   tcase_add_loop_test(tc, no_spares_in_turn, 0, 2);
