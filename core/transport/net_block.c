@@ -69,6 +69,7 @@ void tt_net_block_free(const struct tt_transport_env *env, struct tt_net_block *
   if (block->mapped) env->device->unmap_host(env->context->handle, block->memory, block->bytes);
   munmap(block->memory, block->bytes);
   block->memory = NULL;
+  block->mapped = false;
 }
 
 static ncclResult_t map(void *context, void *memory, size_t bytes, void **at)

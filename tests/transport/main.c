@@ -11,6 +11,7 @@ void add_copied(Suite *suite);
 void add_device(Suite *suite);
 void add_device_hostile(Suite *suite);
 void add_host(Suite *suite);
+void add_net_block(Suite *suite);
 void add_indirect(Suite *suite);
 
 int main(void)
@@ -25,6 +26,7 @@ int main(void)
   add_device(suite);
   add_device_hostile(suite);
   add_host(suite);
+  add_net_block(suite);
   add_indirect(suite);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
