@@ -33,10 +33,10 @@ struct resource {
 ncclResult_t tt_cuda_can(int device, CUdevice_attribute attribute, bool *is)
 {
   int value = 0;
-  TT_TRY(tt_cuda_driver_check(tt_cuda_driver()->cuDeviceGetAttribute(&value, attribute, device),
-                              "asking for what a GPU can do"));
-  *is = value != 0;
-  return ncclSuccess;
+  CUresult error = tt_cuda_driver()->cuDeviceGetAttribute(&value, attribute, device);
+  *is = error == CUDA_SUCCESS && value != 0;
+  if (error == CUDA_ERROR_INVALID_VALUE) return ncclSuccess; /* the driver is older than what is asked for */
+  return tt_cuda_driver_check(error, "asking for what a GPU can do");
 }
 
 ncclResult_t tt_cuda_memory_choose(int device, bool *vmm)

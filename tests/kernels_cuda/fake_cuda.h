@@ -24,7 +24,7 @@ struct fake_cuda {
   bool fabric;     /* handles for a fabric can be asked for; but memory with them only with `imex` */
   bool imex;
   bool joined;     /* devices have joined the fabric */
-  bool old_driver; /* it knows no ids of physical memory */
+  bool old_driver; /* it knows no ids of physical memory, and no fabrics */
   int accesses;    /* given to devices other than the thread's */
   int given;       /* the device to which access was given last */
   const void *given_at;

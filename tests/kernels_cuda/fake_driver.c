@@ -30,6 +30,7 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
     *value = !fake.no_dmabuf;
     break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    if (fake.old_driver) return CUDA_ERROR_INVALID_VALUE;
     *value = fake.fabric;
     break;
   case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:

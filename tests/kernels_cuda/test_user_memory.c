@@ -102,6 +102,17 @@ START_TEST(no_fabric)
 }
 END_TEST
 
+/* Drivers before CUDA 12.3 do not know what a fabric is. */
+START_TEST(no_fabric_known)
+{
+  void *ptr;
+  open_both("1", "0");
+  fake.old_driver = true;
+  ck_assert_int_eq(tt_cuda_user_alloc(3, 100000, &ptr), ncclSuccess);
+  ck_assert_int_eq(tt_cuda_user_free(ptr), ncclSuccess);
+}
+END_TEST
+
 START_TEST(too_large)
 {
   void *ptr;
@@ -334,6 +345,7 @@ void add_user_memory(Suite *suite)
   tcase_add_loop_test(tc, allocated, 0, 2);
   tcase_add_test(tc, for_all_gpus);
   tcase_add_test(tc, no_fabric);
+  tcase_add_test(tc, no_fabric_known);
   tcase_add_test(tc, too_large);
   tcase_add_test(tc, stuck);
   tcase_add_loop_test(tc, of_cumem, 0, 2);
