@@ -2,12 +2,33 @@
 # the wanted architectures, and prints one line that says what came of it. Sets TUTTI_CUDA_FOUND, and then
 #   TUTTI_CUDA_NVCC, TUTTI_CUDA_GENCODE   the compiler and its options for the architectures
 #   tutti_cudart                          a target with CUDA's headers and the runtime, linked statically
-# TUTTI_CUDA_INCLUDE is set wherever the headers are found, for tests that need no more.
+# TUTTI_CUDA_INCLUDE is set wherever headers are found that are not too old, for tests that need no more.
 # CMake's own support for CUDA is not used: it would try the compiler in every build directory, and hand this project's
 # options for C to nvcc.
 set(TUTTI_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES 90 CACHE STRING "GPU architectures to compile for, a list such as 80;90; PTX of the last too")
 set(TUTTI_CUDA_FOUND OFF)
+set(TUTTI_CUDA_OLDEST 12.3) # the first whose headers have fabric handles
+
+# Whether the headers are of a CUDA that is too old. They are then forgotten, so that another one is found next time.
+macro(tutti_cuda_check_version why)
+  set(version)
+  if(EXISTS ${TUTTI_CUDA_INCLUDE}/cuda_runtime_api.h)
+    file(STRINGS ${TUTTI_CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "^#define CUDART_VERSION +[0-9]+")
+  endif()
+  string(REGEX MATCH "[0-9]+" version "${version}") # 1000 times the first number, and 10 times the second
+  if(version)
+    math(EXPR major "${version} / 1000")
+    math(EXPR minor "${version} % 1000 / 10")
+    if(${major}.${minor} VERSION_LESS ${TUTTI_CUDA_OLDEST})
+      string(CONCAT ${why} "${TUTTI_CUDA_NVCC} is of CUDA ${major}.${minor}, and ${TUTTI_CUDA_OLDEST} or later is needed: "
+                           "set CUDACXX to the nvcc of one")
+      unset(TUTTI_CUDA_INCLUDE CACHE)
+      unset(TUTTI_CUDA_RUNTIME CACHE)
+      unset(TUTTI_CUDA_NVCC CACHE)
+    endif()
+  endif()
+endmacro()
 
 # Looks for the compiler, CUDA's headers and its runtime. Sets `why` to what is missing.
 macro(tutti_cuda_find why)
@@ -28,6 +49,9 @@ macro(tutti_cuda_find why)
     set(${why} "there is no nvcc in PATH, CUDACXX or /usr/local/cuda/bin")
   elseif(NOT TUTTI_CUDA_INCLUDE OR NOT TUTTI_CUDA_RUNTIME)
     set(${why} "${TUTTI_CUDA_NVCC} is there, but not cuda_runtime_api.h and libcudart_static.a of the same toolkit")
+  endif()
+  if(TUTTI_CUDA_INCLUDE)
+    tutti_cuda_check_version(${why})
   endif()
 endmacro()
 
