@@ -32,10 +32,15 @@ endmacro()
 
 # Looks for the compiler, CUDA's headers and its runtime. Sets `why` to what is missing.
 macro(tutti_cuda_find why)
-  find_program(TUTTI_CUDA_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin DOC "CUDA's compiler")
-  if(DEFINED ENV{CUDACXX} AND EXISTS "$ENV{CUDACXX}")
-    set(TUTTI_CUDA_NVCC "$ENV{CUDACXX}")
+  if(EXISTS "$ENV{CUDACXX}" AND NOT "$ENV{CUDACXX}" STREQUAL "${TUTTI_CUDA_NVCC}")
+    if(TUTTI_CUDA_NVCC) # another one, with headers and a runtime of its own
+      unset(TUTTI_CUDA_INCLUDE CACHE)
+      unset(TUTTI_CUDA_RUNTIME CACHE)
+    endif()
+    # Kept, since builds run CMake again, and not with this environment.
+    set(TUTTI_CUDA_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "CUDA's compiler" FORCE)
   endif()
+  find_program(TUTTI_CUDA_NVCC nvcc PATHS /usr/local/cuda/bin DOC "CUDA's compiler")
   if(TUTTI_CUDA_NVCC)
     get_filename_component(root ${TUTTI_CUDA_NVCC} REALPATH)
     get_filename_component(root ${root} DIRECTORY)

@@ -3,7 +3,10 @@
 if(ASKED)
   set(CMAKE_FIND_LIBRARY_PREFIXES lib)
   set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
-  include(${SOURCE}/cmake/TuttiCuda.cmake)
+  foreach(toolkit ${ASKED}) # as where CMake is run again and again
+    set(ENV{CUDACXX} ${toolkit})
+    include(${SOURCE}/cmake/TuttiCuda.cmake)
+  endforeach()
   message(STATUS "headers: '${TUTTI_CUDA_INCLUDE}'")
   return()
 endif()
@@ -17,15 +20,24 @@ function(make_toolkit version)
   file(CHMOD ${toolkit}/bin/nvcc PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endfunction()
 
-# TEXT: what is said, a pattern; and what else CMake is given.
-function(expect version fails text)
-  set(ENV{CUDACXX} ${WORK}/${version}/bin/nvcc)
-  execute_process(COMMAND ${CMAKE_COMMAND} -DASKED=ON -DSOURCE=${SOURCE} ${ARGN} -P ${CMAKE_CURRENT_LIST_FILE}
+# VERSIONS: one after the other. TEXT: what is said, a pattern; and what else CMake is given.
+function(expect versions fails text)
+  set(asked)
+  foreach(version ${versions})
+    list(APPEND asked ${WORK}/${version}/bin/nvcc)
+  endforeach()
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DASKED=${asked}" -DSOURCE=${SOURCE} ${ARGN} -P ${CMAKE_CURRENT_LIST_FILE}
                   WORKING_DIRECTORY ${WORK} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}") # errors are broken into lines
   if((failed AND NOT fails) OR (fails AND NOT failed) OR NOT output MATCHES "${text}")
-    message(FATAL_ERROR "CUDA ${version} with '${ARGN}', which should say '${text}':\n${output}")
+    message(FATAL_ERROR "CUDA ${versions} with '${ARGN}', which should say '${text}':\n${output}")
   endif()
+endfunction()
+
+# LAST: the version that comes to be tried in the end.
+function(expect_tried last)
+  set(tried "not built, since [^ ]*/${last}/bin/nvcc cannot compile for 90: no compiler")
+  expect("${ARGN}" OFF "${tried} -- headers: '[^']*/${last}/include'" -DTUTTI_CUDA=AUTO)
 endfunction()
 
 file(REMOVE_RECURSE ${WORK})
@@ -36,7 +48,9 @@ set(old "12020/bin/nvcc is of CUDA 12.2, and 12.3 or later is needed: set CUDACX
 expect(12020 OFF "CUDA backend: not built, since [^ ]*${old}.*headers: ''" -DTUTTI_CUDA=AUTO)
 expect(12020 OFF "headers: ''" -DTUTTI_CUDA=AUTO -DTUTTI_SANITIZE=address)
 expect(12020 ON "TUTTI_CUDA is ON, but [^ ]*${old}" -DTUTTI_CUDA=ON)
-set(tried "not built, since [^ ]*nvcc cannot compile for 90: no compiler")
-foreach(version 12030 13000)
-  expect(${version} OFF "${tried}.*headers: '[^']*${version}/include'" -DTUTTI_CUDA=AUTO)
-endforeach()
+expect_tried(12030 12030)
+expect_tried(13000 13000)
+# With another compiler come other headers, and a choice is kept when CUDACXX is gone.
+expect_tried(13000 12030 13000)
+expect_tried(13000 12020 13000)
+expect_tried(13000 13000 gone)
