@@ -10,6 +10,7 @@
 #include "bench/enqueue/null_cuda.h"
 #include "kernels/cuda/describe.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/edges.h"
 #include "kernels/cuda/executor.h"
 
 enum { DEVICES = 4, PROCESSORS = 132 };
@@ -299,11 +300,12 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
 
 /* Nothing is ever captured. */
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
-                                     size_t *count)
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes,
+                                     TT_CUDA_EDGES(const cudaGraphEdgeData **edges, size_t *count))
 {
   CALLED(cudaStreamGetCaptureInfo);
-  (void)stream, (void)id, (void)graph, (void)nodes, (void)edges, (void)count;
+  (void)stream, (void)id, (void)graph, (void)nodes, (void)count;
+  if (TT_CUDA_GIVEN(edges)) return cudaErrorNotSupported;
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -313,17 +315,17 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
     return cudaErrorNotSupported;                                                                                      \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-NEVER(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t *nodes, const cudaGraphEdgeData *edges,
-      size_t count, unsigned flags)
+NEVER(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t *nodes,
+      TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count), unsigned flags)
 NEVER(cudaUserObjectCreate, cudaUserObject_t *object, void *ptr, cudaHostFn_t destroy, unsigned count, unsigned flags)
 NEVER(cudaUserObjectRelease, cudaUserObject_t object, unsigned count)
 NEVER(cudaGraphRetainUserObject, cudaGraph_t graph, cudaUserObject_t object, unsigned count, unsigned flags)
 NEVER(cudaGraphAddEventRecordNode, cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count,
       cudaEvent_t event)
 NEVER(cudaGraphAddDependencies, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-      const cudaGraphEdgeData *edges, size_t count)
+      TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 NEVER(cudaGraphRemoveDependencies, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-      const cudaGraphEdgeData *edges, size_t count)
+      TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 
 /* ---- The driver: threads' contexts, and streams; all else is not supported ---- */
 

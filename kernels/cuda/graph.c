@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "kernels/cuda/edges.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/state.h"
 #include "kernels/cuda/stream.h"
@@ -98,7 +99,8 @@ static ncclResult_t begin_captured(struct tt_device_context *context, struct tt_
     return check_node(cudaStreamWaitEvent(stream, context->state->launched, cudaEventWaitExternal));
   }
   if (stream == graph->stream || !tt_param_int(TT_PARAM_NCCL_GRAPH_STREAM_ORDERING)) return ncclSuccess;
-  TT_CUDA_TRY(cudaStreamUpdateCaptureDependencies(stream, &graph->last, NULL, 1, cudaStreamAddCaptureDependencies),
+  TT_CUDA_TRY(cudaStreamUpdateCaptureDependencies(stream, &graph->last, TT_CUDA_EDGES(NULL, 1),
+                                                  cudaStreamAddCaptureDependencies),
               "ordering launches of a graph");
   return ncclSuccess;
 }
@@ -108,8 +110,8 @@ static ncclResult_t move_record(struct tt_device_context *context, struct tt_cud
   cudaGraph_t in = graph->capture.graph;
   if (graph->record == NULL)
     return check_node(cudaGraphAddEventRecordNode(&graph->record, in, &node, 1, context->state->launched));
-  TT_TRY(check_node(cudaGraphRemoveDependencies(in, &graph->last, &graph->record, NULL, 1)));
-  return check_node(cudaGraphAddDependencies(in, &node, &graph->record, NULL, 1));
+  TT_TRY(check_node(cudaGraphRemoveDependencies(in, &graph->last, &graph->record, TT_CUDA_EDGES(NULL, 1))));
+  return check_node(cudaGraphAddDependencies(in, &node, &graph->record, TT_CUDA_EDGES(NULL, 1)));
 }
 
 /* What the stream's next node would come behind is the kernel just launched. */
@@ -118,7 +120,7 @@ static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cu
   enum cudaStreamCaptureStatus status;
   const cudaGraphNode_t *nodes;
   size_t count = 0;
-  TT_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, NULL, NULL, &nodes, NULL, &count),
+  TT_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)),
               "asking for the node of a launch");
   if (status != cudaStreamCaptureStatusActive || count != 1)
     return TT_FAIL(ncclInternalError, "a kernel was captured, and %zu nodes are the last of its stream", count);

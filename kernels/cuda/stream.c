@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/edges.h"
 #include "kernels/cuda/state.h"
 
 /* Handles that name the default streams of whatever GPU is the thread's. */
@@ -61,7 +62,8 @@ ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *c
 {
   enum cudaStreamCaptureStatus status;
   *capture = (struct tt_cuda_capture){0};
-  cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, NULL, NULL, NULL);
+  cudaError_t error =
+      cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, NULL, TT_CUDA_EDGES(NULL, NULL));
   if (error == cudaErrorStreamCaptureImplicit) {
     cudaGetLastError();
     return TT_FAIL(ncclInvalidUsage,

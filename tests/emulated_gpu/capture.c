@@ -3,6 +3,7 @@
 #include "gpu.h"
 
 #include <stdlib.h>
+#include "kernels/cuda/edges.h"
 
 static struct emu_capture *captures; /* those that are going on */
 static _Thread_local enum cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
@@ -213,12 +214,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 }
 
 static cudaError_t get_info(cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                            cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
-                            size_t *count)
+                            cudaGraph_t *graph, const cudaGraphNode_t **nodes, size_t *count)
 {
   struct CUstream_st *stream;
   EMU_TRY(is_capturing(handle, status, &stream));
-  if (edges != NULL) *edges = NULL;
   if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
   if (id != NULL) *id = stream->capture->id;
   if (graph != NULL) *graph = stream->capture->graph;
@@ -227,12 +226,13 @@ static cudaError_t get_info(cudaStream_t handle, enum cudaStreamCaptureStatus *s
   return cudaSuccess;
 }
 
+/* Edges have no data here. */
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
-                                     size_t *count)
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes,
+                                     TT_CUDA_EDGES(const cudaGraphEdgeData **edges, size_t *count))
 {
-  if (status == NULL) return cudaErrorInvalidValue;
-  EMU_RUNTIME(EMU_CONTEXT, get_info(stream, status, id, graph, nodes, edges, count));
+  if (status == NULL || TT_CUDA_GIVEN(edges)) return cudaErrorInvalidValue;
+  EMU_RUNTIME(EMU_CONTEXT, get_info(stream, status, id, graph, nodes, count));
 }
 
 static cudaError_t update(cudaStream_t handle, cudaGraphNode_t *nodes, size_t count, unsigned flags)
@@ -250,11 +250,11 @@ static cudaError_t update(cudaStream_t handle, cudaGraphNode_t *nodes, size_t co
   return cudaSuccess;
 }
 
-/* Edges have no data here. */
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *nodes,
-                                                const cudaGraphEdgeData *edges, size_t count, unsigned flags)
+                                                TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count),
+                                                unsigned flags)
 {
-  if (edges != NULL || (count > 0 && nodes == NULL) ||
+  if (TT_CUDA_GIVEN(edges) || (count > 0 && nodes == NULL) ||
       (flags != cudaStreamSetCaptureDependencies && flags != cudaStreamAddCaptureDependencies))
     return cudaErrorInvalidValue;
   EMU_RUNTIME(EMU_CONTEXT, update(stream, nodes, count, flags));

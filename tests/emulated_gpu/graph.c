@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/cuda/edges.h"
 
 static struct CUgraph_st *graphs;
 
@@ -201,9 +202,9 @@ static cudaError_t add_dependencies(cudaGraph_t graph, const cudaGraphNode_t *fr
 }
 
 cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     const cudaGraphEdgeData *edges, size_t count)
+                                     TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 {
-  if (edges != NULL) return cudaErrorNotSupported;
+  if (TT_CUDA_GIVEN(edges)) return cudaErrorNotSupported;
   EMU_RUNTIME(EMU_CONTEXT, add_dependencies(graph, from, to, count));
 }
 
@@ -219,8 +220,8 @@ static cudaError_t remove_dependencies(cudaGraph_t graph, const cudaGraphNode_t 
 }
 
 cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                        const cudaGraphEdgeData *edges, size_t count)
+                                        TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 {
-  if (edges != NULL) return cudaErrorNotSupported;
+  if (TT_CUDA_GIVEN(edges)) return cudaErrorNotSupported;
   EMU_RUNTIME(EMU_CONTEXT, remove_dependencies(graph, from, to, count));
 }

@@ -2,6 +2,7 @@
 #include "test_gpu.h"
 
 #include <pthread.h>
+#include "kernels/cuda/edges.h"
 
 #define RELAXED cudaStreamCaptureModeRelaxed
 #define LOCAL cudaStreamCaptureModeThreadLocal
@@ -216,31 +217,31 @@ START_TEST(what_is_last)
   const cudaGraphNode_t *nodes;
   unsigned long long id, other;
   size_t count;
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, NULL, NULL, NULL));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, NULL, TT_CUDA_EDGES(NULL, NULL)));
   ck_assert_int_eq(status, cudaStreamCaptureStatusNone);
   begin(s);
-  OK(cudaStreamGetCaptureInfo(s, &status, &id, &graph, &nodes, NULL, &count));
+  OK(cudaStreamGetCaptureInfo(s, &status, &id, &graph, &nodes, TT_CUDA_EDGES(NULL, &count)));
   ck_assert_uint_eq(count, 0);
   OK(note(s, 1));
-  OK(cudaStreamGetCaptureInfo(s, &status, &other, &same, &nodes, NULL, &count));
+  OK(cudaStreamGetCaptureInfo(s, &status, &other, &same, &nodes, TT_CUDA_EDGES(NULL, &count)));
   ck_assert_uint_eq(id, other);
   ck_assert_ptr_eq(graph, same);
   ck_assert_uint_eq(count, 1);
   cudaGraphNode_t first = nodes[0];
   OK(note(s, 2));
-  OK(cudaStreamUpdateCaptureDependencies(s, &first, NULL, 1, cudaStreamAddCaptureDependencies));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, NULL, &count));
+  OK(cudaStreamUpdateCaptureDependencies(s, &first, TT_CUDA_EDGES(NULL, 1), cudaStreamAddCaptureDependencies));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)));
   ck_assert_uint_eq(count, 2);
-  OK(cudaStreamUpdateCaptureDependencies(s, &first, NULL, 1, cudaStreamSetCaptureDependencies));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, NULL, &count));
+  OK(cudaStreamUpdateCaptureDependencies(s, &first, TT_CUDA_EDGES(NULL, 1), cudaStreamSetCaptureDependencies));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)));
   ck_assert_uint_eq(count, 1);
   ck_assert_ptr_eq(nodes[0], first);
   cudaGraphNode_t none = (cudaGraphNode_t)&status;
-  FAILS(cudaStreamUpdateCaptureDependencies(s, &none, NULL, 1, cudaStreamAddCaptureDependencies),
+  FAILS(cudaStreamUpdateCaptureDependencies(s, &none, TT_CUDA_EDGES(NULL, 1), cudaStreamAddCaptureDependencies),
         cudaErrorInvalidValue);
   OK(cudaStreamEndCapture(s, &graph));
   begin(s);
-  OK(cudaStreamGetCaptureInfo(s, &status, &other, NULL, NULL, NULL, NULL));
+  OK(cudaStreamGetCaptureInfo(s, &status, &other, NULL, NULL, TT_CUDA_EDGES(NULL, NULL)));
   ck_assert_uint_ne(id, other);
 }
 END_TEST

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "kernels/cuda/edges.h"
 
 static cudaGraph_t end_capture(cudaStream_t stream)
 {
@@ -88,14 +89,14 @@ START_TEST(events_of_a_graph)
   OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
   OK(cudaStreamWaitEvent(s, event, cudaEventWaitExternal));
   OK(note(s, 1));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, &nodes, NULL, NULL));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, &nodes, TT_CUDA_EDGES(NULL, NULL)));
   first = nodes[0];
   OK(cudaGraphAddEventRecordNode(&record, graph, &first, 1, event));
   OK(note(s, 2));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, NULL, NULL));
-  OK(cudaGraphRemoveDependencies(graph, &first, &record, NULL, 1));
-  FAILS(cudaGraphRemoveDependencies(graph, &first, &record, NULL, 1), cudaErrorInvalidValue);
-  OK(cudaGraphAddDependencies(graph, nodes, &record, NULL, 1));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, NULL)));
+  OK(cudaGraphRemoveDependencies(graph, &first, &record, TT_CUDA_EDGES(NULL, 1)));
+  FAILS(cudaGraphRemoveDependencies(graph, &first, &record, TT_CUDA_EDGES(NULL, 1)), cudaErrorInvalidValue);
+  OK(cudaGraphAddDependencies(graph, nodes, &record, TT_CUDA_EDGES(NULL, 1)));
   cudaGraphExec_t exec = make(end_capture(s));
 
   OK(cudaGraphLaunch(exec, s)); /* nothing was recorded: it waits for nothing */
@@ -134,7 +135,7 @@ START_TEST(a_circle)
   cudaGraph_t graph = end_capture(s);
   OK(cudaGraphGetNodes(graph, nodes, &count));
   ck_assert_uint_eq(count, 2);
-  OK(cudaGraphAddDependencies(graph, &nodes[1], &nodes[0], NULL, 1));
+  OK(cudaGraphAddDependencies(graph, &nodes[1], &nodes[0], TT_CUDA_EDGES(NULL, 1)));
   FAILS(cudaGraphInstantiate(&exec, graph, 0), cudaErrorInvalidValue);
 }
 END_TEST
@@ -184,7 +185,7 @@ START_TEST(user_objects)
   cudaEvent_t event = new_event();
   OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
   OK(note(s, 1));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, NULL, NULL, NULL));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, NULL, TT_CUDA_EDGES(NULL, NULL)));
   OK(cudaUserObjectCreate(&moved, &one, note_end, 1, cudaUserObjectNoDestructorSync));
   OK(cudaGraphRetainUserObject(graph, moved, 1, cudaGraphUserObjectMove));
   OK(cudaUserObjectCreate(&shared, &ten, note_end, 1, cudaUserObjectNoDestructorSync));
@@ -221,7 +222,7 @@ START_TEST(user_objects_of_no_graph)
   cudaGraph_t graph;
   enum cudaStreamCaptureStatus status;
   OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, NULL, NULL, NULL));
+  OK(cudaStreamGetCaptureInfo(s, &status, NULL, &graph, NULL, TT_CUDA_EDGES(NULL, NULL)));
   OK(cudaUserObjectCreate(&object, &one, note_end, 1, cudaUserObjectNoDestructorSync));
   OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
   FAILS(cudaStreamQuery(s), cudaErrorStreamCaptureUnsupported);

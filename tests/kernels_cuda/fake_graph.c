@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/check.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/edges.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/state.h"
 
@@ -145,11 +146,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
-                                     size_t *count)
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes,
+                                     TT_CUDA_EDGES(const cudaGraphEdgeData **edges, size_t *count))
 {
   struct fake_stream *stream = of(handle);
-  (void)edges;
+  ck_assert(!TT_CUDA_GIVEN(edges));
   fake_capture_infos++;
   MAY_FAIL;
   if (stream == NULL) return cudaErrorStreamCaptureImplicit;
@@ -166,10 +167,11 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
 }
 
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *nodes,
-                                                const cudaGraphEdgeData *edges, size_t count, unsigned int flags)
+                                                TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count),
+                                                unsigned int flags)
 {
   MAY_FAIL;
-  ck_assert(edges == NULL && count == 1 && flags == cudaStreamAddCaptureDependencies);
+  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1 && flags == cudaStreamAddCaptureDependencies);
   /* A stream has one tail here: a node without work stands for both. */
   struct fake_node *joined = add_node(of(stream)->graph, 'J', of(stream)->tail);
   joined->before[joined->nbefore++] = (struct fake_node *)(void *)nodes[0];
@@ -189,22 +191,24 @@ cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph
 }
 
 cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                        const cudaGraphEdgeData *edges, size_t count)
+                                        TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 {
   struct fake_node *node = (struct fake_node *)(void *)to[0];
-  (void)graph, (void)edges;
+  (void)graph;
   MAY_FAIL;
-  ck_assert(count == 1 && node->nbefore == 1 && node->before[0] == (struct fake_node *)(void *)from[0]);
+  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1 && node->nbefore == 1 &&
+            node->before[0] == (struct fake_node *)(void *)from[0]);
   node->nbefore = 0;
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
-                                     const cudaGraphEdgeData *edges, size_t count)
+                                     TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 {
   struct fake_node *node = (struct fake_node *)(void *)to[0];
-  (void)graph, (void)edges, (void)count;
+  (void)graph;
   MAY_FAIL;
+  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1);
   node->before[node->nbefore++] = (struct fake_node *)(void *)from[0];
   return cudaSuccess;
 }
