@@ -42,8 +42,8 @@ static void take_event(struct tt_ib_nic *nic, const struct ibv_async_event *even
     port_changed(nic, event->element.port_num, event->event_type == IBV_EVENT_PORT_ACTIVE);
     break;
   case IBV_EVENT_DEVICE_FATAL:
-    TT_INFO(TT_NET, "NET/IB : %s reports a fatal error: %s", nic->name, words);
     if (tt_param_int(TT_PARAM_NCCL_IB_RETURN_ASYNC_EVENTS)) atomic_store(&nic->fatal, event->event_type + 1);
+    TT_INFO(TT_NET, "NET/IB : %s reports a fatal error: %s", nic->name, words);
     break;
   /* The object stays until its event is acknowledged, and the comm is what it was made for. */
   case IBV_EVENT_CQ_ERR:

@@ -250,6 +250,9 @@ ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int qp, struct ibv_send_wr
 ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int qp);
 /* Polls all rails, and looks after the peer, the ports and the NICs. */
 ncclResult_t tt_ib_link_progress(struct tt_ib_link *link);
+/* Before memory is used (NULL is none): a NIC that had failed when it was registered is not in it, so the comm must
+ * have heard of that. */
+ncclResult_t tt_ib_link_look_for(struct tt_ib_link *link, const struct tt_ib_memory *memory);
 
 /* ---- notes.c: what is said over the socket ---- */
 

@@ -233,6 +233,13 @@ static ncclResult_t look_at_events(struct tt_ib_link *link)
   return ncclSuccess;
 }
 
+ncclResult_t tt_ib_link_look_for(struct tt_ib_link *link, const struct tt_ib_memory *memory)
+{
+  for (int r = 0; memory && r < link->rails; r++)
+    if (!memory->mr[r] && tt_ib_rail_alive(link, r)) return look_at_events(link);
+  return ncclSuccess;
+}
+
 ncclResult_t tt_ib_link_progress(struct tt_ib_link *link)
 {
   bool some = false;

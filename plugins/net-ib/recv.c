@@ -294,6 +294,7 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
   for (int i = 0; i < n; i++)
     if (sizes[i] && !memory[i])
       return TT_FAIL(ncclInternalError, "net ib: irecv into %zu bytes that are not registered", sizes[i]);
+  for (int i = 0; i < n; i++) TT_TRY(tt_ib_link_look_for(&comm->link, memory[i]));
   for (int i = 0; i < n; i++) {
     const struct tt_ib_memory *registered = memory[i];
     struct tt_ib_clear *entry = &comm->memory->ring.entry[slot][i];
@@ -355,6 +356,7 @@ ncclResult_t tt_ib_iflush(void *recv_comm, int n, void **data, const int *sizes,
   for (int i = 0; i < n; i++)
     if (sizes[i] > 0 && memory[i] && !((struct tt_ib_memory *)memory[i])->host) last = i;
   if (last < 0) return ncclSuccess;
+  TT_TRY(tt_ib_link_look_for(&comm->link, memory[last]));
   while (number < FLUSHES && comm->flush[number]) number++;
   if (number == FLUSHES)
     return TT_FAIL(ncclInternalError, "net ib: more than %d flushes under way; test those that are done", FLUSHES);

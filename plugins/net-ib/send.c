@@ -153,6 +153,7 @@ ncclResult_t tt_ib_isend(void *send_comm, void *data, size_t bytes, int tag, voi
   if (!comm) return TT_FAIL(ncclInternalError, "net ib: isend on NULL");
   if (comm->link.failed != ncclSuccess) return comm->link.failed;
   if (bytes && !memory) return TT_FAIL(ncclInternalError, "net ib: isend of %zu bytes that are not registered", bytes);
+  if (bytes) TT_TRY(tt_ib_link_look_for(&comm->link, memory));
   TT_TRY(tt_ib_look_for_clear(comm));
   if (!take_tag(comm, (uint32_t)tag)) {
     tt_count(&comm->link.counted, TT_COUNT_REFUSED, 1);

@@ -78,15 +78,22 @@ static void stream(struct pair *pair, const char *action, int when)
 
 static int open_fused(struct pair *pair)
 {
-  ncclNetVDeviceProps_v12_t two = {.ndevs = 2, .devs = {0, 1}};
-  int index = -1;
   setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
   setenv("NCCL_IB_TIMEOUT", "12", 1);
   setenv("NCCL_IB_RETRY_CNT", "1", 1);
   start();
-  ck_assert_int_eq(net->makeVDevice(&index, &two), ncclSuccess);
+  int index = fuse(0, 1);
   pair_open(pair, index, index, (size_t)WINDOW * BYTES);
   return index;
+}
+
+/* Two ports here and two others there, so that what happens to one has to do with one side. */
+static void open_apart(struct pair *pair, size_t bytes)
+{
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1,fake2,fake3", 1);
+  start();
+  int from = fuse(0, 1), to = fuse(2, 3);
+  pair_open(pair, from, to, bytes);
 }
 
 static const char *const actions[] = {"down fake0",         "down fake1",
@@ -157,6 +164,34 @@ START_TEST(receiver_calls_no_more)
 }
 END_TEST
 
+/* Memory that is registered when a NIC has failed goes the other way, though the comm has not heard of it yet: at the
+ * sender, whose NIC is gone, and at the receiver, whose NIC would refuse what is not registered with it. */
+START_TEST(registered_after_a_failure)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  void *recv = NULL;
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  open_apart(&pair, BYTES);
+  exchange(&pair, BYTES);
+  if (_i == 0) recv = post_recv(&pair, BYTES, 0);
+  all_sent();
+  fake(_i ? "event fake2 8" : "remove fake0");
+  wait_logged("reports a fatal error");
+  void *comm = _i ? pair.recv : pair.send, **memory = _i ? &pair.in_memory : &pair.out_memory;
+  ck_assert_int_eq(net->deregMr(comm, *memory), ncclSuccess);
+  ck_assert_int_eq(net->regMr(comm, _i ? pair.in : pair.out, BYTES, NCCL_PTR_HOST, memory), ncclSuccess);
+  if (_i == 1) recv = post_recv(&pair, BYTES, 0);
+  if (_i == 1) all_sent();
+  drive(post_send(&pair, BYTES, 0), recv, results);
+  ck_assert_msg(results[0] + results[1] == 0, "results %d %d: %s", results[0], results[1], log_text);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, BYTES), 0);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 START_TEST(not_wanted)
 {
   struct pair pair;
@@ -219,6 +254,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, seen_late, 0, 3);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
+  tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);

@@ -45,8 +45,7 @@ START_TEST(status_in_words)
   exchange(&pair, 1000);
   void *recv = post_recv(&pair, 1000, 0), *next = post_recv(&pair, 1000, 0);
   /* The clear-to-send entries are through, so the next completion is of data. */
-  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
-    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  all_sent();
   snprintf(action, sizeof action, "status %s 1", statuses[_i].status);
   fake(action);
   void *send = post_send(&pair, 1000, 0);
@@ -87,8 +86,7 @@ START_TEST(first_of_many_writes)
   pair_open(&pair, 0, 0, 300000);
   exchange(&pair, 300000);
   void *recv = post_recv(&pair, 300000, 0);
-  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
-    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  all_sent();
   fake("status REM_ACCESS_ERR 1");
   drive(post_send(&pair, 300000, 0), recv, results);
   ck_assert_int_eq(results[0], ncclRemoteError);
@@ -138,8 +136,7 @@ static void expect_event(const char *action, const char *words)
   fake(action);
   drive(NULL, recv, results);
   ck_assert_msg(results[1] == ncclSystemError || results[1] == ncclRemoteError, "result %d", results[1]);
-  for (uint64_t end = now_ms() + LONG_MS; !logged(words) && now_ms() < end;) usleep(1000); /* a thread's line */
-  ck_assert_msg(logged(words) != NULL, "\"%s\" is not in: %s", words, log_text);
+  wait_logged(words);
   ck_assert_msg(strstr(last_warning, "fake0") != NULL, "%s", last_warning);
   pair_close(&pair);
   stop();
@@ -166,6 +163,35 @@ END_TEST
 START_TEST(removed)
 {
   expect_event("remove fake0", "fake0 reports a fatal error");
+}
+END_TEST
+
+/* The comm has not heard of the NIC's end when memory that it lacks is sent or received. */
+START_TEST(registered_after_removal)
+{
+  struct pair pair;
+  void *data, *request = &pair;
+  size_t bytes = 1000;
+  int tag = 0;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  start();
+  pair_open(&pair, _i, !_i, bytes);
+  exchange(&pair, bytes);
+  if (_i == 0) post_recv(&pair, bytes, 0);
+  all_sent();
+  fake("remove fake0");
+  wait_logged("fake0 reports a fatal error");
+  void *comm = _i ? pair.recv : pair.send, **memory = _i ? &pair.in_memory : &pair.out_memory;
+  data = _i ? pair.in : pair.out;
+  ck_assert_int_eq(net->deregMr(comm, *memory), ncclSuccess);
+  ck_assert_int_eq(net->regMr(comm, data, bytes, NCCL_PTR_HOST, memory), ncclSuccess);
+  ncclResult_t result = _i ? net->irecv(comm, 1, &data, &bytes, &tag, memory, NULL, &request)
+                           : net->isend(comm, data, bytes, 0, *memory, NULL, &request);
+  ck_assert_int_eq(result, ncclSystemError);
+  ck_assert_ptr_null(request);
+  ck_assert_msg(strstr(last_warning, "fake0 port 1 failed") != NULL, "%s", last_warning);
+  pair_close(&pair);
+  stop();
 }
 END_TEST
 
@@ -264,8 +290,7 @@ START_TEST(port_stays_down_meanwhile)
   pair_open(&pair, 0, 0, 1000);
   exchange(&pair, 1000);
   void *recv = post_recv(&pair, 1000, 0);
-  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end;)
-    if (fake_count("sent") == fake_count("write") + fake_count("write_imm")) break;
+  all_sent();
   fake("down fake0");
   drive(NULL, recv, results);
   ck_assert_int_eq(results[1], ncclSystemError);
@@ -387,6 +412,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, event_of_a_completion_queue);
   tcase_add_test(tcase, event_of_the_nic);
   tcase_add_test(tcase, removed);
+  tcase_add_loop_test(tcase, registered_after_removal, 0, 2);
   tcase_add_test(tcase, events_that_are_nothing);
   tcase_add_test(tcase, events_can_be_for_the_log_only);
   tcase_add_test(tcase, port_comes_back);

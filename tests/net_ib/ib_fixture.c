@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *path;
 static void *verbs;
@@ -45,6 +46,27 @@ int fake_qps(uint32_t *numbers, int most)
 {
   int (*function)(uint32_t *, int) = fake_symbol("fake_verbs_qps");
   return function(numbers, most);
+}
+
+void all_sent(void)
+{
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end; usleep(1000))
+    if (fake_count("sent") == fake_count("write") + fake_count("write_imm") + fake_count("read")) return;
+  ck_abort_msg("some requests were not answered:\n%s", log_text);
+}
+
+void wait_logged(const char *part)
+{
+  for (uint64_t end = now_ms() + LONG_MS; !logged(part) && now_ms() < end;) usleep(1000);
+  expect_logged(part);
+}
+
+int fuse(int first, int second)
+{
+  ncclNetVDeviceProps_v12_t two = {.ndevs = 2, .devs = {first, second}};
+  int index = -1;
+  ck_assert_int_eq(net->makeVDevice(&index, &two), ncclSuccess);
+  return index;
 }
 
 ncclResult_t start_result(void)

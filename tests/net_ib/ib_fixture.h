@@ -19,6 +19,14 @@ int fake_live(const char *what);
 long fake_qp(uint32_t number, const char *what);
 int fake_qps(uint32_t *numbers, int most);
 
+/* Waits until every request that was posted has gone out and was answered. */
+void all_sent(void);
+/* Waits for a line of a thread. */
+void wait_logged(const char *part);
+
+/* The device that two of them make. */
+int fuse(int first, int second);
+
 /* A connection of the process with itself, and a registered buffer for either end. */
 struct pair {
   void *send, *recv;
