@@ -4,9 +4,10 @@
  * The danger is to write a message twice: where only the answer was lost, the receiver has it, and may use its buffer
  * for something else. So whoever notices stops the queue pairs, and tells the other side. The receiver stops its own
  * too, waits until nothing of them is left, and only then says what has arrived (STATE); the rest is sent again another
- * way. A receiver that has all it waits for may not be called again for long; then the sender finds in its memory that
- * it is done. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by
- * this connection. */
+ * way. A NIC that has failed may never say that a queue pair is empty, but what it did before it may have left unread.
+ * A receiver that has all it waits for may not be called again for long; then the sender finds in its memory that it is
+ * done. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by this
+ * connection. */
 #include "net_ib.h"
 
 bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other)
@@ -58,8 +59,7 @@ ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(stru
     if (!link->qp[i].dead || link->reported[i]) continue;
     bool drained = true;
     for (int k = 0; k < link->qps; k++)
-      if (tt_ib_same_way(link, i, k))
-        drained &= link->qp[k].receives == 0 || atomic_load(&link->qp[k].port->nic->fatal);
+      if (tt_ib_same_way(link, i, k)) drained &= link->qp[k].receives == 0 || link->rail[link->qp[k].rail].spent;
     all &= drained;
     if (!drained) continue;
     struct tt_ib_note note = {.kind = TT_IB_STATE, .value = (uint32_t)i};

@@ -166,7 +166,9 @@ uint32_t tt_ib_flow_label(uint64_t connection, int index);
 struct tt_ib_rail {
   struct tt_ib_port *port;
   struct ibv_cq *cq;
-  struct ibv_mr *mr; /* of the comm's shared memory */
+  struct ibv_mr *mr;    /* of the comm's shared memory */
+  bool spent;           /* its NIC has failed, and nothing that it did before is left to be seen */
+  tt_deadline spent_at; /* when that is known, if nothing more shows; 0 while the NIC is well */
 };
 
 /* How long to look for completions of what the peer did before it closed: they may be later than the socket's end. */

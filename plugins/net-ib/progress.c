@@ -10,6 +10,8 @@
 #define LOOK_AROUND 64 /* calls of progress between two looks at the socket */
 /* Where others can take over for a port without a link: how long it may be without, as for a moment ports often are. */
 #define GRACE_MS 500
+/* A NIC that has failed leaves no more completions if it left none for so long. */
+#define SPENT_MS 100
 
 /* ---- wr_id: what, where, and how many requests of the queue are over with it ---- */
 
@@ -174,18 +176,29 @@ static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *w
   return ncclSuccess;
 }
 
+/* After each poll. `failed`: the NIC had, before it. */
+static void look_if_spent(struct tt_ib_rail *rail, bool failed, int got)
+{
+  if (!failed) return;
+  if (got > 0 || !rail->spent_at) rail->spent_at = tt_deadline_in_ms(SPENT_MS);
+  rail->spent = got <= 0 && tt_deadline_passed(rail->spent_at);
+}
+
 static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
 {
   struct ibv_wc wc[POLL];
   for (int r = 0; r < link->rails; r++) {
-    int got = ibv_poll_cq(link->rail[r].cq, POLL, wc);
+    struct tt_ib_rail *rail = &link->rail[r];
+    bool failed = atomic_load_explicit(&rail->port->nic->fatal, memory_order_relaxed) != 0;
+    int got = ibv_poll_cq(rail->cq, POLL, wc);
+    look_if_spent(rail, failed, got);
     if (got < 0) {
       bool saved;
       TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
       if (saved) continue;
       return tt_ib_link_fail(link,
                              TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
-                                     link->rail[r].port->name, link->rail[r].port->number));
+                                     rail->port->name, rail->port->number));
     }
     *some |= got > 0;
     for (int i = 0; i < got; i++) TT_TRY(take_completion(link, &wc[i]));

@@ -137,6 +137,60 @@ START_TEST(seen_late)
 }
 END_TEST
 
+static void drive_all(void **requests, int count)
+{
+  uint64_t end = now_ms() + LONG_MS;
+  for (int left = count; left > 0;) {
+    left = 0;
+    for (int i = 0; i < count; i++) {
+      int done = 0;
+      if (!requests[i]) continue;
+      if (net->test(requests[i], &done, NULL) != ncclSuccess) ck_abort_msg("request %d: %s", i, log_text);
+      if (done) requests[i] = NULL;
+      left += !done;
+    }
+    if (left && now_ms() >= end) ck_abort_msg("%d requests are not done:\n%s", left, log_text);
+  }
+}
+
+/* The receiver's NIC is removed when more has come over it than one call looks at: what the others find later has
+ * arrived as well, and its buffers are the user's then. */
+START_TEST(removed_with_much_unseen)
+{
+  enum { MANY = 32, EACH = 16384 };
+  static char spoiled[MANY * EACH];
+  struct pair pair;
+  void *sends[MANY], *recvs[MANY];
+  size_t bytes = EACH;
+  int tag = 0;
+  open_apart(&pair, sizeof spoiled);
+  for (int i = 0; i < MANY; i++) {
+    void *data = pair.in + i * EACH;
+    ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &bytes, &tag, &pair.in_memory, NULL, &recvs[i]), ncclSuccess);
+    ck_assert_ptr_nonnull(recvs[i]);
+  }
+  all_sent();
+  memset(pair.out, 7, sizeof spoiled);
+  for (int i = 0; i < MANY; i++) {
+    ck_assert_int_eq(net->isend(pair.send, pair.out + i * EACH, EACH, tag, pair.out_memory, NULL, &sends[i]),
+                     ncclSuccess);
+    ck_assert_ptr_nonnull(sends[i]);
+  }
+  all_sent();
+  fake("remove fake2");
+  wait_logged("fake2 reports a fatal error");
+  drive_all(recvs, MANY);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, sizeof spoiled), 0);
+  memset(spoiled, 0x5a, sizeof spoiled);
+  memset(pair.in, 0x5a, sizeof spoiled);
+  drive_all(sends, MANY);
+  ck_assert_msg(memcmp(pair.in, spoiled, sizeof spoiled) == 0, "a buffer was written after its receive was done");
+  exchange(&pair, EACH);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* Only the answer to the last message is lost, or to one of its pieces, and its receiver, who has it, calls nothing any
  * more: the sender finds out by itself, though it may have to look twice. */
 START_TEST(receiver_calls_no_more)
@@ -252,6 +306,7 @@ int main(int argc, char **argv)
   TCase *tcase = tcase_create("failover");
   tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
   tcase_add_loop_test(tcase, seen_late, 0, 3);
+  tcase_add_test(tcase, removed_with_much_unseen);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
   tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);
