@@ -102,6 +102,7 @@ void tt_ib_link_end(struct tt_ib_link *link)
     if (rail->cq) verbs->destroy_cq(rail->cq);
     memset(rail, 0, sizeof *rail);
   }
+  tt_ib_notes_discard(link);
   tt_socket_close(&link->fd);
   free(link->notes);
   link->notes = NULL;

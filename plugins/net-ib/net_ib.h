@@ -183,7 +183,7 @@ struct tt_ib_hooks {
   ncclResult_t (*done)(struct tt_ib_link *link, const struct tt_ib_done *done);
   /* The queue pairs that go the way of this one have failed, and are stopped; others are left. */
   ncclResult_t (*down)(struct tt_ib_link *link, int qp);
-  /* DOWN or STATE has come. */
+  /* DOWN, STATE or END has come. */
   ncclResult_t (*note)(struct tt_ib_link *link, const struct tt_ib_note *note);
 };
 
@@ -203,6 +203,7 @@ struct tt_ib_link {
   struct tt_ib_card remote;
   int patience_ms;        /* how long a NIC tries, by NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT */
   unsigned rounds;        /* of progress, so that the socket is looked at now and then */
+  bool ended;             /* a sender: the receiver closes, and has said what it has */
   tt_deadline lost_since; /* 0: the peer's socket is open. Else: when to stop looking for what came before its end */
   struct tt_ib_note note; /* being received */
   size_t note_got;
@@ -263,6 +264,8 @@ void tt_ib_note_send(struct tt_ib_link *link, const struct tt_ib_note *note);
 void tt_ib_notes_flush(struct tt_ib_link *link);
 /* Reads what has come. */
 ncclResult_t tt_ib_notes_read(struct tt_ib_link *link);
+/* Before the socket is closed. */
+void tt_ib_notes_discard(struct tt_ib_link *link);
 
 /* ---- failover.c ---- */
 

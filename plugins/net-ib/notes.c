@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 void tt_ib_notes_flush(struct tt_ib_link *link)
 {
@@ -26,6 +27,19 @@ void tt_ib_note_send(struct tt_ib_link *link, const struct tt_ib_note *note)
   tt_ib_notes_flush(link);
 }
 
+/* A socket that is closed with something unread is reset, which may take the last note along. */
+void tt_ib_notes_discard(struct tt_ib_link *link)
+{
+  char unread[sizeof(struct tt_ib_note)];
+  while (link->fd >= 0 && recv(link->fd, unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
+}
+
+static bool is_understood(const struct tt_ib_link *link, const struct tt_ib_note *note)
+{
+  bool known = link->sends ? note->kind == TT_IB_STATE || note->kind == TT_IB_END : note->kind == TT_IB_DOWN;
+  return known && note->value < (uint32_t)link->qps;
+}
+
 ncclResult_t tt_ib_notes_read(struct tt_ib_link *link)
 {
   while (!link->lost_since) {
@@ -41,8 +55,7 @@ ncclResult_t tt_ib_notes_read(struct tt_ib_link *link)
       return tt_ib_link_fail(link,
                              TT_FAIL(ncclRemoteError, "net ib: the peer %s failed: %s", link->peer, link->note.text));
     }
-    bool fits = link->note.kind == (link->sends ? TT_IB_STATE : TT_IB_DOWN) && link->note.value < (uint32_t)link->qps;
-    if (!fits)
+    if (!is_understood(link, &link->note))
       return tt_ib_link_fail(link,
                              TT_FAIL(ncclRemoteError, "net ib: the peer %s said 0x%x (%u), which nobody understands",
                                      link->peer, link->note.kind, link->note.value));

@@ -128,10 +128,13 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
 
 /* ---- Progress ---- */
 
-/* Of a queue pair that was stopped only errors are left, and what was done before. */
+/* Of a queue pair that was stopped only errors are left, and what was done before. A receiver that has closed answers
+ * nothing any more; what it has it has said, and the rest fails when its socket ends. */
 static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *what)
 {
   struct tt_ib_qp *qp = &link->qp[what->qp];
+  if (link->sends && !qp->dead) TT_TRY(tt_ib_notes_read(link));
+  if (link->ended) return ncclSuccess;
   struct tt_ib_status status = tt_ib_status(wc->status);
   bool saved = qp->dead;
   if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;

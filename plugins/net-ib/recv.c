@@ -96,10 +96,22 @@ ncclResult_t tt_ib_recv_start(struct tt_ib_recv_comm *comm)
   return gpus ? tt_ib_link_add_loops(&comm->link) : ncclSuccess;
 }
 
+static void describe(struct tt_ib_link *link, struct tt_ib_note *note);
+
+/* Answers of the NIC that were lost are not sent again once the queue pairs are gone. */
+static void say_end(struct tt_ib_link *link)
+{
+  struct tt_ib_note note = {.kind = TT_IB_END};
+  if (link->failed != ncclSuccess || link->lost_since) return;
+  describe(link, &note);
+  tt_ib_note_send(link, &note);
+}
+
 ncclResult_t tt_ib_close_recv(void *recv_comm)
 {
   struct tt_ib_recv_comm *comm = recv_comm;
   if (!comm) return ncclSuccess;
+  say_end(&comm->link);
   tt_ib_link_end(&comm->link);
   for (int i = 0; i < FLUSHES; i++) free(comm->flush[i]);
   while (comm->free_flushes) {

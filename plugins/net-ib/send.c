@@ -141,7 +141,7 @@ static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
   return ncclSuccess;
 }
 
-static const struct tt_ib_hooks hooks = {.done = done, .down = tt_ib_settle_later, .note = tt_ib_take_state};
+static const struct tt_ib_hooks hooks = {.done = done, .down = tt_ib_settle_later, .note = tt_ib_take_note};
 
 /* ---- Calls ---- */
 

@@ -101,7 +101,7 @@ ncclResult_t tt_ib_post_lanes(struct tt_ib_send_comm *comm);
 
 /* The hooks of a link. */
 ncclResult_t tt_ib_settle_later(struct tt_ib_link *link, int qp);
-ncclResult_t tt_ib_take_state(struct tt_ib_link *link, const struct tt_ib_note *note);
+ncclResult_t tt_ib_take_note(struct tt_ib_link *link, const struct tt_ib_note *note);
 /* Looks into the receiver's inbox now and then, until all is known. */
 ncclResult_t tt_ib_settle(struct tt_ib_send_comm *comm);
 /* It has been read. */

@@ -1,6 +1,7 @@
 /* What became of the pieces that went a way that failed. The receiver says it, as soon as it is called and nothing more
  * can come that way (STATE). It need not be called any more once it has everything, and then its inbox tells: it is
- * read another way, which takes nothing of the receiver but its NIC. */
+ * read another way, which takes nothing of the receiver but its NIC. Where it closes it says what it has of everything
+ * (END). */
 #include "send.h"
 
 #define LOOK_MS 10 /* between two reads */
@@ -37,9 +38,29 @@ ncclResult_t tt_ib_settle_later(struct tt_ib_link *link, int qp)
   return ncclSuccess;
 }
 
-ncclResult_t tt_ib_take_state(struct tt_ib_link *link, const struct tt_ib_note *note)
+/* The pieces of a slot's receive that have arrived, as bits. */
+static uint32_t arrived_by(const struct tt_ib_note *note, int slot, const struct tt_ib_group *group)
 {
-  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
+  int32_t ahead = (int32_t)(note->slot[slot].number - (uint32_t)(group->number + 1));
+  return ahead > 0 ? UINT32_MAX : ahead == 0 ? note->slot[slot].arrived : 0;
+}
+
+/* Whatever way they went: no more answers come. What still waits to be written nobody would take. */
+static void take_end(struct tt_ib_send_comm *comm, const struct tt_ib_note *note)
+{
+  comm->link.ended = true;
+  for (int i = 0; i < comm->link.qps; i++) tt_ib_drop_lanes(comm, i);
+  for (int slot = 0; slot < TT_IB_SLOTS; slot++) {
+    struct tt_ib_group *group = &comm->group[slot];
+    uint32_t arrived = arrived_by(note, slot, group);
+    for (int piece = 0; is_written(group) && piece < group->pieces; piece++)
+      if (arrived & ~group->arrived & 1u << piece) tt_ib_piece_arrived(comm, group, piece);
+  }
+}
+
+static ncclResult_t take_state(struct tt_ib_send_comm *comm, const struct tt_ib_note *note)
+{
+  struct tt_ib_link *link = &comm->link;
   int way = (int)note->value;
   bool saved;
   TT_TRY(tt_ib_fail_over(link, way, "the peer stopped using it", &saved));
@@ -49,8 +70,7 @@ ncclResult_t tt_ib_take_state(struct tt_ib_link *link, const struct tt_ib_note *
                                    link->peer, link->qp[way].port->name, link->qp[way].port->number));
   for (int slot = 0; slot < TT_IB_SLOTS; slot++) {
     struct tt_ib_group *group = &comm->group[slot];
-    int32_t ahead = (int32_t)(note->slot[slot].number - (uint32_t)(group->number + 1));
-    uint32_t arrived = ahead > 0 ? UINT32_MAX : ahead == 0 ? note->slot[slot].arrived : 0;
+    uint32_t arrived = arrived_by(note, slot, group);
     for (int piece = 0; is_written(group) && piece < group->pieces; piece++) {
       if (!is_unsettled(comm, group, piece) || !tt_ib_same_way(link, way, group->carrier[piece])) continue;
       if (arrived & 1u << piece)
@@ -59,6 +79,14 @@ ncclResult_t tt_ib_take_state(struct tt_ib_link *link, const struct tt_ib_note *
         tt_ib_queue_again(comm, slot, piece);
     }
   }
+  return ncclSuccess;
+}
+
+ncclResult_t tt_ib_take_note(struct tt_ib_link *link, const struct tt_ib_note *note)
+{
+  struct tt_ib_send_comm *comm = (struct tt_ib_send_comm *)link;
+  if (note->kind == TT_IB_STATE) return take_state(comm, note);
+  take_end(comm, note);
   return ncclSuccess;
 }
 

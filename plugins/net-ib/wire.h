@@ -14,7 +14,7 @@
 #include "tutti/net.h"
 
 /* "TTIBNET" and the version of this protocol. */
-#define TT_IB_MAGIC 0x545449424e455402ull
+#define TT_IB_MAGIC 0x545449424e455403ull
 
 #define TT_IB_SLOTS 32 /* receives in flight; at least NCCL_NET_MAX_REQUESTS */
 #define TT_IB_RECVS 8  /* buffers of a receive */
@@ -56,12 +56,14 @@ struct tt_ib_card {
 
 /* After that, on the socket: the sender's GO, which says that its queue pairs are ready. Then, from either side,
  * FAILED; from the sender, DOWN: the queue pairs between two rails, of which `value` is one, have failed; from the
- * receiver, STATE, in answer or of its own accord: they take nothing any more, and this is what has arrived. */
+ * receiver, STATE, in answer or of its own accord: they take nothing any more, and this is what has arrived; and END
+ * before it closes, which says the same of all. */
 enum tt_ib_note_kind {
   TT_IB_GO = 0x7e551b01,
   TT_IB_FAILED = 0x7e551b02,
   TT_IB_DOWN = 0x7e551b03,
-  TT_IB_STATE = 0x7e551b04
+  TT_IB_STATE = 0x7e551b04,
+  TT_IB_END = 0x7e551b05
 };
 struct tt_ib_note {
   uint32_t kind;

@@ -218,6 +218,25 @@ START_TEST(receiver_calls_no_more)
 }
 END_TEST
 
+/* As before, or no way's answer comes, and the receiver closes: its last word counts. */
+START_TEST(receiver_closes)
+{
+  struct pair pair;
+  open_fused(&pair);
+  exchange(&pair, BYTES);
+  all_sent();
+  void *recv = post_recv(&pair, BYTES, 0);
+  all_sent();
+  fake(_i ? "status RETRY_EXC_ERR 2" : "status RETRY_EXC_ERR 1");
+  void *send = post_send(&pair, BYTES, 0);
+  finish(recv);
+  pair_close_recv(&pair);
+  finish(send);
+  pair_close_send(&pair);
+  stop();
+}
+END_TEST
+
 /* Memory that is registered when a NIC has failed goes the other way, though the comm has not heard of it yet: at the
  * sender, whose NIC is gone, and at the receiver, whose NIC would refuse what is not registered with it. */
 START_TEST(registered_after_a_failure)
@@ -309,6 +328,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, removed_with_much_unseen);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
+  tcase_add_loop_test(tcase, receiver_closes, 0, 2);
   tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);

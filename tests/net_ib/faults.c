@@ -227,6 +227,37 @@ START_TEST(events_can_be_for_the_log_only)
 }
 END_TEST
 
+/* The answer to a message is lost, and its receiver closes: the message has arrived, and one that has not is an error,
+ * with a receive for it or without. */
+START_TEST(receiver_closes)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  void *next[2];
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  pair_open(&pair, 0, 0, 1000);
+  exchange(&pair, 1000);
+  void *recv = post_recv(&pair, 1000, 0);
+  post_recv(&pair, 1000, 0);
+  all_sent();
+  fake("status RETRY_EXC_ERR 1");
+  void *send = post_send(&pair, 1000, 0);
+  finish(recv);
+  pair_close_recv(&pair);
+  for (int i = 0; i < 2; i++) next[i] = post_send(&pair, 1000, 0);
+  finish(send);
+  for (int i = 0; i < 2; i++) {
+    drive(next[i], NULL, results);
+    ck_assert_int_eq(results[0], ncclRemoteError);
+  }
+  ck_assert_msg(strstr(last_warning, "lost the peer") != NULL, "%s", last_warning);
+  pair_close_send(&pair);
+  stop();
+}
+END_TEST
+
 /* 4096 ns * 2^16 * 8 are 2.1 s. */
 START_TEST(port_comes_back)
 {
@@ -415,6 +446,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, registered_after_removal, 0, 2);
   tcase_add_test(tcase, events_that_are_nothing);
   tcase_add_test(tcase, events_can_be_for_the_log_only);
+  tcase_add_test(tcase, receiver_closes);
   tcase_add_test(tcase, port_comes_back);
   tcase_add_loop_test(tcase, port_stays_down, 0, 2);
   tcase_add_test(tcase, port_stays_down_meanwhile);

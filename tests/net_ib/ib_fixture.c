@@ -109,14 +109,24 @@ void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes)
   ck_assert_int_eq(net->regMr(pair->recv, pair->in, bytes, NCCL_PTR_HOST, &pair->in_memory), ncclSuccess);
 }
 
-void pair_close(struct pair *pair)
+void pair_close_send(struct pair *pair)
 {
   ck_assert_int_eq(net->deregMr(pair->send, pair->out_memory), ncclSuccess);
-  ck_assert_int_eq(net->deregMr(pair->recv, pair->in_memory), ncclSuccess);
   ck_assert_int_eq(net->closeSend(pair->send), ncclSuccess);
-  ck_assert_int_eq(net->closeRecv(pair->recv), ncclSuccess);
   free(pair->out);
+}
+
+void pair_close_recv(struct pair *pair)
+{
+  ck_assert_int_eq(net->deregMr(pair->recv, pair->in_memory), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(pair->recv), ncclSuccess);
   free(pair->in);
+}
+
+void pair_close(struct pair *pair)
+{
+  pair_close_send(pair);
+  pair_close_recv(pair);
 }
 
 void *post_send(struct pair *pair, size_t bytes, int tag)

@@ -36,6 +36,8 @@ struct pair {
 };
 void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes);
 void pair_close(struct pair *pair);
+void pair_close_send(struct pair *pair);
+void pair_close_recv(struct pair *pair);
 void *post_send(struct pair *pair, size_t bytes, int tag);
 void *post_recv(struct pair *pair, size_t bytes, int tag);
 /* Tests both until each is done or has failed; NULL is done. */
