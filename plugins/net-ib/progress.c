@@ -43,15 +43,32 @@ ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result)
   return result;
 }
 
-/* *saved: other ports have taken over where this queue pair goes. Else the caller fails. */
-static ncclResult_t way_failed(struct tt_ib_link *link, int qp, const char *why, bool *saved)
+static int first_qp(const struct tt_ib_link *link, int rail)
 {
-  *saved = false;
-  /* Reads of our own memory have no way; they go with the rail. */
-  for (int i = 0; qp >= link->qps && i < link->qps; i++)
-    if (link->qp[i].rail == link->qp[qp].rail) qp = i;
-  if (qp >= link->qps) return ncclSuccess;
-  return tt_ib_fail_over(link, qp, why, saved);
+  int qp = 0;
+  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
+  return qp;
+}
+
+/* All ways that begin at the rail; they need not all be there still. */
+static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *why, bool *saved)
+{
+  *saved = !tt_ib_rail_alive(link, rail);
+  while (tt_ib_rail_alive(link, rail)) {
+    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
+    if (!*saved) break;
+  }
+  return ncclSuccess;
+}
+
+/* *saved: other ports have taken over where this queue pair goes. Else the caller fails. A flush goes no way but
+ * through its NIC, and another cannot flush what that has written: they take over only if it is gone. */
+static ncclResult_t request_failed(struct tt_ib_link *link, int qp, bool gone, const char *why, bool *saved)
+{
+  int rail = link->qp[qp].rail;
+  if (qp < link->qps) return tt_ib_fail_over(link, qp, why, saved);
+  *saved = !tt_ib_rail_alive(link, rail);
+  return gone ? rail_failed(link, rail, why, saved) : ncclSuccess;
 }
 
 static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *done)
@@ -97,7 +114,7 @@ ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int index, struct ibv_send
   int error = ibv_post_send(qp->qp, wr, &bad);
   if (error) {
     bool saved;
-    TT_TRY(way_failed(link, index, strerror(error), &saved));
+    TT_TRY(request_failed(link, index, error == EIO, strerror(error), &saved));
     if (saved) return ncclSuccess;
     return tt_ib_link_fail(link,
                            TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more requests on queue pair %u: %s%s",
@@ -119,7 +136,7 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
     return ncclSuccess;
   }
   bool saved;
-  TT_TRY(way_failed(link, index, strerror(error), &saved));
+  TT_TRY(tt_ib_fail_over(link, index, strerror(error), &saved));
   if (saved) return ncclSuccess;
   return tt_ib_link_fail(link,
                          TT_FAIL(ncclSystemError, "net ib: %s port %d takes no more receives on queue pair %u: %s",
@@ -138,8 +155,10 @@ static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc,
   struct tt_ib_status status = tt_ib_status(wc->status);
   bool saved = qp->dead;
   if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;
-  if (!saved && (status.path || atomic_load(&qp->port->nic->fatal)))
-    TT_TRY(way_failed(link, what->qp, status.words, &saved));
+  bool fatal = atomic_load(&qp->port->nic->fatal) != 0;
+  /* A NIC that is gone may give its requests back before it is known to be. */
+  bool gone = fatal || wc->status == IBV_WC_WR_FLUSH_ERR || wc->status == IBV_WC_FATAL_ERR;
+  if (!saved && (status.path || fatal)) TT_TRY(request_failed(link, what->qp, gone, status.words, &saved));
   return saved ? ncclSuccess : completion_failed(link, wc, what);
 }
 
@@ -159,24 +178,6 @@ static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc
     qp->retired = (uint32_t)(wc->wr_id >> 32);
   }
   return link->hooks->done(link, &what);
-}
-
-static int first_qp(const struct tt_ib_link *link, int rail)
-{
-  int qp = 0;
-  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
-  return qp;
-}
-
-/* All ways that begin at the rail; they need not all be there still. */
-static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *why, bool *saved)
-{
-  *saved = !tt_ib_rail_alive(link, rail);
-  while (tt_ib_rail_alive(link, rail)) {
-    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
-    if (!*saved) break;
-  }
-  return ncclSuccess;
 }
 
 /* After each poll. `failed`: the NIC had, before it. */

@@ -349,10 +349,11 @@ static ncclResult_t post_flush(struct tt_ib_recv_comm *comm, int number)
     struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1};
     wr.wr.rdma.remote_addr = flush->address;
     wr.wr.rdma.rkey = flush->memory->mr[r]->rkey;
-    TT_TRY(tt_ib_link_post(&comm->link, index, &wr,
-                           (struct tt_ib_done){.work = TT_IB_WORK_FLUSH, .slot = number, .piece = r}, true));
+    /* Before, since the rail may fail with it. */
     flush->to_post &= ~(1u << r);
     if (!flush->to_post) comm->flushes_to_post--;
+    TT_TRY(tt_ib_link_post(&comm->link, index, &wr,
+                           (struct tt_ib_done){.work = TT_IB_WORK_FLUSH, .slot = number, .piece = r}, true));
   }
   return ncclSuccess;
 }

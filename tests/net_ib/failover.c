@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { MESSAGES = 100, WINDOW = 16, BYTES = 200000 };
@@ -265,6 +266,73 @@ START_TEST(registered_after_a_failure)
 }
 END_TEST
 
+static void *register_gpu(struct pair *pair, size_t bytes, void **memory)
+{
+  int fd = memfd_create("gpu", 0);
+  ck_assert_int_eq(ftruncate(fd, (off_t)bytes), 0);
+  void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ck_assert_ptr_ne(data, MAP_FAILED);
+  ck_assert_int_eq(net->regMrDmaBuf(pair->recv, data, bytes, NCCL_PTR_CUDA, 0, fd, memory), ncclSuccess);
+  close(fd);
+  return data;
+}
+
+/* No other port can flush what the one has written whose flush fails, be it the only one here or not: an error. */
+START_TEST(flush_fails)
+{
+  enum { GPU = 4096 };
+  struct pair pair;
+  ncclResult_t results[2];
+  void *memory, *request;
+  int size = GPU;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1,fake2,fake3", 1);
+  start();
+  int from = fuse(0, 1), to = _i ? fuse(2, 3) : 2;
+  pair_open(&pair, from, to, BYTES);
+  exchange(&pair, BYTES);
+  void *data = register_gpu(&pair, GPU, &memory);
+  all_sent();
+  fake("status REM_OP_ERR 1");
+  ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  drive(NULL, request, results);
+  ck_assert_int_eq(results[1], ncclRemoteError);
+  ck_assert_msg(strstr(last_warning, "flushing what was received failed: remote operation error") != NULL, "%s",
+                last_warning);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, GPU);
+  stop();
+}
+END_TEST
+
+/* A NIC that is removed takes its flushes along, those under way and the next, which finds out. Then there are more
+ * than a queue has room for, through the other NIC. */
+START_TEST(flush_without_a_nic)
+{
+  enum { GPU = 4096, MANY = 200 };
+  struct pair pair;
+  void *memory, *requests[MANY];
+  int size = GPU, under_way = _i & 1 ? 3 : 0;
+  open_apart(&pair, BYTES);
+  exchange(&pair, BYTES);
+  void *data = register_gpu(&pair, GPU, &memory);
+  all_sent();
+  fake("late 5");
+  for (int i = 0; i < MANY; i++) {
+    if (i == under_way) fake(_i & 2 ? "remove fake3" : "remove fake2");
+    ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &requests[i]), ncclSuccess);
+    ck_assert_ptr_nonnull(requests[i]);
+  }
+  drive_all(requests, MANY);
+  ck_assert_ptr_nonnull(logged("other ports go on"));
+  exchange(&pair, BYTES);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, GPU);
+  stop();
+}
+END_TEST
+
 START_TEST(not_wanted)
 {
   struct pair pair;
@@ -330,6 +398,8 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
   tcase_add_loop_test(tcase, receiver_closes, 0, 2);
   tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);
+  tcase_add_loop_test(tcase, flush_fails, 0, 2);
+  tcase_add_loop_test(tcase, flush_without_a_nic, 0, 4);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);
