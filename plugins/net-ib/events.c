@@ -16,6 +16,8 @@ static void port_changed(struct tt_ib_nic *nic, int number, bool up)
     struct tt_ib_port *port = tt_ib_port(i);
     if (!port || port->nic != nic || port->number != number) continue;
     uint64_t since = atomic_load(&port->down_since_ns);
+    if (up && since) atomic_store(&port->up_since_ns, tt_timer_ns());
+    if (up || !since) atomic_store(&port->down_since_ns, up ? 0 : tt_timer_ns());
     if (up && since)
       TT_INFO(TT_NET, "NET/IB : %s port %d is up again after %llu ms", nic->name, number,
               (unsigned long long)((tt_timer_ns() - since) / 1000000));
@@ -24,7 +26,6 @@ static void port_changed(struct tt_ib_nic *nic, int number, bool up)
               "NET/IB : %s port %d is down; connections wait for it as long as NCCL_IB_TIMEOUT and "
               "NCCL_IB_RETRY_CNT say",
               nic->name, number);
-    if (up || !since) atomic_store(&port->down_since_ns, up ? 0 : tt_timer_ns());
   }
 }
 

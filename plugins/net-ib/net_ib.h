@@ -68,6 +68,7 @@ struct tt_ib_port {
   char full_path[512];
   struct ibv_pd *pd;
   _Atomic uint64_t down_since_ns; /* 0: the port is up */
+  _Atomic uint64_t up_since_ns;   /* 0: ever */
   pthread_mutex_t lock;           /* guards the registrations */
   struct tt_ib_mr *mrs;           /* by address */
   int mr_count, mr_room;

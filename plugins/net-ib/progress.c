@@ -210,8 +210,27 @@ static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
   return ncclSuccess;
 }
 
+static uint64_t ms_since(uint64_t time_ns)
+{
+  uint64_t now = tt_timer_ns();
+  return now > time_ns ? (now - time_ns) / 1000000 : 0;
+}
+
+/* Has another port had its link for longer? */
+static bool others_have_links(const struct tt_ib_link *link, int rail, uint64_t ms)
+{
+  for (int r = 0; r < link->rails; r++) {
+    const struct tt_ib_port *port = link->rail[r].port;
+    if (r != rail && tt_ib_rail_alive(link, r) && !atomic_load(&port->down_since_ns) &&
+        ms_since(atomic_load(&port->up_since_ns)) > ms)
+      return true;
+  }
+  return false;
+}
+
 /* What the thread of the NIC has marked. A port may come back, so it is waited for as long as its NIC itself tries,
- * unless others can take over. */
+ * unless others can take over that have a link. Where all lose theirs, as when a switch starts anew, the one that comes
+ * back first waits for the others: the two sides could choose differently, and nothing would be left. */
 static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
 {
   const struct tt_ib_port *port = link->rail[r].port;
@@ -219,9 +238,10 @@ static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
   uint64_t since = atomic_load_explicit(&port->down_since_ns, memory_order_relaxed);
   if ((!fatal && !since) || !tt_ib_rail_alive(link, r)) return ncclSuccess;
   const char *words = fatal ? tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(fatal - 1)) : "it has no link";
-  uint64_t now = tt_timer_ns(), down_ms = since && now > since ? (now - since) / 1000000 : 0;
+  uint64_t down_ms = since ? ms_since(since) : 0, grace_ms = TT_MIN(GRACE_MS, (uint64_t)link->patience_ms);
   bool saved = false;
-  if (fatal || down_ms > TT_MIN(GRACE_MS, (uint64_t)link->patience_ms)) TT_TRY(rail_failed(link, r, words, &saved));
+  if (fatal || (down_ms > grace_ms && others_have_links(link, r, grace_ms)))
+    TT_TRY(rail_failed(link, r, words, &saved));
   if (saved) return ncclSuccess;
   if (fatal)
     return tt_ib_link_fail(link,

@@ -350,6 +350,56 @@ START_TEST(not_wanted)
 }
 END_TEST
 
+static void set_port(int number, const char *state)
+{
+  char action[32], line[64];
+  snprintf(action, sizeof action, "%s fake%d", state, number);
+  snprintf(line, sizeof line, "fake%d port 1 is %s", number, state);
+  fake(action);
+  wait_logged(line);
+}
+
+static void expect_under_way(void *const requests[2])
+{
+  for (int i = 0; i < 2; i++) {
+    int done = 0;
+    ncclResult_t result = net->test(requests[i], &done, NULL);
+    if (result != ncclSuccess || done) ck_abort_msg("%d: result %d, done %d: %s", i, result, done, log_text);
+  }
+}
+
+/* No port has a link for longer than one may be without, and the two sides lose and get theirs in another order. */
+START_TEST(all_ports_come_back)
+{
+  enum { GRACE_MS = 500, LONGER_MS = 2 * GRACE_MS };
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_TIMEOUT", "20", 1); /* 34 s */
+  open_apart(&pair, BYTES);
+  exchange(&pair, BYTES);
+  set_port(0, "down");
+  set_port(3, "down");
+  usleep(GRACE_MS / 5 * 1000);
+  set_port(1, "down");
+  set_port(2, "down");
+  void *requests[2] = {post_send(&pair, BYTES, 0), post_recv(&pair, BYTES, 0)};
+  for (uint64_t end = now_ms() + LONGER_MS; now_ms() < end; usleep(1000)) expect_under_way(requests);
+  uint64_t begin = now_ms();
+  set_port(0, "up");
+  set_port(3, "up");
+  /* On a busy machine it may be right by now to go on without the others. */
+  if (now_ms() - begin < GRACE_MS / 2) expect_under_way(requests);
+  set_port(1, "up");
+  set_port(2, "up");
+  drive(requests[0], requests[1], results);
+  ck_assert_msg(results[0] + results[1] == 0, "results %d %d: %s", results[0], results[1], log_text);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, BYTES), 0);
+  ck_assert_ptr_null(logged("is not used any more"));
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* The last port's failure is the connection's. */
 START_TEST(none_left)
 {
@@ -401,6 +451,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, flush_fails, 0, 2);
   tcase_add_loop_test(tcase, flush_without_a_nic, 0, 4);
   tcase_add_test(tcase, not_wanted);
+  tcase_add_test(tcase, all_ports_come_back);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);
 }
