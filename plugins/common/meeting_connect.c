@@ -112,6 +112,7 @@ static int dial(struct attempt *attempt)
     if (fd < 0) return errno;
     attempt->fds[i] = fd;
     attempt->said[i] = false;
+    tt_meeting_tune(fd); /* the peer may take its time to accept, but its host must be there */
     if (connect(fd, &attempt->address.sa, tt_address_bytes(&attempt->address)) < 0 && errno != EINPROGRESS)
       return errno;
   }

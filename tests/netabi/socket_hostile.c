@@ -239,6 +239,41 @@ START_TEST(dropped_peer_comes_back)
 }
 END_TEST
 
+static bool leads_to(int fd, const struct sockaddr_storage *wanted)
+{
+  struct sockaddr_storage peer;
+  socklen_t bytes = sizeof peer;
+  memset(&peer, 0, sizeof peer);
+  return getpeername(fd, (struct sockaddr *)&peer, &bytes) == 0 && memcmp(&peer, wanted, bytes) == 0;
+}
+
+/* The peer's host may vanish before it accepts: that is looked for on every socket that waits. */
+START_TEST(waits_for_no_host_that_vanished)
+{
+  struct tt_meeting_handle inside;
+  struct sockaddr_storage wanted;
+  void *send = NULL, *recv = NULL;
+  int waiting = 0;
+  memcpy(&inside, handle, sizeof inside);
+  memset(&wanted, 0, sizeof wanted);
+  memcpy(&wanted, &inside.address, sizeof inside.address);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(net->connect(context, 0, handle, &send, NULL), ncclSuccess);
+  ck_assert_ptr_null(send);
+  for (int fd = 0; fd < 1024; fd++) {
+    int on = 0;
+    socklen_t bytes = sizeof on;
+    if (!leads_to(fd, &wanted)) continue;
+    ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &bytes), 0);
+    ck_assert_msg(on, "socket %d waits for ever", fd);
+    waiting++;
+  }
+  ck_assert_int_ge(waiting, 1);
+  connect_self(&send, &recv);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+}
+END_TEST
+
 START_TEST(foreign_handle_is_an_error)
 {
   char foreign[NCCL_NET_HANDLE_MAXSIZE];
@@ -273,6 +308,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, the_last_descriptor);
   tcase_add_test(tcase, closed_listener_is_an_error);
   tcase_add_test(tcase, dropped_peer_comes_back);
+  tcase_add_test(tcase, waits_for_no_host_that_vanished);
   tcase_add_test(tcase, foreign_handle_is_an_error);
   tcase_add_test(tcase, abandoned_attempts_end);
   return run_socket_suite(argc, argv, tcase);
