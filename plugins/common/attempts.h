@@ -11,6 +11,7 @@
 /* First member of what the attempt is; zero at start. */
 struct tt_attempt {
   uint64_t number; /* never 0 once added */
+  uint64_t user;   /* whose it is; 0: of one that never says that it is done */
   struct tt_attempt *next;
 };
 
@@ -24,12 +25,14 @@ struct tt_attempts {
     .lock = PTHREAD_MUTEX_INITIALIZER                                                                                  \
   }
 
+#define TT_ATTEMPTS_OF_ALL UINT64_MAX /* users */
+
 /* Gives it its number. It stays the caller's to free. */
-void tt_attempts_add(struct tt_attempts *attempts, struct tt_attempt *attempt);
+void tt_attempts_add(struct tt_attempts *attempts, struct tt_attempt *attempt, uint64_t user);
 /* NULL if there is none of that number. */
 void *tt_attempts_find(struct tt_attempts *attempts, uint64_t number);
 void tt_attempts_remove(struct tt_attempts *attempts, struct tt_attempt *attempt);
-/* Removes all, and gives each to `end`. */
-void tt_attempts_end_all(struct tt_attempts *attempts, void (*end)(void *attempt));
+/* Removes those of the user, and gives each to `end`. */
+void tt_attempts_end(struct tt_attempts *attempts, uint64_t user, void (*end)(void *attempt));
 
 #endif

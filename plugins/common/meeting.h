@@ -42,11 +42,11 @@ ncclResult_t tt_meeting_accept(struct tt_meeting *meeting, int fds[TT_MEETING_SO
 void tt_meeting_close(struct tt_meeting *meeting);
 
 /* One step of connecting with as many sockets as both sides want at most. *count as for accept. After an error or
- * success the attempt is over. */
-ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, struct tt_meeting_handle *handle, int sockets,
-                                int fds[TT_MEETING_SOCKETS], int *count);
-/* Ends the attempts that were never completed. */
-void tt_meeting_forget(void);
+ * success the attempt is over. `user`: whose attempt it is (attempts.h). */
+ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, uint64_t user, struct tt_meeting_handle *handle,
+                                int sockets, int fds[TT_MEETING_SOCKETS], int *count);
+/* Ends the user's attempts that were never completed. */
+void tt_meeting_forget(uint64_t user);
 
 /* Without delay, and noticing a peer's host that vanished within TUTTI_PEER_TIMEOUT and half of it. */
 void tt_meeting_tune(int fd);

@@ -42,9 +42,9 @@ static void free_attempt(void *attempt)
   free(attempt);
 }
 
-void tt_meeting_forget(void)
+void tt_meeting_forget(uint64_t user)
 {
-  tt_attempts_end_all(&pending, free_attempt);
+  tt_attempts_end(&pending, user, free_attempt);
 }
 
 static void set_deadline(struct attempt *attempt)
@@ -53,8 +53,8 @@ static void set_deadline(struct attempt *attempt)
 }
 
 /* Both sides want a number of sockets; the smaller serves both. */
-static ncclResult_t begin_attempt(const struct tt_meeting_kind *kind, const struct tt_meeting_handle *handle,
-                                  int sockets, struct attempt **out)
+static ncclResult_t begin_attempt(const struct tt_meeting_kind *kind, uint64_t user,
+                                  const struct tt_meeting_handle *handle, int sockets, struct attempt **out)
 {
   struct attempt *attempt;
   char text[TT_ADDRESS_TEXT];
@@ -69,7 +69,7 @@ static ncclResult_t begin_attempt(const struct tt_meeting_kind *kind, const stru
   attempt->count = sockets;
   for (int i = 0; i < attempt->count; i++) attempt->fds[i] = -1;
   set_deadline(attempt);
-  tt_attempts_add(&pending, &attempt->base);
+  tt_attempts_add(&pending, &attempt->base, user);
   *out = attempt;
   return ncclSuccess;
 }
@@ -204,8 +204,8 @@ static ncclResult_t advance(struct attempt *attempt, bool *ready)
   return ncclSuccess;
 }
 
-ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, struct tt_meeting_handle *handle, int sockets,
-                                int fds[TT_MEETING_SOCKETS], int *count)
+ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, uint64_t user, struct tt_meeting_handle *handle,
+                                int sockets, int fds[TT_MEETING_SOCKETS], int *count)
 {
   struct attempt *attempt = NULL;
   bool ready = false;
@@ -218,7 +218,7 @@ ncclResult_t tt_meeting_connect(const struct tt_meeting_kind *kind, struct tt_me
                    kind->name);
   if (handle->pending) attempt = tt_attempts_find(&pending, handle->pending);
   if (!attempt) {
-    TT_TRY(begin_attempt(kind, handle, sockets, &attempt));
+    TT_TRY(begin_attempt(kind, user, handle, sockets, &attempt));
     handle->pending = attempt->base.number;
   }
   ncclResult_t result = advance(attempt, &ready);

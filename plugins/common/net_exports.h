@@ -5,10 +5,12 @@
  *     NET_RECVS                         the largest maxRecvs
  *     net_init(logger, profile)         counted
  *     net_finalize()
+ *     net_forget(user)                  ends the attempts to connect that this user began and gave up
  *     net_devices(ndev)
  *     net_properties(dev, props)        of v12; older versions get those members that they have
  *     net_listen(dev, handle, listen_comm)
- *     net_connect(dev, traffic_class, handle, send_comm)     NCCL_NET_TRAFFIC_CLASS_UNDEF where nobody says
+ *     net_connect(dev, user, traffic_class, handle, send_comm)
+ *                                       user: 0, traffic class: NCCL_NET_TRAFFIC_CLASS_UNDEF, where nobody says
  *     net_accept(listen_comm, recv_comm)
  *     net_reg_mr(comm, data, size, type, mhandle), net_reg_mr_dmabuf(comm, data, size, type, offset, fd, mhandle),
  *     net_dereg_mr(comm, mhandle)
@@ -22,6 +24,7 @@
 #ifndef TT_PLUGINS_NET_EXPORTS_H
 #define TT_PLUGINS_NET_EXPORTS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include "base/check.h"
@@ -29,12 +32,19 @@
 
 #define NET_EXPORT __attribute__((visibility("default")))
 
-/* ---- v11, v12: a context a communicator, which is its traffic class. It is no memory, so that one too many finalize
- * is only an error. ---- */
+/* ---- v11, v12: a context a communicator, which is its traffic class and a number. It is no memory, so that one too
+ * many finalize is only an error. ---- */
 
 static void *exported_context(int traffic_class)
 {
-  return (void *)((uintptr_t)(uint32_t)traffic_class << 1 | 1); /* never NULL */
+  static _Atomic uint32_t last;
+  uintptr_t user = (atomic_fetch_add(&last, 1) + 1) & 0x7fffffffu;
+  return (void *)(user << 33 | (uintptr_t)(uint32_t)traffic_class << 1 | 1); /* never NULL */
+}
+
+static uint64_t exported_user(const void *ctx)
+{
+  return (uint64_t)(uintptr_t)ctx >> 33;
 }
 
 static int exported_traffic_class(const void *ctx)
@@ -52,7 +62,7 @@ static ncclResult_t exported_init_v11(void **ctx, uint64_t comm_id, ncclNetCommC
 
 static ncclResult_t exported_finalize(void *ctx)
 {
-  (void)ctx;
+  if (exported_user(ctx)) net_forget(exported_user(ctx));
   return net_finalize();
 }
 
@@ -66,7 +76,7 @@ static ncclResult_t exported_connect_v11(void *ctx, int dev, void *handle, void 
                                          ncclNetDeviceHandle_v11_t **device)
 {
   if (device) *device = NULL;
-  return net_connect(dev, exported_traffic_class(ctx), handle, send_comm);
+  return net_connect(dev, exported_user(ctx), exported_traffic_class(ctx), handle, send_comm);
 }
 
 static ncclResult_t exported_accept(void *listen_comm, void **recv_comm, ncclNetDeviceHandle_v8_t **device)
@@ -180,7 +190,7 @@ static ncclResult_t exported_connect_v10(int dev, ncclNetCommConfig_v10_t *confi
                                          ncclNetDeviceHandle_v10_t **device)
 {
   if (device) *device = NULL;
-  return net_connect(dev, config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return net_connect(dev, 0, config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
 }
 
 NET_EXPORT const ncclNet_v10_t ncclNetPlugin_v10 = {
@@ -203,7 +213,7 @@ static ncclResult_t exported_init_v9(ncclDebugLogger_t logger)
 static ncclResult_t exported_connect_v8(int dev, void *handle, void **send_comm, ncclNetDeviceHandle_v8_t **device)
 {
   if (device) *device = NULL;
-  return net_connect(dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
+  return net_connect(dev, 0, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, send_comm);
 }
 
 static ncclResult_t exported_irecv_v9(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles,

@@ -54,13 +54,13 @@ static void free_attempt(void *storage)
   free(attempt);
 }
 
-void tt_ib_connect_forget(void)
+void tt_ib_connect_forget(uint64_t user)
 {
-  tt_meeting_forget();
-  tt_attempts_end_all(&pending, free_attempt);
+  tt_meeting_forget(user);
+  tt_attempts_end(&pending, user, free_attempt);
 }
 
-static ncclResult_t begin_attempt(const struct tt_ib_device *device, int traffic_class,
+static ncclResult_t begin_attempt(const struct tt_ib_device *device, uint64_t user, int traffic_class,
                                   const struct tt_ib_handle *handle, struct attempt **out)
 {
   struct attempt *attempt = NULL;
@@ -74,7 +74,7 @@ static ncclResult_t begin_attempt(const struct tt_ib_device *device, int traffic
   tt_ib_link_card(tt_ib_send_link(attempt->comm), tt_ib_send_memory(attempt->comm), &attempt->card);
   attempt->card.traffic_class = (uint8_t)(wished >= 0 ? wished : traffic_class >= 0 ? traffic_class : 0);
   attempt->card.service_level = (uint8_t)TT_MAX(level, 0);
-  tt_attempts_add(&pending, &attempt->base);
+  tt_attempts_add(&pending, &attempt->base, user);
   *out = attempt;
   return ncclSuccess;
 out:
@@ -114,7 +114,7 @@ static ncclResult_t advance(struct attempt *attempt, struct tt_ib_handle *handle
   *ready = false;
   if (attempt->phase == PHASE_MEET) {
     int fds[TT_MEETING_SOCKETS], count;
-    TT_TRY(tt_meeting_connect(&tt_ib_meeting, &handle->meeting, 1, fds, &count));
+    TT_TRY(tt_meeting_connect(&tt_ib_meeting, attempt->base.user, &handle->meeting, 1, fds, &count));
     if (count == 0) return ncclSuccess;
     tt_ib_link_met(link, fds[0]);
     attempt->phase = PHASE_TELL;
@@ -138,7 +138,7 @@ static ncclResult_t advance(struct attempt *attempt, struct tt_ib_handle *handle
   return ncclSuccess;
 }
 
-ncclResult_t tt_ib_connect(int dev, int traffic_class, void *storage, void **send_comm)
+ncclResult_t tt_ib_connect(int dev, uint64_t user, int traffic_class, void *storage, void **send_comm)
 {
   const struct tt_ib_device *device;
   struct tt_ib_handle handle;
@@ -154,7 +154,7 @@ ncclResult_t tt_ib_connect(int dev, int traffic_class, void *storage, void **sen
                    "use the same plugin and the same kind of machine?");
   if (handle.pending) attempt = tt_attempts_find(&pending, handle.pending);
   if (!attempt) {
-    TT_TRY(begin_attempt(device, traffic_class, &handle, &attempt));
+    TT_TRY(begin_attempt(device, user, traffic_class, &handle, &attempt));
     handle.pending = attempt->base.number;
   }
   ncclResult_t result = advance(attempt, &handle, &ready);

@@ -10,6 +10,7 @@
 #include "gid.h"
 #include "hca.h"
 #include "base/param_internal.h"
+#include "plugins/common/attempts.h"
 
 #define NICS TT_IB_PORTS
 
@@ -242,7 +243,7 @@ ncclResult_t tt_ib_close(void)
   bool extra = state.users == 0;
   if (!extra) last = --state.users == 0;
   if (last) {
-    tt_ib_connect_forget();
+    tt_ib_connect_forget(TT_ATTEMPTS_OF_ALL);
     if (state.comms == 0) forget();
     atomic_store(&state.logger, NULL);
   }
@@ -325,7 +326,7 @@ ncclResult_t tt_ib_merge(const int *ports, int count, int *index)
 /* Versions before 11 never say that they are done; what they left ends with the library, unless comms still use it. */
 __attribute__((destructor)) static void unload(void)
 {
-  tt_ib_connect_forget();
+  tt_ib_connect_forget(TT_ATTEMPTS_OF_ALL);
   atomic_store(&state.logger, NULL);
   if (state.comms == 0)
     forget();

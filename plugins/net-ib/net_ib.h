@@ -296,10 +296,10 @@ struct tt_ib_status tt_ib_status(enum ibv_wc_status status);
 ncclResult_t tt_ib_listen(int dev, void *handle, void **listen_comm);
 ncclResult_t tt_ib_accept(void *listen_comm, void **recv_comm);
 ncclResult_t tt_ib_close_listen(void *listen_comm);
-/* traffic_class: of the communicator, or -1 */
-ncclResult_t tt_ib_connect(int dev, int traffic_class, void *handle, void **send_comm);
-/* Ends the attempts that were never completed. */
-void tt_ib_connect_forget(void);
+/* traffic_class: of the communicator, or -1; user: of the attempt (attempts.h) */
+ncclResult_t tt_ib_connect(int dev, uint64_t user, int traffic_class, void *handle, void **send_comm);
+/* Ends the user's attempts that were never completed. */
+void tt_ib_connect_forget(uint64_t user);
 extern const struct tt_meeting_kind tt_ib_meeting;
 /* The number of queue pairs of a connection between two devices, and of pieces of its messages. */
 int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int *pieces);

@@ -96,6 +96,7 @@ static ncclResult_t net_test(void *request, int *done, int *sizes)
 
 #define net_listen tt_ib_listen
 #define net_connect tt_ib_connect
+#define net_forget tt_ib_connect_forget
 #define net_accept tt_ib_accept
 #define net_isend tt_ib_isend
 #define net_irecv tt_ib_irecv

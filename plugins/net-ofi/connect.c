@@ -19,14 +19,14 @@ static void end_attempt(void *storage)
   free(attempt);
 }
 
-void tt_ofi_connect_forget(void)
+void tt_ofi_connect_forget(uint64_t user)
 {
-  tt_meeting_forget();
-  tt_attempts_end_all(&pending, end_attempt);
+  tt_meeting_forget(user);
+  tt_attempts_end(&pending, user, end_attempt);
 }
 
 /* The socket is there. */
-static ncclResult_t begin_attempt(int dev, int fd, struct attempt **out)
+static ncclResult_t begin_attempt(int dev, uint64_t user, int fd, struct attempt **out)
 {
   struct attempt *attempt;
   ncclResult_t result = TT_CALLOC(&attempt, 1);
@@ -41,16 +41,16 @@ static ncclResult_t begin_attempt(int dev, int fd, struct attempt **out)
     return result;
   }
   tt_ofi_greet_begin(&attempt->greet, link);
-  tt_attempts_add(&pending, &attempt->base);
+  tt_attempts_add(&pending, &attempt->base, user);
   *out = attempt;
   return ncclSuccess;
 }
 
-static ncclResult_t meet(int dev, struct tt_ofi_handle *handle, struct attempt **out)
+static ncclResult_t meet(int dev, uint64_t user, struct tt_ofi_handle *handle, struct attempt **out)
 {
   int fds[TT_MEETING_SOCKETS], count;
-  TT_TRY(tt_meeting_connect(&tt_ofi_meeting, &handle->meeting, 1, fds, &count));
-  if (count) TT_TRY(begin_attempt(dev, fds[0], out));
+  TT_TRY(tt_meeting_connect(&tt_ofi_meeting, user, &handle->meeting, 1, fds, &count));
+  if (count) TT_TRY(begin_attempt(dev, user, fds[0], out));
   return ncclSuccess;
 }
 
@@ -71,7 +71,7 @@ static ncclResult_t greet(struct attempt *attempt, void **send_comm, bool *over)
   return result;
 }
 
-ncclResult_t tt_ofi_connect(int dev, void *storage, void **send_comm)
+ncclResult_t tt_ofi_connect(int dev, uint64_t user, void *storage, void **send_comm)
 {
   struct tt_ofi_device *device;
   struct tt_ofi_handle handle;
@@ -79,7 +79,7 @@ ncclResult_t tt_ofi_connect(int dev, void *storage, void **send_comm)
   TT_TRY(tt_ofi_device(dev, &device));
   memcpy(&handle, storage, sizeof handle);
   struct attempt *attempt = handle.pending ? tt_attempts_find(&pending, handle.pending) : NULL;
-  ncclResult_t result = attempt ? ncclSuccess : meet(dev, &handle, &attempt);
+  ncclResult_t result = attempt ? ncclSuccess : meet(dev, user, &handle, &attempt);
   if (result == ncclSuccess && attempt) {
     bool over;
     uint64_t number = attempt->base.number;

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "plugins/common/attempts.h"
 #include "plugins/common/system.h"
 
 static struct {
@@ -63,7 +64,7 @@ ncclResult_t tt_ofi_close(void)
   pthread_mutex_lock(&state.lock);
   bool extra = state.users == 0;
   if (!extra && --state.users == 0) {
-    tt_ofi_connect_forget();
+    tt_ofi_connect_forget(TT_ATTEMPTS_OF_ALL);
     tt_counted_forget();
     tt_ofi_nics_free(state.fabric, state.nic, state.nics);
     state.nics = state.devices = 0;
@@ -160,7 +161,7 @@ ncclResult_t tt_ofi_device_fuse(const int *members, int count, int *out)
  * library; endpoints end with the process, since libfabric may have ended before this is called. */
 __attribute__((destructor)) static void unload(void)
 {
-  tt_meeting_forget();
+  tt_meeting_forget(TT_ATTEMPTS_OF_ALL);
   tt_counted_forget();
   tt_param_unload();
 }

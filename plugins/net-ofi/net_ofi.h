@@ -240,9 +240,10 @@ extern const struct tt_meeting_kind tt_ofi_meeting;
 ncclResult_t tt_ofi_listen(int dev, void *handle, void **listen_comm);
 ncclResult_t tt_ofi_accept(void *listen_comm, void **recv_comm);
 ncclResult_t tt_ofi_close_listen(void *listen_comm);
-ncclResult_t tt_ofi_connect(int dev, void *handle, void **send_comm);
-/* Ends the attempts that were never completed. */
-void tt_ofi_connect_forget(void);
+/* user: of the attempt (attempts.h) */
+ncclResult_t tt_ofi_connect(int dev, uint64_t user, void *handle, void **send_comm);
+/* Ends the user's attempts that were never completed. */
+void tt_ofi_connect_forget(uint64_t user);
 
 /* Both sides' greetings on the socket, and then a packet each way on each rail. */
 struct tt_ofi_greet {

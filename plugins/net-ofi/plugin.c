@@ -73,10 +73,10 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
 }
 
 /* libfabric has classes of its own, by endpoint; NCCL's are not passed on. */
-static ncclResult_t net_connect(int dev, int traffic_class, void *handle, void **send_comm)
+static ncclResult_t net_connect(int dev, uint64_t user, int traffic_class, void *handle, void **send_comm)
 {
   (void)traffic_class;
-  return tt_ofi_connect(dev, handle, send_comm);
+  return tt_ofi_connect(dev, user, handle, send_comm);
 }
 
 static ncclResult_t net_reg_mr_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
@@ -120,6 +120,7 @@ __attribute__((visibility("default"))) const struct tt_net_counters tuttiNetCoun
     .read = tt_counted_read,
 };
 
+#define net_forget tt_ofi_connect_forget
 #define net_listen tt_ofi_listen
 #define net_accept tt_ofi_accept
 #define net_isend tt_ofi_isend

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "plugins/common/attempts.h"
 #include "plugins/common/system.h"
 
 static struct {
@@ -106,7 +107,7 @@ ncclResult_t tt_netsocket_close(void)
   if (!extra) last = --state.users == 0;
   if (last) {
     state.devices = 0;
-    tt_meeting_forget();
+    tt_meeting_forget(TT_ATTEMPTS_OF_ALL);
     tt_counted_forget();
     tt_system_log_to(NULL);
   }
@@ -142,7 +143,7 @@ struct tt_netsocket_shape tt_netsocket_shape(void)
 /* Versions before 11 never say that they are done; the attempts that they left behind end with the library. */
 __attribute__((destructor)) static void unload(void)
 {
-  tt_meeting_forget();
+  tt_meeting_forget(TT_ATTEMPTS_OF_ALL);
   tt_counted_forget();
   tt_param_unload();
 }

@@ -54,7 +54,7 @@ ncclResult_t tt_netsocket_close_listen(void *listen_comm)
   return ncclSuccess;
 }
 
-ncclResult_t tt_netsocket_connect(int dev, void *storage, void **send_comm)
+ncclResult_t tt_netsocket_connect(int dev, uint64_t user, void *storage, void **send_comm)
 {
   struct tt_netsocket_device *device;
   struct tt_meeting_handle handle;
@@ -62,7 +62,7 @@ ncclResult_t tt_netsocket_connect(int dev, void *storage, void **send_comm)
   *send_comm = NULL;
   TT_TRY(tt_netsocket_device(dev, &device));
   memcpy(&handle, storage, sizeof handle);
-  ncclResult_t result = tt_meeting_connect(&kind, &handle, sockets_wanted(), fds, &count);
+  ncclResult_t result = tt_meeting_connect(&kind, user, &handle, sockets_wanted(), fds, &count);
   memcpy(storage, &handle, sizeof handle);
   TT_TRY(result);
   return count ? tt_netsocket_send_make(dev, fds, count, send_comm) : ncclSuccess;

@@ -130,7 +130,8 @@ ncclResult_t tt_netsocket_link_lost(struct tt_netsocket_link *link, int error, c
 ncclResult_t tt_netsocket_listen(int dev, void *handle, void **listen_comm);
 ncclResult_t tt_netsocket_accept(void *listen_comm, void **recv_comm);
 ncclResult_t tt_netsocket_close_listen(void *listen_comm);
-ncclResult_t tt_netsocket_connect(int dev, void *handle, void **send_comm);
+/* user: of the attempt (attempts.h) */
+ncclResult_t tt_netsocket_connect(int dev, uint64_t user, void *handle, void **send_comm);
 
 /* ---- send.c, recv.c: comms and requests ---- */
 

@@ -43,10 +43,10 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
   return ncclSuccess;
 }
 
-static ncclResult_t net_connect(int dev, int traffic_class, void *handle, void **send_comm)
+static ncclResult_t net_connect(int dev, uint64_t user, int traffic_class, void *handle, void **send_comm)
 {
   (void)traffic_class;
-  return tt_netsocket_connect(dev, handle, send_comm);
+  return tt_netsocket_connect(dev, user, handle, send_comm);
 }
 
 /* Host memory needs no registration, but NULL would mean "not registered". */
@@ -102,6 +102,7 @@ __attribute__((visibility("default"))) const struct tt_net_counters tuttiNetCoun
 };
 
 #define net_finalize tt_netsocket_close
+#define net_forget tt_meeting_forget
 #define net_listen tt_netsocket_listen
 #define net_accept tt_netsocket_accept
 #define net_close_send tt_netsocket_close_send

@@ -354,6 +354,30 @@ START_TEST(seen_after_the_end)
 }
 END_TEST
 
+/* An attempt takes queue pairs before the peer is met; who gives it up and finalizes leaves none to those that stay. */
+START_TEST(given_up)
+{
+  char handle[NCCL_NET_HANDLE_MAXSIZE], same[NCCL_NET_HANDLE_MAXSIZE];
+  void *other, *listener, *send = NULL, *recv = NULL;
+  start();
+  ck_assert_int_eq(net->init(&other, 2, NULL, NULL, NULL), ncclSuccess);
+  ck_assert_int_eq(net->listen(context, 0, handle, &listener), ncclSuccess);
+  memcpy(same, handle, sizeof same);
+  ck_assert_int_eq(net->connect(context, 0, handle, &send, NULL), ncclSuccess);
+  int before = fake_live("qp");
+  ck_assert_int_eq(net->connect(other, 0, same, &send, NULL), ncclSuccess);
+  ck_assert_ptr_null(send);
+  ck_assert_int_gt(fake_live("qp"), before);
+  ck_assert_int_eq(net->finalize(other), ncclSuccess);
+  ck_assert_int_eq(fake_live("qp"), before);
+  ck_assert_int_eq(net_meet(0, handle, listener, &send, &recv), ncclSuccess);
+  ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv), ncclSuccess);
+  stop();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("flow");
@@ -370,5 +394,6 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, many_flushes);
   tcase_add_test(tcase, sends_of_a_tag);
   tcase_add_test(tcase, seen_after_the_end);
+  tcase_add_test(tcase, given_up);
   return run_ib_suite(argc, argv, tcase);
 }

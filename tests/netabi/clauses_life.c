@@ -2,6 +2,7 @@
 #include "netabi.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static void exchange(struct connection *c)
 {
@@ -115,6 +116,39 @@ static void two_users(void)
   close_all(&c, 1);
 }
 
+/* What a communicator began to connect and gave up ends with it; what another began does not. */
+static void given_up(void)
+{
+  enum { COUNT = 5 };
+  char handle[COUNT + 1][NCCL_NET_HANDLE_MAXSIZE];
+  void *first = context, *listen = NULL, *send = NULL, *recv = NULL;
+  struct connection c;
+  if (net.abi < 11) skip("since v11");
+  connect_all(&c, 1); /* warms */
+  exchange(&c);
+  meet();
+  close_all(&c, 1);
+  CALL(listen, first, device, handle[0], &listen);
+  for (int i = 1; i <= COUNT; i++) memcpy(handle[i], handle[0], sizeof handle[0]);
+  CALL(connect, first, device, handle[0], &send);
+  int before = count_fds();
+  init_plugin();
+  for (int i = 1; i <= COUNT; i++) CALL(connect, context, device, handle[i], &send);
+  if (send) fail("connect gave a comm that nobody had accepted");
+  final_plugin();
+  context = first;
+  int now = count_fds();
+  if (now != before) fail("%d descriptors open after finalize, %d before init", now, before);
+  for (struct patience patience = patience_start(); !send || !recv;) {
+    if (!send) CALL(connect, first, device, handle[0], &send);
+    if (!recv) CALL(accept, listen, &recv);
+    patience_spend(&patience, "the attempt of another communicator was ended");
+  }
+  CALL(close_send, send);
+  CALL(close_recv, recv);
+  CALL(close_listen, listen);
+}
+
 /* After one warming cycle, further ones leave no descriptor behind. */
 static void no_leak(void)
 {
@@ -139,5 +173,6 @@ const struct clause life_clauses[] = {
     {"optional-completion", optional_completion, false, "irecv returns a request also for *request == 1"},
     {"init-again", init_again, false, "the plugin can be started again and again"},
     {"two-users", two_users, false, "finalize of one communicator leaves others alone"},
+    {"given-up", given_up, false, "finalize ends what its communicator began to connect, and nothing else"},
     {"no-leak", no_leak, false, "closing gives back every descriptor"},
     {0}};
