@@ -220,7 +220,7 @@ static ncclResult_t start_create_all(ncclComm_t *comms, int ndev, const int *dev
   TT_TRY(check_devices(ndev, devlist));
   log_version(0);
   TT_TRY(tt_config_read(NULL, &create.config));
-  if (ndev > 1) TT_TRY(tt_bootstrap_unique_id(&create.id));
+  if (ndev > 1) TT_TRY(tt_bootstrap_own_id(&create.id));
   for (create.rank = 0; create.rank < ndev; create.rank++) {
     create.device = devlist != NULL ? devlist[create.rank] : create.rank;
     TT_TRY(add_create(&comms[create.rank], &create));

@@ -114,7 +114,7 @@ static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
 {
   struct ncclComm *parent = child->job.comm;
   ncclResult_t result = child->excluded != NULL ? compare_excluded(child, excluded) : ncclSuccess;
-  if (result == ncclSuccess) result = tt_bootstrap_unique_id(&child->create.id);
+  if (result == ncclSuccess) result = tt_bootstrap_own_id(&child->create.id);
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
   for (int r = 1; r < child->create.nranks; r++) {
     ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);

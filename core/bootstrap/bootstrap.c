@@ -29,18 +29,23 @@ static ncclResult_t fixed_id(const char *text, struct tt_id *id)
   return ncclSuccess;
 }
 
+ncclResult_t tt_bootstrap_own_id(ncclUniqueId *out)
+{
+  struct tt_id id = {0};
+  TT_TRY(tt_random(&id.key, sizeof(id.key)));
+  TT_TRY(tt_random(&id.nonce, sizeof(id.nonce)));
+  id.host = tt_host_hash();
+  TT_TRY(tt_root_add(&id));
+  tt_wire_put_id(out, &id);
+  return ncclSuccess;
+}
+
 ncclResult_t tt_bootstrap_unique_id(ncclUniqueId *out)
 {
   struct tt_id id = {0};
   const char *text = tt_param_string(TT_PARAM_NCCL_COMM_ID);
-  if (text) {
-    TT_TRY(fixed_id(text, &id));
-  } else {
-    TT_TRY(tt_random(&id.key, sizeof(id.key)));
-    TT_TRY(tt_random(&id.nonce, sizeof(id.nonce)));
-    id.host = tt_host_hash();
-    TT_TRY(tt_root_add(&id));
-  }
+  if (!text) return tt_bootstrap_own_id(out);
+  TT_TRY(fixed_id(text, &id));
   tt_wire_put_id(out, &id);
   return ncclSuccess;
 }

@@ -27,6 +27,9 @@ struct tt_net; /* plugin/net.h */
  * With NCCL_COMM_ID the id holds that address, whose root rank 0 starts in tt_bootstrap_create, once a communicator.
  * Its key is derived from the variable's text and so is no secret: use it only where the network is trusted. */
 ncclResult_t tt_bootstrap_unique_id(ncclUniqueId *id);
+/* The same whatever NCCL_COMM_ID says: where the library itself hands the id to all ranks. Several such communicators
+ * may be made at once, and their ranks 0 may be on any host. */
+ncclResult_t tt_bootstrap_own_id(ncclUniqueId *id);
 /* What names the communicator in logs: equal on all ranks. */
 uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
 

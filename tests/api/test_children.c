@@ -2,11 +2,13 @@
 #include "suites.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "nccl.h"
 
 enum { N = 6 };
@@ -93,6 +95,45 @@ START_TEST(splits)
   for (int r = 1; r < N; r += 2) ok(ncclCommDestroy(pairs[r]));
   destroy_all(halves, N);
   destroy_all(turned, N);
+}
+END_TEST
+
+/* Two colors, and then a shrink: each child has its own ranks, while NCCL_COMM_ID names one root for all who ask for an
+ * id. ncclCommInitAll asks nobody, so the address may be another host's. */
+START_TEST(children_with_a_fixed_id)
+{
+  ncclUniqueId id;
+  ncclComm_t parents[N], halves[N], rest[N] = {NULL}, all[2];
+  int excluded[] = {0, 3};
+  char address[64];
+  snprintf(address, sizeof address, "127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+  setenv("NCCL_COMM_ID", address, 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  tt_param_reset();
+  ok(ncclGetUniqueId(&id));
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) ok(ncclCommInitRank(&parents[r], N, id, r));
+  ok(ncclGroupEnd());
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) ok(ncclCommSplit(parents[r], r % 2, 0, &halves[r], NULL));
+  ok(ncclGroupEnd());
+  ncclComm_t even[N] = {halves[0], NULL, halves[2], NULL, halves[4]},
+             odd[N] = {NULL, halves[1], NULL, halves[3], NULL, halves[5]};
+  expect_members(even, N, 1 + 4 + 16);
+  expect_members(odd, N, 2 + 8 + 32);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    if (r % 3 != 0) ok(ncclCommShrink(parents[r], excluded, 2, &rest[r], NULL, 0));
+  ok(ncclGroupEnd());
+  expect_members(rest, N, 2 + 4 + 16 + 32);
+  destroy_all(rest, N);
+  destroy_all(halves, N);
+  destroy_all(parents, N);
+  setenv("NCCL_COMM_ID", "192.0.2.1:4000", 1);
+  tt_param_reset();
+  ok(ncclCommInitAll(all, 2, NULL));
+  expect_members(all, 2, 1 + 2);
+  destroy_all(all, 2);
 }
 END_TEST
 
@@ -261,6 +302,7 @@ Suite *children_suite(void)
   TCase *tests = tcase_create("children");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, splits);
+  tcase_add_test(tests, children_with_a_fixed_id);
   tcase_add_test(tests, split_arguments);
   tcase_add_test(tests, two_roots);
   tcase_add_test(tests, shrinks);
