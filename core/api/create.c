@@ -323,6 +323,8 @@ static ncclResult_t fill(struct ncclComm *comm, const struct tt_create *create)
   for (int i = 0; i < 2; i++) TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->rounds[i], (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->sends, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->recvs, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->shrinks_told, (size_t)comm->nranks));
+  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->shrinks_answered, (size_t)comm->nranks));
   return ncclSuccess;
 }
 
@@ -400,8 +402,8 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   return ncclSuccess;
 }
 
-/* Who could not be made does not keep the others waiting for it, even if its user looks at it later; and those that were
- * learn why, since they may be in their first operation while this one fails in its last exchange. */
+/* Who could not be made does not keep the others waiting for it, even if its user looks at it later; and those that
+ * were learn why, since they may be in their first operation while this one fails in its last exchange. */
 ncclResult_t tt_comm_init(struct ncclComm *comm, const struct tt_create *create)
 {
   ncclResult_t result = init(comm, create);

@@ -90,21 +90,39 @@ static tt_deadline deadline(void)
   return tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
 }
 
+/* What a survivor asks the first of them in a shrink. */
+struct shrink_request {
+  uint64_t excluded; /* a hash of the list */
+  uint64_t answered; /* answers that it has had from that rank before */
+};
+
+/* A rank's first request that has no answer. An attempt that fails answers all ranks, also those whose requests it has
+ * not read: these are passed over. */
+static ncclResult_t hear(const struct child_job *child, int member, struct shrink_request *request)
+{
+  struct ncclComm *parent = child->job.comm;
+  do {
+    void *data;
+    size_t bytes;
+    TT_TRY(tt_bootstrap_recv(parent->bootstrap, member, TAG_SHRINK, &data, &bytes, deadline()));
+    *request = (struct shrink_request){.answered = UINT64_MAX};
+    if (bytes == sizeof *request) memcpy(request, data, bytes);
+    free(data);
+  } while (request->answered < parent->shrinks_told[member]);
+  return ncclSuccess;
+}
+
 /* Survivors of a shrink say whom they leave out, since each of them might name others. */
 static ncclResult_t compare_excluded(const struct child_job *child, uint64_t mine)
 {
-  struct ncclComm *parent = child->job.comm;
   for (int r = 1; r < child->create.nranks; r++) {
-    void *data;
-    size_t bytes;
-    TT_TRY(tt_bootstrap_recv(parent->bootstrap, child->members[r], TAG_SHRINK, &data, &bytes, deadline()));
-    bool same = bytes == sizeof mine && memcmp(data, &mine, sizeof mine) == 0;
-    free(data);
-    if (!same)
+    struct shrink_request theirs;
+    TT_TRY(hear(child, child->members[r], &theirs));
+    if (theirs.excluded != mine)
       return TT_FAIL(ncclInvalidUsage,
                      "ncclCommShrink: rank %d leaves out other ranks than rank %d does; all ranks that stay must give "
                      "the same list",
-                     child->members[r], parent->rank);
+                     child->members[r], child->job.comm->rank);
   }
   return ncclSuccess;
 }
@@ -118,6 +136,7 @@ static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
   for (int r = 1; r < child->create.nranks; r++) {
     ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);
+    if (sent == ncclSuccess && child->excluded != NULL) parent->shrinks_told[child->members[r]]++;
     if (result == ncclSuccess) result = sent;
   }
   return result;
@@ -129,9 +148,12 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
   int first = child->members[0];
   void *data;
   size_t bytes;
-  if (child->excluded != NULL)
-    TT_TRY(tt_bootstrap_send(parent->bootstrap, first, TAG_SHRINK, &excluded, sizeof excluded));
+  if (child->excluded != NULL) {
+    const struct shrink_request request = {excluded, parent->shrinks_answered[first]};
+    TT_TRY(tt_bootstrap_send(parent->bootstrap, first, TAG_SHRINK, &request, sizeof request));
+  }
   TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, TAG_ID, &data, &bytes, deadline()));
+  if (child->excluded != NULL) parent->shrinks_answered[first]++;
   if (bytes == sizeof child->create.id) memcpy(&child->create.id, data, bytes);
   free(data);
   if (bytes == sizeof child->create.id) return ncclSuccess;

@@ -217,6 +217,30 @@ START_TEST(different_lists)
 }
 END_TEST
 
+/* What one attempt left behind is nothing to the next one: rank 0 gave up before it read what rank 2 said. */
+START_TEST(again_after_different_lists)
+{
+  ncclComm_t parents[5], children[5] = {NULL};
+  int both[] = {3, 4}, three[] = {3}, four[] = {4};
+  ok(ncclCommInitAll(parents, 5, NULL));
+  for (int attempt = 0; attempt < 3; attempt++) {
+    ok(ncclGroupStart());
+    ok(ncclCommShrink(parents[0], four, 1, &children[0], NULL, 0));
+    ok(ncclCommShrink(parents[1], three, 1, &children[1], NULL, 0));
+    ok(ncclCommShrink(parents[2], four, 1, &children[2], NULL, 0));
+    refused(ncclGroupEnd(), ncclInvalidUsage, "leaves out other ranks");
+  }
+  for (int attempt = 0; attempt < 2; attempt++) {
+    ok(ncclGroupStart());
+    for (int r = 0; r < 3; r++) ok(ncclCommShrink(parents[r], both, 2, &children[r], NULL, 0));
+    ok(ncclGroupEnd());
+    expect_members(children, 3, 1 + 2 + 4);
+    destroy_all(children, 3);
+  }
+  destroy_all(parents, 5);
+}
+END_TEST
+
 START_TEST(revoked)
 {
   ncclComm_t parents[N], children[N];
@@ -307,6 +331,7 @@ Suite *children_suite(void)
   tcase_add_test(tests, two_roots);
   tcase_add_test(tests, shrinks);
   tcase_add_test(tests, different_lists);
+  tcase_add_test(tests, again_after_different_lists);
   tcase_add_test(tests, revoked);
   tcase_add_test(tests, shrink_after_a_kill);
   suite_add_tcase(suite, tests);
