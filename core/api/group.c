@@ -32,6 +32,13 @@ bool tt_group_has(const struct ncclComm *comm)
   return other != NULL;
 }
 
+bool tt_group_has_calls(const struct ncclComm *comm)
+{
+  const struct tt_job *job = group.depth > 0 ? group.gathered.jobs : NULL;
+  while (job != NULL && job->comm != comm) job = job->next;
+  return job != NULL || tt_group_has(comm);
+}
+
 void tt_group_forget(struct ncclComm *comm)
 {
   if (group.depth > 0) tt_gathered_forget_comm(&group.gathered, comm);

@@ -20,6 +20,8 @@ ncclResult_t tt_group_join(struct ncclComm *comm);
 bool tt_group_leave(struct ncclComm *comm);
 /* Whether the communicator is on the list of this thread's open group. */
 bool tt_group_has(const struct ncclComm *comm);
+/* The same, or a job of this thread's open group is about it: making it, or a child or window of it. */
+bool tt_group_has_calls(const struct ncclComm *comm);
 /* Drops all calls of a communicator whose handle was taken from this thread's open group, which may be none. */
 void tt_group_forget(struct ncclComm *comm);
 /* Appends a job, which the group then owns. ncclInvalidArgument if the group has blocking communicators and the job's

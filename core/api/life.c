@@ -327,7 +327,7 @@ static ncclResult_t wait_for_others(const char *function, struct ncclComm *comm)
 TT_EXPORT(ncclResult_t, ncclCommDestroy, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  if (tt_group_has(comm))
+  if (tt_group_has_calls(comm))
     return TT_FAIL(ncclInvalidUsage,
                    "ncclCommDestroy: the communicator has calls in an open group; end the group first");
   TT_TRY(tt_handle_take("ncclCommDestroy", comm, true));

@@ -137,6 +137,21 @@ START_TEST(children_with_a_fixed_id)
 }
 END_TEST
 
+/* What an open group has of a communicator is in the way of its end, and the group is as good as before. */
+START_TEST(destroyed_in_the_group_of_a_split)
+{
+  ncclComm_t parents[2], children[2];
+  ok(ncclCommInitAll(parents, 2, NULL));
+  ok(ncclGroupStart());
+  for (int r = 0; r < 2; r++) ok(ncclCommSplit(parents[r], 0, 0, &children[r], NULL));
+  refused(ncclCommDestroy(parents[0]), ncclInvalidUsage, "open group");
+  ok(ncclGroupEnd());
+  expect_members(children, 2, 1 + 2);
+  destroy_all(children, 2);
+  destroy_all(parents, 2);
+}
+END_TEST
+
 START_TEST(split_arguments)
 {
   ncclComm_t comm, child;
@@ -327,6 +342,7 @@ Suite *children_suite(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, splits);
   tcase_add_test(tests, children_with_a_fixed_id);
+  tcase_add_test(tests, destroyed_in_the_group_of_a_split);
   tcase_add_test(tests, split_arguments);
   tcase_add_test(tests, two_roots);
   tcase_add_test(tests, shrinks);

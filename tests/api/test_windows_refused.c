@@ -32,6 +32,23 @@ START_TEST(different_sizes)
 }
 END_TEST
 
+START_TEST(destroyed_in_the_group)
+{
+  struct world world;
+  open_comms(&world);
+  allocate(&world);
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    ok(ncclCommWindowRegister(world.comms[r], world.buffers[r], 4096, &world.windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  refused(ncclCommDestroy(world.comms[0]), ncclInvalidUsage, "open group");
+  ok(ncclGroupEnd());
+  expect_mapped(&world, 0, 4096, 1);
+  destroy_all(&world);
+  free_all(&world);
+  expect_nothing_left();
+}
+END_TEST
+
 /* What the log says meanwhile. */
 static char logged[20000];
 static pthread_mutex_t logged_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -262,6 +279,7 @@ void add_windows_refused(Suite *suite)
   TCase *tests = tcase_create("windows that are refused");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, different_sizes);
+  tcase_add_test(tests, destroyed_in_the_group);
   tcase_add_test(tests, no_export);
   tcase_add_test(tests, device_fails);
   tcase_add_test(tests, no_allocation);
