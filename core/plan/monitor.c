@@ -113,8 +113,11 @@ static ncclResult_t look(struct tt_monitor *monitor)
   }
   struct tt_watch_due due = tt_watch_idle(&monitor->clock, tt_timer_ns());
   if (!status.sending) TT_TRY(look_at_network(comm, status.peer));
-  struct tt_watch_wait wait = {
-      .comm = comm, .signature = status.signature, .peer = status.peer, .sending = status.sending != 0};
+  struct tt_watch_wait wait = {.comm = comm,
+                               .signature = status.signature,
+                               .peer = status.peer,
+                               .sending = status.sending != 0,
+                               .left = tt_bootstrap_left(comm->bootstrap, status.peer)};
   return due.stalled ? tt_watch_waits(&wait, &monitor->clock, &due) : ncclSuccess;
 }
 

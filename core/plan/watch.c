@@ -2,6 +2,7 @@
 #include "plan/watch.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
@@ -95,15 +96,13 @@ ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_
 /* Sends and receives meet one peer each; of collectives the ranks tell each other (core/health). */
 static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch_clock *clock, bool left_before)
 {
-  struct ncclComm *comm = wait->comm;
-  if (is_collective(&wait->signature) || wait->peer < 0 || !tt_bootstrap_left(comm->bootstrap, wait->peer))
-    return ncclSuccess;
+  if (is_collective(&wait->signature) || !wait->left) return ncclSuccess;
   clock->left = true;
   if (!left_before) return ncclSuccess;
   return TT_FAIL(ncclRemoteError,
                  "rank %d waits in a %s rank %d, which has left the communicator: it destroyed or "
                  "aborted it before this operation",
-                 comm->rank, wait->sending ? "send to" : "receive from", wait->peer);
+                 wait->comm->rank, wait->sending ? "send to" : "receive from", wait->peer);
 }
 
 /* What a wait is in, and for whom: "AllReduce ...; not heard of in it: rank 1, 3" */
@@ -144,24 +143,72 @@ ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, struct tt_watch_cl
   return check_peer(wait, clock, due->left_before);
 }
 
+/* A message's one peer; -1: of a collective, or of this rank to itself. */
+static int peer_of(const struct tt_work *work)
+{
+  const struct tt_program *program = work->channels[0].program;
+  return is_collective(&work->signature) || program->npeers == 0 ? -1 : program->peers[0];
+}
+
+/* A receive over a network connection that the ranks of the peer's process share. */
+static bool is_shared(const struct tt_work *work)
+{
+  const struct tt_work_channel *channel = &work->channels[0];
+  return peer_of(work) >= 0 && channel->program->collective == TT_FUNC_RECV &&
+         (channel->recv[0]->flags & TT_CONN_POOLED) != 0;
+}
+
+/* By rank, whether such a receive waits for it, and it has not left. */
+static ncclResult_t find_late(const struct tt_plan *plan, bool **late)
+{
+  TT_TRY(TT_CALLOC(late, (size_t)plan->comm->nranks));
+  for (int w = 0; w < plan->nworks; w++) {
+    const struct tt_work *work = plan->works[w];
+    if (!work->complete && is_shared(work) && !tt_bootstrap_left(plan->comm->bootstrap, peer_of(work)))
+      (*late)[peer_of(work)] = true;
+  }
+  return ncclSuccess;
+}
+
+/* Whether a work's peer has left, and its message would be seen if it had come. Several ranks' messages may be one
+ * request of the network (proxy/group.c), of which nothing is seen before all of them are there: as long as one is
+ * late, nobody knows of the others'. `late` is found when it is needed, and then the caller's to free. */
+static ncclResult_t look_for_left(const struct tt_plan *plan, const struct tt_work *work, bool **late, bool *left)
+{
+  int peer = peer_of(work);
+  *left = tt_bootstrap_left(plan->comm->bootstrap, peer);
+  if (!*left || !is_shared(work)) return ncclSuccess;
+  if (*late == NULL) TT_TRY(find_late(plan, late));
+  const struct tt_peer_info *peers = plan->comm->env->peers;
+  for (int r = 0; r < plan->comm->nranks && *left; r++) *left = !(*late)[r] || peers[r].process != peers[peer].process;
+  return ncclSuccess;
+}
+
+static ncclResult_t check_plan(const struct tt_plan *plan, struct tt_watch_clock *clock, struct tt_watch_due due,
+                               bool **late)
+{
+  for (int w = 0; has_work(plan) && w < plan->nworks; w++) {
+    const struct tt_work *work = plan->works[w];
+    if (work->complete) continue;
+    struct tt_watch_wait wait = {.comm = plan->comm,
+                                 .signature = work->signature,
+                                 .peer = peer_of(work),
+                                 .sending = work->channels[0].program->collective == TT_FUNC_SEND};
+    TT_TRY(look_for_left(plan, work, late, &wait.left));
+    TT_TRY(tt_watch_waits(&wait, clock, &due));
+    due.report_seconds = 0; /* one line a communicator */
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t tt_watch_stalled(const struct tt_plan *plans, int nplans, struct tt_watch_clock *clock,
                               const struct tt_watch_due *due)
 {
-  for (int p = 0; p < nplans; p++) {
-    for (int w = 0, first = 1; has_work(&plans[p]) && w < plans[p].nworks; w++) {
-      const struct tt_work *work = plans[p].works[w];
-      const struct tt_program *program = work->channels[0].program;
-      if (work->complete) continue;
-      struct tt_watch_wait wait = {.comm = plans[p].comm,
-                                   .signature = work->signature,
-                                   .peer =
-                                       is_collective(&work->signature) || program->npeers == 0 ? -1 : program->peers[0],
-                                   .sending = program->collective == TT_FUNC_SEND};
-      struct tt_watch_due once = *due; /* one line a communicator */
-      if (!first) once.report_seconds = 0;
-      TT_TRY(tt_watch_waits(&wait, clock, &once));
-      first = 0;
-    }
+  ncclResult_t result = ncclSuccess;
+  for (int p = 0; p < nplans && result == ncclSuccess; p++) {
+    bool *late = NULL;
+    result = check_plan(&plans[p], clock, *due, &late);
+    free(late);
   }
-  return ncclSuccess;
+  return result;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "nccl.h"
 
 #define MAX_RANKS 8
@@ -313,23 +314,40 @@ START_TEST(receive_from_a_rank_that_left)
 }
 END_TEST
 
+enum way { SHARED_MEMORY, NETWORK, WAYS }; /* the network receives messages of several ranks in one request */
+
+static bool use_way(enum way way)
+{
+#ifdef NET_SOCKET
+  if (way == SHARED_MEMORY) return true;
+  setenv("NCCL_NET_PLUGIN", NET_SOCKET, 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  tt_param_reset();
+  return true;
+#else
+  return way == SHARED_MEMORY;
+#endif
+}
+
+static bool first_sends; /* rank 1 sends before it leaves */
+
 static void *send_and_leave(void *arg)
 {
   struct rank *me = arg;
   int data = me->rank * 10;
   me->result = ncclCommInitRank(&me->comm, me->nranks, me->id, me->rank);
   if (me->rank == 2) usleep(2500000); /* longer than a stall */
-  if (me->result == ncclSuccess) me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
+  if (me->result == ncclSuccess && (me->rank != 1 || first_sends))
+    me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
   ncclCommDestroy(me->comm);
   return NULL;
 }
 
-/* A rank that sent what it had and left is none that others wait for, however late the rest are. */
-START_TEST(leaving_after_a_send_is_fine)
+/* Rank 0 receives from ranks 1 and 2, which leave. */
+static ncclResult_t receive_from_both(int got[3])
 {
   struct rank ranks[3] = {0};
   ncclComm_t comm;
-  int got[3] = {0};
   ok(ncclGetUniqueId(&ranks[0].id));
   for (int r = 1; r < 3; r++) {
     ranks[r] = (struct rank){.id = ranks[0].id, .rank = r, .nranks = 3};
@@ -338,13 +356,32 @@ START_TEST(leaving_after_a_send_is_fine)
   ok(ncclCommInitRank(&comm, 3, ranks[0].id, 0));
   ok(ncclGroupStart());
   for (int r = 1; r < 3; r++) ok(ncclRecv(&got[r], 1, ncclInt, r, comm, NULL));
-  ok(ncclGroupEnd());
-  for (int r = 1; r < 3; r++) {
-    pthread_join(ranks[r].thread, NULL);
-    ok(ranks[r].result);
-    ck_assert_int_eq(got[r], r * 10);
-  }
-  ok(ncclCommDestroy(comm));
+  ncclResult_t result = ncclGroupEnd();
+  for (int r = 1; r < 3; r++) pthread_join(ranks[r].thread, NULL);
+  for (int r = 1; r < 3 && result == ncclSuccess; r++) ok(ranks[r].result);
+  ncclCommDestroy(comm);
+  return result;
+}
+
+/* A rank that sent what it had and left is none that others wait for, however late the rest are. */
+START_TEST(leaving_after_a_send_is_fine)
+{
+  int got[3] = {0};
+  if (!use_way((enum way)_i)) return;
+  first_sends = true;
+  ok(receive_from_both(got));
+  for (int r = 1; r < 3; r++) ck_assert_int_eq(got[r], r * 10);
+}
+END_TEST
+
+/* One that left without a word is found, though another one of its process is late. */
+START_TEST(leaving_without_a_send_is_not)
+{
+  int got[3] = {0};
+  if (!use_way((enum way)_i)) return;
+  first_sends = false;
+  ck_assert_int_eq(receive_from_both(got), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "left the communicator"));
 }
 END_TEST
 
@@ -377,7 +414,8 @@ Suite *groups_suite(void)
   tcase_add_loop_test(tests, count_mismatch_is_named, 0, 3);
   tcase_add_test(tests, abort_from_another_thread);
   tcase_add_test(tests, receive_from_a_rank_that_left);
-  tcase_add_test(tests, leaving_after_a_send_is_fine);
+  tcase_add_loop_test(tests, leaving_after_a_send_is_fine, 0, WAYS);
+  tcase_add_loop_test(tests, leaving_without_a_send_is_not, 0, WAYS);
   tcase_add_test(tests, many_communicators);
   suite_add_tcase(suite, tests);
   return suite;
