@@ -128,6 +128,7 @@ ncclResult_t tt_mail_send(struct tt_bootstrap *b, int peer, uint32_t tag, const 
                        peer, queued(p), b->rank, (long long)tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT));
       goto out;
     }
+    tt_liveness_wait(b);
     tick(b);
   }
   bool optional = kind == TT_MAIL_OPTIONAL || kind == TT_MAIL_NOTICE;

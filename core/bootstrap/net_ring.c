@@ -41,6 +41,7 @@ static ncclResult_t pause_ring(struct tt_bootstrap *b, int turns, tt_deadline de
   }
   usleep(PAUSE_USEC);
   pthread_mutex_lock(&b->mutex);
+  tt_liveness_wait(b);
   dead = b->first_dead;
   if (b->peers[previous].left) left = previous;
   if (b->peers[next].left) left = next;

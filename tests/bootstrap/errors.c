@@ -358,6 +358,39 @@ START_TEST(unequal_sizes_are_noticed)
 }
 END_TEST
 
+static pthread_barrier_t both_here;
+static _Atomic int given_up;
+
+/* More than may be queued, so that the send has to wait. */
+static ncclResult_t body_send_to_stopped(struct rank *me)
+{
+  static char data[1 << 20];
+  ncclResult_t result = ncclSuccess;
+  pthread_barrier_wait(&both_here);
+  forget_waits(me);
+  pthread_barrier_wait(&both_here);
+  if (me->rank == 1)
+    stand_still(me, &given_up, 1);
+  else
+    for (int i = 0; i < 100 && result == ncclSuccess; i++)
+      result = tt_bootstrap_send(me->b, 1, TAG(1), data, sizeof(data));
+  atomic_store(&given_up, 1);
+  return result;
+}
+
+START_TEST(stopped_rank_is_found_by_who_sends)
+{
+  environment((const char *[]){"TUTTI_PEER_TIMEOUT=5", "NCCL_BOOTSTRAP_TIMEOUT=60", NULL});
+  ncclUniqueId id = new_id();
+  struct rank ranks[2] = {0};
+  atomic_store(&given_up, 0);
+  pthread_barrier_init(&both_here, NULL, 2);
+  ranks_run(&id, 2, body_send_to_stopped, NULL, ranks);
+  pthread_barrier_destroy(&both_here);
+  expect_error(&ranks[0], ncclRemoteError, "rank 1 has not answered for 5 s");
+}
+END_TEST
+
 Suite *suite_errors(void)
 {
   Suite *suite = suite_create("errors");
@@ -378,6 +411,7 @@ Suite *suite_errors(void)
   tcase_add_test(tests, deadline_names_the_peer);
   tcase_add_loop_test(tests, abort_flag, 0, 2);
   tcase_add_test(tests, unequal_sizes_are_noticed);
+  tcase_add_test(tests, stopped_rank_is_found_by_who_sends);
   suite_add_tcase(suite, tests);
   return suite;
 }

@@ -327,6 +327,53 @@ START_TEST(ring_fails)
 }
 END_TEST
 
+enum { STOPPED = 2, STOPPED_OF = 3 };
+
+static pthread_barrier_t all_here; /* unlike the bootstrap's, nobody waits for a peer in it */
+static _Atomic int given_up;       /* ranks that have gone on without STOPPED */
+
+static ncclResult_t gather_without_one(struct rank *me)
+{
+  struct tt_net *net = NULL;
+  unsigned char data[STOPPED_OF] = {0};
+  ncclResult_t result = open_net(me, &net);
+  if (result == ncclSuccess) result = tt_bootstrap_use_net(me->b, net, 0);
+  pthread_barrier_wait(&all_here);
+  forget_waits(me);
+  pthread_barrier_wait(&all_here);
+  if (me->rank == STOPPED)
+    stand_still(me, &given_up, STOPPED_OF - 1);
+  else if (result == ncclSuccess)
+    result = tt_bootstrap_all_gather(me->b, data, 1);
+  atomic_fetch_add(&given_up, 1);
+  tt_bootstrap_destroy(me->b);
+  me->b = NULL;
+  tt_net_close(net);
+  return result;
+}
+
+/* The ring's network says nothing of a rank that is stopped, so the bootstrap asks. */
+START_TEST(ring_finds_a_stopped_rank)
+{
+  ncclUniqueId id;
+  struct rank ranks[STOPPED_OF] = {0};
+  environment(
+      (const char *[]){"NCCL_NET_PLUGIN=STATIC_PLUGIN", "TUTTI_PEER_TIMEOUT=5", "NCCL_BOOTSTRAP_TIMEOUT=60", NULL});
+  ck_assert_int_eq(tt_net_reset(), ncclSuccess);
+  atomic_store(&fail_after, -1);
+  atomic_store(&given_up, 0);
+  pthread_barrier_init(&all_here, NULL, STOPPED_OF);
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  ranks_run(&id, STOPPED_OF, gather_without_one, NULL, ranks);
+  pthread_barrier_destroy(&all_here);
+  for (int r = 0; r < STOPPED; r++) {
+    ck_assert_int_eq(ranks[r].result, ncclRemoteError);
+    ck_assert_msg(strstr(ranks[r].error, "rank 2 is gone"), "%s", ranks[r].error);
+  }
+  ck_assert_int_eq(atomic_load(&open_comms), 0);
+}
+END_TEST
+
 Suite *suite_net(void)
 {
   Suite *suite = suite_create("net");
@@ -334,6 +381,7 @@ Suite *suite_net(void)
   tcase_set_timeout(tests, 0);
   tcase_add_loop_test(tests, ring_gathers, 0, 4);
   tcase_add_test(tests, ring_fails);
+  tcase_add_test(tests, ring_finds_a_stopped_rank);
   suite_add_tcase(suite, tests);
   return suite;
 }

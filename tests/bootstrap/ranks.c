@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/thread.h"
+#include "bootstrap/internal.h"
 
 struct job {
   struct rank *rank;
@@ -61,7 +62,7 @@ void environment(const char *const *values)
 {
   static const char *const names[] = {"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_BOOTSTRAP_TIMEOUT",
                                       "NCCL_COMM_ID",       "NCCL_HOSTID",        "NCCL_SOCKET_TIMEOUT",
-                                      "NCCL_NET_PLUGIN"};
+                                      "NCCL_NET_PLUGIN",    "TUTTI_PEER_TIMEOUT"};
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) unsetenv(names[i]);
   for (; values && *values; values++) {
     char name[64];
@@ -70,6 +71,20 @@ void environment(const char *const *values)
     setenv(name, equals + 1, 1);
   }
   tt_param_reset();
+}
+
+void stand_still(struct rank *me, const _Atomic int *count, int end)
+{
+  pthread_mutex_lock(&me->b->mutex);
+  while (atomic_load(count) < end) usleep(1000);
+  pthread_mutex_unlock(&me->b->mutex);
+}
+
+void forget_waits(struct rank *me)
+{
+  pthread_mutex_lock(&me->b->mutex);
+  me->b->waited_ns = me->b->relayed_ns = 0;
+  pthread_mutex_unlock(&me->b->mutex);
 }
 
 void expect_quiet(int threads, int descriptors)

@@ -28,6 +28,11 @@ void ranks_succeed(int nranks, rank_body *body, void *arg);
 /* Sets variables ("NAME=value", NULL-terminated) for the time being; all others of the library's are cleared. */
 void environment(const char *const *values);
 
+/* As if the rank's process were stopped, until the count is at its end: its service answers nobody. */
+void stand_still(struct rank *me, const _Atomic int *count, int end);
+/* As if no rank had waited for a long time. */
+void forget_waits(struct rank *me);
+
 /* Waits until both are at most so many; fails the test otherwise. */
 void expect_quiet(int threads, int descriptors);
 
