@@ -271,11 +271,11 @@ void tt_health_failed(struct tt_health *health, ncclResult_t result, const char 
 static void look_for_dead(struct tt_health *health)
 {
   int rank;
-  uint64_t now = tt_timer_ns();
   char why[300], text[TEXT_BYTES];
   if (!tt_bootstrap_dead(health->bootstrap, &rank, why, sizeof why)) return;
   snprintf(text, sizeof text, "rank %d %s", rank, why);
   pthread_mutex_lock(&health->lock);
+  uint64_t now = tt_timer_ns(); /* not before what another thread has noted */
   if (health->dead_since == 0) health->dead_since = now;
   if (now - health->dead_since >= DEAD_NS) set_trouble(health, ncclRemoteError, text);
   pthread_mutex_unlock(&health->lock);

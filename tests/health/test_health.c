@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/timer.h"
 #include "health/health.h"
 
 #define RANKS 5
@@ -255,6 +256,54 @@ START_TEST(leaving_too_early)
 }
 END_TEST
 
+/* A death that a rank sees, at times of the test's. */
+#define MS UINT64_C(1000000)
+static _Thread_local uint64_t clock_ns;             /* 0: it is as late as it is, and nobody has died */
+static _Thread_local struct tt_health *looked_past; /* by whom it is looked at between this look's begin and its end */
+
+uint64_t __real_tt_timer_ns(void);
+uint64_t __wrap_tt_timer_ns(void);
+uint64_t __wrap_tt_timer_ns(void)
+{
+  return clock_ns ? clock_ns : __real_tt_timer_ns();
+}
+
+bool __real_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size);
+bool __wrap_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size);
+bool __wrap_tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t size)
+{
+  if (clock_ns == 0) return __real_tt_bootstrap_dead(bootstrap, rank, why, size);
+  struct tt_health *health = looked_past;
+  looked_past = NULL;
+  clock_ns += MS;
+  if (health) ck_assert_int_eq(tt_health_check(health, true), ncclSuccess); /* as another thread would */
+  clock_ns += MS;
+  *rank = 1;
+  snprintf(why, size, "is gone");
+  return true;
+}
+
+static void one_dies(struct rank *me)
+{
+  if (me->rank != 0) return;
+  clock_ns = 1000 * MS;
+  looked_past = me->health;
+  ck_assert_int_eq(tt_health_check(me->health, true), ncclSuccess);
+  clock_ns += 50 * MS;
+  ck_assert_int_eq(tt_health_check(me->health, true), ncclSuccess);
+  clock_ns += 100 * MS;
+  ck_assert_int_eq(tt_health_check(me->health, true), ncclRemoteError);
+  expect_words("rank 1 is gone");
+  clock_ns = 0;
+}
+
+/* What the dead one has sent before is waited for, by whichever thread it was noticed. */
+START_TEST(a_death_is_an_error_a_little_later)
+{
+  run(one_dies);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("health");
@@ -268,6 +317,7 @@ int main(void)
   tcase_add_test(tests, who_stalled_first_hears_of_the_disagreement);
   tcase_add_test(tests, agreement_is_no_trouble);
   tcase_add_test(tests, leaving_too_early);
+  tcase_add_test(tests, a_death_is_an_error_a_little_later);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
