@@ -66,6 +66,7 @@ struct tt_connect {
   struct tt_entry *fresh; /* ACTIVE now, not yet seen by the worker */
   bool listens;           /* to the bootstrap */
   bool stop, running, joinable;
+  uint64_t passes; /* that the worker has ended */
   pthread_t worker;
   _Atomic size_t bytes;
   struct tt_connect_peer *_Atomic *peers; /* nranks; made when first needed */

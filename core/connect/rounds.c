@@ -9,8 +9,10 @@
 #include "base/param.h"
 
 #define ABORT_POLL_MS 100
-/* A peer that has left the communicator or is gone may have answered before: what it said is read within this time. */
+/* A peer that has left the communicator or is gone may have answered before: what it said comes within this time. */
 #define LEFT_NS 500000000u
+/* It is read in the worker's next pass, unless the network keeps that for so long. */
+#define STUCK_NS 10000000000u
 /* The first failure of all is told to all ranks, but what follows from it, such as that a process ends, may be seen
  * sooner. For so long the news is waited for, looked for so often. */
 #define CAUSE_NS 500000000u
@@ -22,8 +24,10 @@ struct round {
   size_t first, end;
   tt_deadline deadline;
   uint64_t started, reported; /* ns */
-  uint64_t left_since;        /* ns; 0: no peer that is missing has left */
-  uint64_t dead_since;        /* ns; 0: nor is one gone */
+  int left;                   /* a peer that is missing and has left; -1: none */
+  uint64_t left_since;        /* ns; when that was seen first, ... */
+  uint64_t left_passes;       /* ... and the worker's passes by then */
+  uint64_t dead_since;        /* ns; 0: no peer that is missing is gone */
   uint64_t said_since;        /* ns; 0: nor does the check say anything */
   int warned;                 /* times that the missing peers were named */
 };
@@ -57,7 +61,8 @@ static void plan_round(const struct tt_connect *connect, struct round *round, in
   round->deadline = tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
   round->started = round->reported = tt_timer_ns();
   round->warned = 0;
-  round->left_since = round->dead_since = round->said_since = 0;
+  round->left = -1;
+  round->dead_since = round->said_since = 0;
 }
 
 /* How many peers of the round have everything up; a failed entry in *failed. Called with the lock held. */
@@ -137,7 +142,7 @@ static struct timespec point_in_time(uint64_t ns)
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-/* A peer that said goodbye before its connections were up, or -1. */
+/* A peer that said goodbye before its connections were up, or -1. Called with the lock held. */
 static int left_peer(const struct tt_connect *connect, const struct round *round)
 {
   for (size_t i = round->first; i < round->end; i++) {
@@ -146,6 +151,27 @@ static int left_peer(const struct tt_connect *connect, const struct round *round
       return entry->connector.peer;
   }
   return -1;
+}
+
+/* A missing peer that has left is an error when all that it said before has been read: no letter waits, and the worker
+ * has been through a whole pass since then. Called with the lock held. */
+static ncclResult_t check_left(struct tt_connect *connect, struct round *round)
+{
+  uint64_t now = tt_timer_ns();
+  int left = left_peer(connect, round);
+  if (left != round->left) {
+    round->left = left;
+    round->left_since = now;
+    round->left_passes = connect->passes;
+  }
+  if (left < 0) return ncclSuccess;
+  TT_TRY(tt_connect_wake_worker(connect));
+  bool read = connect->letters == NULL && connect->passes - round->left_passes >= 2; /* one may have been under way */
+  if (now - round->left_since <= (read ? LEFT_NS : STUCK_NS)) return ncclSuccess;
+  return TT_FAIL(ncclRemoteError,
+                 "rank %d needs a connection with rank %d, which has left the communicator: it "
+                 "destroyed or aborted it before this operation",
+                 connect->env->rank, left);
 }
 
 /* What ends the wait although no connection has failed; what the check says, `at_once` or when answers have been read.
@@ -161,18 +187,8 @@ static ncclResult_t look_outside(struct tt_connect *connect, struct round *round
   else if (round->said_since == 0)
     round->said_since = now;
   if (!at_once && now - round->said_since <= LEFT_NS) result = ncclSuccess;
-  int left = result == ncclSuccess ? left_peer(connect, round) : -1;
-  if (left < 0)
-    round->left_since = 0;
-  else if (round->left_since == 0)
-    round->left_since = now;
-  else if (now - round->left_since > LEFT_NS)
-    result = TT_FAIL(ncclRemoteError,
-                     "rank %d needs a connection with rank %d, which has left the communicator: it "
-                     "destroyed or aborted it before this operation",
-                     connect->env->rank, left);
   pthread_mutex_lock(&connect->lock);
-  return result;
+  return result == ncclSuccess ? check_left(connect, round) : result;
 }
 
 static bool is_aborted(const struct tt_connect *connect)

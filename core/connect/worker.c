@@ -392,6 +392,7 @@ static void *work(void *arg)
     pthread_mutex_unlock(&connect->lock);
     pass(&worker);
     pthread_mutex_lock(&connect->lock);
+    connect->passes++;
     if (worker.moved) poll_ns = POLL_MIN_NS;
     if (worker.moved || connect->letters || connect->fresh || connect->stop) continue;
     sleep_until_work(connect, worker.polling ? poll_ns : LINGER_NS);

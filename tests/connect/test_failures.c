@@ -218,31 +218,40 @@ START_TEST(sent_and_exited)
 }
 END_TEST
 
-/* Connections are up a quarter of a second after the news of them. */
+static useconds_t usec; /* Connections are up so long after the news of them. */
+
+/* Who has answered rank 0 has left when that is read. */
 static void a_while(enum tt_log_level level, unsigned long subsystems, const char *file, int line, const char *func,
                     const char *text)
 {
+  int peer;
   (void)level, (void)subsystems, (void)file, (void)line, (void)func;
-  if (strstr(text, "Channel ")) usleep(250000);
+  if (!strstr(text, "Channel ") || sscanf(strstr(text, " : "), " : 0[0] -> %d", &peer) != 1) return;
+  atomic_fetch_or(&ranks_left, 1u << peer);
+  usleep(usec);
 }
 
-/* The others answer and leave. Each answer may take its time, in a round of its own. */
+/* Each answer may take its time, in a round of its own or not. */
 static void left_by_all(struct rank *rank)
 {
   if (rank->rank != 0) return;
   tt_log_redirect(a_while);
   for (int peer = 1; peer < rank->nranks; peer++)
     RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
-  everybody_left = true;
   ncclResult_t result = tt_connect_run(rank->connect);
-  everybody_left = false;
+  unsigned left = atomic_exchange(&ranks_left, 0);
   tt_log_redirect(NULL);
-  RANK_CHECK(rank, result == ncclSuccess);
+  RANK_CHECK(rank, result == ncclSuccess && left == (1u << rank->nranks) - 2);
 }
 
 START_TEST(all_left)
 {
-  set_env("NCCL_CONNECT_ROUND_MAX_PEERS", "1");
+  static const struct {
+    const char *peers; /* of a round */
+    useconds_t usec;
+  } cases[] = {{"1", 250000}, {"4", 250000}, {"1", 1500000}};
+  set_env("NCCL_CONNECT_ROUND_MAX_PEERS", cases[_i].peers);
+  usec = cases[_i].usec;
   set_env("NCCL_DEBUG", "INFO");
   tt_log_reset();
   world_run_processes(5, left_by_all, NULL);
@@ -343,7 +352,7 @@ void add_failures(Suite *suite)
   tcase_add_test(tc, stopped);
   tcase_add_test(tc, killed);
   tcase_add_test(tc, sent_and_exited);
-  tcase_add_test(tc, all_left);
+  tcase_add_loop_test(tc, all_left, 0, 3);
   tcase_add_test(tc, abort_ends_the_wait);
   tcase_add_test(tc, malformed_messages);
   tcase_add_test(tc, closed_peer);

@@ -199,7 +199,7 @@ static _Atomic int overlooks;                    /* questions, and one more; 0: 
 
 bool __wrap_tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank)
 {
-  if (everybody_left) return true;
+  if (rank >= 0 && rank < 32 && (atomic_load(&ranks_left) >> rank & 1) != 0) return true;
   bool asked = rank == 1 && bootstrap == atomic_load(&overlooking) && atomic_load(&overlooks) > 0;
   if (asked && atomic_fetch_add(&overlooks, 1) % 2 == 1) return false;
   return __real_tt_bootstrap_left(bootstrap, rank);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "base/param.h"
 
-bool everybody_left;
+_Atomic unsigned ranks_left;
 static bool with_net;
 static const struct tt_device *with_device;
 static void (*before_rank)(int rank);

@@ -37,8 +37,8 @@ extern const struct tt_device world_device_by_hand;
 /* Called in each rank's process, before anything else. NULL: nothing is. */
 void world_before_rank(void (*before)(int rank));
 
-/* So it is said when anybody asks whether another rank has left. Where the socket plugin is built. */
-extern bool everybody_left;
+/* Bits of the ranks of which it is said that they have left, whoever asks. Where the socket plugin is built. */
+extern _Atomic unsigned ranks_left;
 
 /* Ends the rank before the others do. */
 void rank_close(struct rank *rank);
