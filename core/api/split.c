@@ -21,6 +21,8 @@
 
 #define TAG_ID (TT_TAG_USER + 0x2000u)
 #define TAG_SHRINK (TT_TAG_USER + 0x2001u)
+/* An id in a shrink is not one of a split, which a member may have given up before it took it. */
+#define TAG_SHRINK_ID (TT_TAG_USER + 0x2002u)
 
 struct child_job {
   struct tt_job job;       /* its communicator is the parent, which it holds */
@@ -127,6 +129,11 @@ static ncclResult_t compare_excluded(const struct child_job *child, uint64_t min
   return ncclSuccess;
 }
 
+static uint32_t id_tag(const struct child_job *child)
+{
+  return child->excluded != NULL ? TAG_SHRINK_ID : TAG_ID;
+}
+
 /* The first rank makes the id; without one, for whatever reason, it says so by an empty message. */
 static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
 {
@@ -135,7 +142,8 @@ static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
   if (result == ncclSuccess) result = tt_bootstrap_own_id(&child->create.id);
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
   for (int r = 1; r < child->create.nranks; r++) {
-    ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);
+    ncclResult_t sent =
+        tt_bootstrap_send(parent->bootstrap, child->members[r], id_tag(child), &child->create.id, bytes);
     if (sent == ncclSuccess && child->excluded != NULL) parent->shrinks_told[child->members[r]]++;
     if (result == ncclSuccess) result = sent;
   }
@@ -152,7 +160,7 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
     const struct shrink_request request = {excluded, parent->shrinks_answered[first]};
     TT_TRY(tt_bootstrap_send(parent->bootstrap, first, TAG_SHRINK, &request, sizeof request));
   }
-  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, TAG_ID, &data, &bytes, deadline()));
+  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, id_tag(child), &data, &bytes, deadline()));
   if (child->excluded != NULL) parent->shrinks_answered[first]++;
   if (bytes == sizeof child->create.id) memcpy(&child->create.id, data, bytes);
   free(data);
