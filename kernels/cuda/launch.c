@@ -395,11 +395,9 @@ static int copies_before_message(struct tt_work *const *works, int nworks)
   return n < nworks && works[n]->signature.collective == TT_FUNC_SEND_RECV && tt_cuda_has_engines(works[n]) ? n : 0;
 }
 
-static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_work *const *works, int nworks,
-                                  cudaStream_t stream)
+static ncclResult_t launch_segments(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                    cudaStream_t stream, struct tt_cuda_graph *graph)
 {
-  struct tt_cuda_graph *graph;
-  TT_TRY(tt_cuda_order_begin(context, stream, &graph));
   for (int w = 0, n; w < nworks; w += n) {
     bool launched = false;
     int ncopies = copies_before_message(works + w, nworks - w);
@@ -409,7 +407,19 @@ static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_w
     n = segment(works + w, nworks - w);
     TT_TRY(launch_segment(context, works + w, n, stream, graph));
   }
-  return tt_cuda_order_end(context, stream, graph);
+  return ncclSuccess;
+}
+
+static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                  cudaStream_t stream)
+{
+  struct tt_cuda_graph *graph;
+  TT_TRY(tt_cuda_order_begin(context, stream, &graph));
+  ncclResult_t result = launch_segments(context, works, nworks, stream, graph);
+  if (result == ncclSuccess) return tt_cuda_order_end(context, stream, graph);
+  /* What was launched before the failure runs, and who ends the context must wait for it. */
+  if (graph == NULL) tt_cuda_launched(context, stream);
+  return result;
 }
 
 static ncclResult_t launch_entered(struct tt_device_context *context, struct tt_work *const *works, int nworks,

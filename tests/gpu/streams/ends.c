@@ -3,6 +3,18 @@
 #include <unistd.h>
 #include "world.h"
 
+static void open_again(struct world *w)
+{
+  ncclUniqueId id;
+  ok(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    ok(ncclCommInitRank(&w->comms[r], w->n, id, r), "ncclCommInitRank");
+  }
+  ok(ncclGroupEnd(), "making communicators again");
+}
+
 /* Rank 0's operation waits for the others, which never come. */
 void case_abort(struct world *w)
 {
@@ -15,21 +27,14 @@ void case_abort(struct world *w)
   if (cudaStreamQuery(w->streams[0][0]) != cudaErrorNotReady) fail("an operation that no other rank joined has ended");
   for (int r = 0; r < w->n; r++) ok(ncclCommAbort(w->comms[r]), "ncclCommAbort");
   if (!stream_ends(w->streams[0][0])) fail("the stream does not end after ncclCommAbort");
-  ncclUniqueId id;
-  ok(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  ok(ncclGroupStart(), "ncclGroupStart");
-  for (int r = 0; r < w->n; r++) {
-    use(w, r);
-    ok(ncclCommInitRank(&w->comms[r], w->n, id, r), "ncclCommInitRank");
-  }
-  ok(ncclGroupEnd(), "making communicators again");
+  open_again(w);
   reduce_all(w, w->comms, 0, 1, 0);
   wait_all(w);
   expect(w, 1, w->n, "the sum of new communicators");
   world_close(w);
 }
 
-/* All is as before after a refusal. */
+/* All is as before after a refusal or a failure. */
 static void expect_usable(struct world *w)
 {
   for (int r = 0; r < w->n; r++) fill(w, r, 0, 4, 0);
@@ -37,6 +42,48 @@ static void expect_usable(struct world *w)
   wait_all(w);
   expect(w, 1, 4 * w->n, "a sum after the refusal");
   world_close(w);
+}
+
+/* Takes the GPU's memory, but for less than a communicator would ask for. */
+static int take_memory(void **taken, int most)
+{
+  int count = 0;
+  for (size_t bytes = (size_t)1 << 40; bytes >= 4096; bytes /= 2)
+    while (count < most && cudaMalloc(&taken[count], bytes) == cudaSuccess) count++;
+  cudaGetLastError();
+  return count;
+}
+
+/* A group's small messages are launched, its many large ones cannot be: the GPU has no memory for what describes them.
+ * The kernel may begin when the communicator is being aborted, whose
+ * memory has to be there. */
+void case_no_memory(struct world *w)
+{
+  enum { PIECES = 1000, MESSAGES = 1400, SMALL = 64, LARGE = COUNT * 2 };
+  void *pieces[PIECES];
+  for (int bytes = SMALL; bytes > 0; bytes = bytes == SMALL ? LARGE : 0) { /* both have their connections */
+    ok(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < 2; r++) {
+      ok(ncclSend(w->buffers[0][r], bytes, ncclInt8, 1 - r, w->comms[r], w->streams[0][r]), "ncclSend");
+      ok(ncclRecv(w->buffers[1][r], bytes, ncclInt8, 1 - r, w->comms[r], w->streams[0][r]), "ncclRecv");
+    }
+    ok(ncclGroupEnd(), "sending and receiving");
+  }
+  wait_all(w);
+  use(w, 0);
+  int taken = take_memory(pieces, PIECES);
+  delay(w, 0, 0, 300);
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int m = 0; m <= MESSAGES; m++) {
+    ok(ncclSend(w->buffers[0][0], m == 0 ? SMALL : LARGE, ncclInt8, 1, w->comms[0], w->streams[0][0]), "ncclSend");
+    ok(ncclRecv(w->buffers[1][0], m == 0 ? SMALL : LARGE, ncclInt8, 1, w->comms[0], w->streams[0][0]), "ncclRecv");
+  }
+  refused(ncclGroupEnd(), ncclUnhandledCudaError, "there is not so much memory");
+  for (int r = 0; r < w->n; r++) ok(ncclCommAbort(w->comms[r]), "ncclCommAbort");
+  if (!stream_ends(w->streams[0][0])) fail("the stream does not end after ncclCommAbort");
+  for (int p = 0; p < taken; p++) good(cudaFree(pieces[p]), "cudaFree");
+  open_again(w);
+  expect_usable(w);
 }
 
 void case_foreign_stream(struct world *w)
@@ -92,13 +139,6 @@ void case_communicator_first(struct world *w)
   launch(w, graphs, 0);
   wait_all(w);
   drop_graphs(w, graphs);
-  ncclUniqueId id;
-  ok(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  ok(ncclGroupStart(), "ncclGroupStart");
-  for (int r = 0; r < w->n; r++) {
-    use(w, r);
-    ok(ncclCommInitRank(&w->comms[r], w->n, id, r), "ncclCommInitRank");
-  }
-  ok(ncclGroupEnd(), "making communicators again");
+  open_again(w);
   expect_usable(w);
 }

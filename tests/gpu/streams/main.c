@@ -34,6 +34,7 @@ static const struct {
     {"a group of several communicators", case_communicators},
     {"non-blocking communicators", case_non_blocking},
     {"abort while a kernel runs", case_abort},
+    {"a launch that fails midway", case_no_memory},
     {"a stream of another GPU", case_foreign_stream},
     {"a stream destroyed early", case_stream_destroyed_early},
     {"a communicator destroyed before its graph", case_communicator_first},
