@@ -130,6 +130,12 @@ bool tt_captured_graph(const struct ncclComm *comm, const void *stream, uint64_t
   return true;
 }
 
+bool tt_captured_here(const struct ncclComm *comm, const void *stream, uint64_t graph)
+{
+  uint64_t here;
+  return comm->device->capturing(comm->context->handle, (void *)stream, &here) == ncclSuccess && here == graph;
+}
+
 void tt_captured_forget(struct ncclComm *comm)
 {
   struct tt_captured *captured = comm->captured;
@@ -356,10 +362,20 @@ out:
   return result;
 }
 
+static void refuse_all(struct tt_captured *captured, const char *why)
+{
+  for (int s = 0; s < captured->nsteps; s++) {
+    snprintf(captured->steps[s].input.why, TT_USER_WHY, "%s", why);
+    snprintf(captured->steps[s].output.why, TT_USER_WHY, "%s", why);
+  }
+}
+
 ncclResult_t tt_captured_agree(struct ncclComm *comm)
 {
   struct tt_captured *captured = comm->captured;
   tt_user_graphs_reap(comm->env->users);
+  if (captured->nsteps > 0 && !tt_captured_here(comm, captured->stream, captured->graph))
+    refuse_all(captured, "its stream is one of the calling thread only");
   for (int s = 0; s < captured->nsteps; s++)
     if (captured->steps[s].task != NULL) TT_TRY(send_offer(captured, &captured->steps[s]));
   for (int s = 0; s < captured->nsteps; s++)

@@ -22,6 +22,9 @@ ncclResult_t tt_captured_open(struct ncclComm *comm);
 ncclResult_t tt_captured_prepare(struct ncclComm *comm, const struct tt_task *tasks, bool *wanted);
 /* Whether that has found out into which graph the stream is captured (0: none), which then need not be asked again. */
 bool tt_captured_graph(const struct ncclComm *comm, const void *stream, uint64_t *graph);
+/* Whether the stream is captured into the graph on this thread, too. A handle that names another stream on each thread,
+ * as cudaStreamPerThread, is so only on the caller's; what is held until the graph's end is asked for by the stream. */
+bool tt_captured_here(const struct ncclComm *comm, const void *stream, uint64_t graph);
 /* Agrees with the other ranks of the communicator. They must be able to come to it, so one thread that has several of
  * them needs threads. Ends with the communicator's failure or abort, if a rank is gone, or at the bootstrap's deadline;
  * ranks that are missing are named after TUTTI_INIT_WARN. */

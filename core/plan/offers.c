@@ -116,7 +116,8 @@ ncclResult_t tt_offers_agree(struct ncclComm *comm)
   struct tt_offers *offers = comm->offers;
   if (offers == NULL || offers->tasks == NULL) return ncclSuccess;
   tt_user_graphs_reap(comm->env->users);
-  bool deals = offers->possible && !tt_offers_gave_up(offers);
+  bool deals =
+      offers->possible && !tt_offers_gave_up(offers) && tt_captured_here(comm, offers->tasks->stream, offers->graph);
   return deals ? tt_offers_deal(offers) : refuse_all(offers);
 }
 

@@ -98,7 +98,8 @@ static ncclResult_t begin_captured(struct tt_device_context *context, struct tt_
     if (!tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) return ncclSuccess;
     return check_node(cudaStreamWaitEvent(stream, context->state->launched, cudaEventWaitExternal));
   }
-  if (stream == graph->stream || !tt_param_int(TT_PARAM_NCCL_GRAPH_STREAM_ORDERING)) return ncclSuccess;
+  const bool same = stream == graph->stream && stream != cudaStreamPerThread;
+  if (same || !tt_param_int(TT_PARAM_NCCL_GRAPH_STREAM_ORDERING)) return ncclSuccess;
   TT_CUDA_TRY(cudaStreamUpdateCaptureDependencies(stream, &graph->last, TT_CUDA_EDGES(NULL, 1),
                                                   cudaStreamAddCaptureDependencies),
               "ordering launches of a graph");
@@ -133,12 +134,14 @@ static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cu
   return ncclSuccess;
 }
 
-/* Whether the last launch may have been on another stream. Replays are on any. */
+/* Whether the last launch may have been on another stream. Replays are on any, and cudaStreamPerThread names another
+ * one on each thread. */
 static bool is_elsewhere(struct tt_device_context *context, cudaStream_t stream)
 {
   struct tt_cuda_executor *executor = context->executor;
   if (!context->state->any_launch) return false;
-  return stream != executor->last_stream || executor->graphs != NULL || executor->replayed;
+  return stream != executor->last_stream || stream == cudaStreamPerThread || executor->graphs != NULL ||
+         executor->replayed;
 }
 
 /* The core has asked for the stream, in the same call of the user's; the answer serves once. */

@@ -1,4 +1,5 @@
 /* Groups with several streams, communicators with several, streams with several communicators. */
+#include <pthread.h>
 #include "world.h"
 
 /* Each of a rank's streams fills a buffer, some of them late; a group reduces all of them, each on its stream; each
@@ -143,5 +144,118 @@ void case_mixed_capture(struct world *w)
   reduce_all(w, w->comms, 0, 1, 0);
   wait_all(w);
   expect(w, 1, w->n, "a sum after the refusal");
+  world_close(w);
+}
+
+/* ---- cudaStreamPerThread: one handle, and a stream of each thread ---- */
+
+static void reduce_on_own(const struct world *w, int from, int to)
+{
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int r = 0; r < w->n; r++)
+    ok(ncclAllReduce(w->buffers[from][r], w->buffers[to][r], COUNT, ncclInt32, ncclSum, w->comms[r],
+                     cudaStreamPerThread),
+       "ncclAllReduce");
+  ok(ncclGroupEnd(), "all-reduce on streams of the thread");
+}
+
+static void wait_own(const struct world *w)
+{
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    if (!stream_ends(cudaStreamPerThread)) fail("the thread's stream of rank %d does not end", r);
+  }
+}
+
+static void *reduce_next(void *argument)
+{
+  const struct world *w = argument;
+  reduce_on_own(w, 1, 2);
+  wait_own(w);
+  return NULL;
+}
+
+/* The second thread's operation takes what the first one's late one makes; only the communicator orders them. */
+void case_threads_streams(struct world *w)
+{
+  pthread_t thread;
+  for (int r = 0; r < w->n; r++) fill(w, r, 0, 1, 0);
+  wait_all(w);
+  use(w, 0);
+  good(cudaLaunchHostFunc(cudaStreamPerThread, sleep_ms, (void *)200), "cudaLaunchHostFunc");
+  reduce_on_own(w, 0, 1);
+  if (pthread_create(&thread, NULL, reduce_next, w) != 0) fail("no thread can be made");
+  pthread_join(thread, NULL);
+  wait_own(w);
+  expect(w, 2, w->n * w->n, "the sum of another thread's sum");
+  world_close(w);
+}
+
+struct forked {
+  const struct world *world;
+  cudaEvent_t events[MOST];
+  pthread_barrier_t turn;
+};
+
+static void *capture_next(void *argument)
+{
+  struct forked *forked = argument;
+  const struct world *w = forked->world;
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaStreamWaitEvent(cudaStreamPerThread, forked->events[r], 0), "cudaStreamWaitEvent");
+  }
+  reduce_on_own(w, 1, 2);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaEventRecord(forked->events[r], cudaStreamPerThread), "cudaEventRecord");
+  }
+  pthread_barrier_wait(&forked->turn);
+  pthread_barrier_wait(&forked->turn); /* the capture has the stream until its end */
+  return NULL;
+}
+
+/* Both threads' streams are captured into one graph. */
+static void capture_threads(struct forked *forked, cudaGraph_t *graphs)
+{
+  const struct world *w = forked->world;
+  pthread_t thread;
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaEventCreateWithFlags(&forked->events[r], cudaEventDisableTiming), "making an event");
+    good(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    good(cudaEventRecord(forked->events[r], cudaStreamPerThread), "cudaEventRecord");
+    good(cudaLaunchHostFunc(cudaStreamPerThread, sleep_ms, (void *)200), "cudaLaunchHostFunc");
+  }
+  reduce_on_own(w, 0, 1);
+  if (pthread_create(&thread, NULL, capture_next, forked) != 0) fail("no thread can be made");
+  pthread_barrier_wait(&forked->turn);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaStreamWaitEvent(cudaStreamPerThread, forked->events[r], 0), "cudaStreamWaitEvent");
+    good(cudaStreamEndCapture(cudaStreamPerThread, &graphs[r]), "cudaStreamEndCapture");
+  }
+  pthread_barrier_wait(&forked->turn);
+  pthread_join(thread, NULL);
+}
+
+void case_threads_streams_graph(struct world *w)
+{
+  struct forked forked = {.world = w};
+  cudaGraph_t graphs[MOST];
+  cudaGraphExec_t executables[MOST];
+  for (int r = 0; r < w->n; r++) fill(w, r, 0, 1, 0);
+  wait_all(w);
+  pthread_barrier_init(&forked.turn, NULL, 2);
+  capture_threads(&forked, graphs);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaGraphInstantiate(&executables[r], graphs[r], 0), "cudaGraphInstantiate");
+    good(cudaGraphDestroy(graphs[r]), "cudaGraphDestroy");
+  }
+  launch(w, executables, 0);
+  wait_all(w);
+  expect(w, 2, w->n * w->n, "the sum of another thread's sum");
+  drop_graphs(w, executables);
   world_close(w);
 }

@@ -23,6 +23,8 @@ static const struct {
     {"a group of three streams", case_joined},
     {"a captured group of three streams", case_joined_graph},
     {"two streams of one communicator", case_two_streams},
+    {"streams of two threads", case_threads_streams},
+    {"captured streams of two threads", case_threads_streams_graph},
     {"two communicators on two streams", case_two_communicators},
     {"captured and other streams in a group", case_mixed_capture},
     {"a graph and eager calls", case_graph_and_eager},

@@ -116,7 +116,7 @@ void fill(const struct world *world, int rank, int buffer, int byte, int stream)
   good(cudaMemsetAsync(world->buffers[buffer][rank], byte, COUNT * 4, world->streams[stream][rank]), "filling");
 }
 
-static void CUDART_CB sleep_ms(void *ms)
+void CUDART_CB sleep_ms(void *ms)
 {
   usleep((unsigned)(size_t)ms * 1000);
 }

@@ -38,6 +38,7 @@ void reduce_all(const struct world *world, ncclComm_t const *comms, int from, in
 void fill(const struct world *world, int rank, int buffer, int byte, int stream);
 /* The stream does nothing for so long. */
 void delay(const struct world *world, int rank, int stream, int ms);
+void CUDART_CB sleep_ms(void *ms); /* on a stream */
 /* Whether it is done within 30 s. */
 bool stream_ends(cudaStream_t stream);
 void wait_all(const struct world *world);
@@ -52,6 +53,7 @@ void drop_graphs(const struct world *world, cudaGraphExec_t const *graphs);
 
 /* Cases: joined.c, graphs.c, groups.c, ends.c. */
 void case_joined(struct world *world), case_joined_graph(struct world *world), case_two_streams(struct world *world);
+void case_threads_streams(struct world *world), case_threads_streams_graph(struct world *world);
 void case_two_communicators(struct world *world), case_mixed_capture(struct world *world);
 void case_graph_and_eager(struct world *world), case_graph_on_two_streams(struct world *world);
 void case_graph_nodes(struct world *world), case_graph_memory(struct world *world);
