@@ -55,15 +55,25 @@ static ncclResult_t note_blocking(bool blocking)
                  "NCCL_COMM_BLOCKING): give each kind a group of its own");
 }
 
+/* Kernels of several communicators on one stream run one after another, and wait for those of other GPUs: all ranks
+ * must have them in one order, whatever the order of their calls. So the list is sorted by what ranks of a communicator
+ * know alike, which is a hash of 64 bits of its unique id; its ranks of this group are next to each other. */
+static void add_comm(struct ncclComm *comm)
+{
+  struct ncclComm **place = &group.gathered.comms;
+  while (*place != NULL && (*place)->id_hash <= comm->id_hash) place = &(*place)->group_next;
+  if (*place == NULL) group.gathered.comms_end = &comm->group_next;
+  comm->group_next = *place;
+  *place = comm;
+}
+
 ncclResult_t tt_group_join(struct ncclComm *comm)
 {
   int state = TT_COMM_IDLE;
   if (tt_group_has(comm)) return ncclSuccess;
   TT_TRY(note_blocking(comm->config.blocking != 0));
   if (atomic_compare_exchange_strong(&comm->in_group, &state, TT_COMM_IN_GROUP)) {
-    comm->group_next = NULL;
-    *group.gathered.comms_end = comm;
-    group.gathered.comms_end = &comm->group_next;
+    add_comm(comm);
     return ncclSuccess;
   }
   if (state == TT_COMM_IN_BACKGROUND)

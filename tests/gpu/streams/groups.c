@@ -75,6 +75,27 @@ void case_large_group(struct world *w)
   world_close(w);
 }
 
+/* Half of the ranks call one communicator's operation first, the others the other one's; each rank has one stream. */
+void case_communicators_crossed(struct world *w)
+{
+  ncclComm_t others[MOST];
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int r = 0; r < w->n; r++) ok(ncclCommSplit(w->comms[r], 0, r, &others[r], NULL), "ncclCommSplit");
+  ok(ncclGroupEnd(), "splitting");
+  for (int r = 0; r < w->n; r++) fill(w, r, 0, 3, 0);
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int second = 0; second < 2; second++)
+    for (int r = 0; r < w->n; r++) {
+      bool other = r % 2 != second;
+      reduce(w, other ? others[r] : w->comms[r], r, 0, other ? 1 : 2, 0);
+    }
+  ok(ncclGroupEnd(), "the group");
+  wait_all(w);
+  for (int b = 1; b <= 2; b++) expect(w, b, 3 * w->n, "a communicator's sum");
+  for (int r = 0; r < w->n; r++) ok(ncclCommDestroy(others[r]), "ncclCommDestroy");
+  world_close(w);
+}
+
 /* Three communicators a rank, in one group, all on one stream or each on its own. */
 void case_communicators(struct world *w)
 {

@@ -34,6 +34,7 @@ static const struct {
     {"a captured group of 1000 messages", case_captured_group},
     {"a group of 10000 messages", case_large_group},
     {"a group of several communicators", case_communicators},
+    {"communicators called in different orders", case_communicators_crossed},
     {"non-blocking communicators", case_non_blocking},
     {"abort while a kernel runs", case_abort},
     {"a launch that fails midway", case_no_memory},
