@@ -104,8 +104,8 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
   return tt_plan_need(comm, work);
 }
 
-/* A kernel runs works of one protocol: a copy has that of messages of its size, so that it needs none of its own beside
- * them. */
+/* Kernels for works of one protocol are faster than the one for several: a copy has that of messages of its size, so
+ * that it does not add one to theirs. */
 static ncclResult_t copy_protocol(const struct ncclComm *comm, size_t bytes, int *protocol)
 {
   struct tt_choice choice = {.protocol = TT_PROTO_SIMPLE};

@@ -238,6 +238,7 @@ struct tt_cuda_brief {
 /* kernel.cu, compiled for each data type; by protocol and what it takes. As cudaLaunchKernel takes it. */
 enum tt_cuda_form {
   TT_CUDA_FORM_ANY,           /* any works */
+  TT_CUDA_FORM_MIXED,         /* any works of ncclUint8, each in its own protocol, whatever is asked for */
   TT_CUDA_FORM_SHORT,         /* one short work */
   TT_CUDA_FORM_EXCHANGE,      /* one that is an exchange */
   TT_CUDA_FORM_EXCHANGE_DEEP, /* in LL128, with chunks of more lines than a block has octets of data threads */

@@ -10,6 +10,14 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   run_items<PROTOCOL>(launch);
 }
 
+#if TT_CUDA_DATATYPE == 1 /* ncclUint8: sends and receives */
+static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
+    tt_run_mixed(const __grid_constant__ tt_cuda_launch launch)
+{
+  run_items<OWN_PROTOCOL>(launch);
+}
+#endif
+
 /* Where the words of this block's work lie, and its channel. */
 static __device__ __forceinline__ const uint32_t *find_item(const tt_cuda_launch &launch, uint32_t *channel)
 {
@@ -122,11 +130,15 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
 #define TT_CUDA_NAME(number) TT_CUDA_PASTE(tt_cuda_kernel_, number)
 extern "C" const void *TT_CUDA_NAME(TT_CUDA_DATATYPE)(int protocol, int form)
 {
+#if TT_CUDA_DATATYPE == 1
+  if (form == TT_CUDA_FORM_MIXED) return (const void *)tt_run_mixed;
+#endif
   if (protocol == TT_PROTO_SIMPLE)
     return form == TT_CUDA_FORM_MAPPED ? (const void *)tt_run_mapped : (const void *)tt_run_programs<TT_PROTO_SIMPLE>;
   bool lines128 = protocol == TT_PROTO_LL128;
   switch (form) {
   case TT_CUDA_FORM_ANY:
+  case TT_CUDA_FORM_MIXED:
     return lines128 ? (const void *)tt_run_programs<TT_PROTO_LL128> : (const void *)tt_run_programs<TT_PROTO_LL>;
   case TT_CUDA_FORM_EXCHANGE_DEEP:
     if (lines128) return (const void *)tt_run_exchange<TT_PROTO_LL128, tt_lean_ll128<true>, tt_cuda_launch>;

@@ -1,7 +1,9 @@
 /* Launches: works are put into words (descriptor.h) and handed to a kernel.
  *
- * One kernel runs works of one protocol. A group with several is launched as several kernels, the collectives in their
- * order, then the point-to-point works protocol by protocol: all ranks do so alike. */
+ * One kernel runs works of one protocol. Collectives of several are launched as several kernels, in their order, which
+ * is that of all ranks. Sends and receives follow, and must not wait for each other, since a peer may call them in
+ * another order, or not in one group: those of several protocols have a kernel of their own, in which they run side by
+ * side (TT_CUDA_FORM_MIXED). Those between two ranks in one direction are in order, on both. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
@@ -27,6 +29,7 @@ struct builder {
   int protocol, datatype, strands;
   uint64_t most_bytes; /* of a chunk */
   bool shares;         /* memory with other devices */
+  bool mixed;          /* works have several protocols */
 };
 
 static uint64_t hash_signature(const struct tt_signature *signature)
@@ -294,7 +297,8 @@ static ncclResult_t launch_alone(struct tt_device_context *context, const struct
 /* Which kernel runs the works of a segment. */
 static ncclResult_t find_kernel(const struct builder *b, const void **kernel)
 {
-  *kernel = b->shares ? tt_cuda_nvls_kernel(b->datatype) : tt_cuda_kernels[b->datatype](b->protocol, TT_CUDA_FORM_ANY);
+  enum tt_cuda_form form = b->mixed ? TT_CUDA_FORM_MIXED : TT_CUDA_FORM_ANY;
+  *kernel = b->shares ? tt_cuda_nvls_kernel(b->datatype) : tt_cuda_kernels[b->datatype](b->protocol, form);
   if (*kernel != NULL && (!b->shares || b->protocol == TT_PROTO_SIMPLE)) return ncclSuccess;
   return TT_FAIL(ncclInternalError, "there is no kernel for shared memory, data type %d and protocol %d", b->datatype,
                  b->protocol);
@@ -315,7 +319,7 @@ static ncclResult_t start_kernel(struct builder *b, cudaStream_t stream, struct 
   else
     TT_TRY(tt_cuda_blob_take(context, b->words, b->nwords * sizeof(*b->words), &blob, &launch.blob));
   unsigned nblocks = TT_MIN(b->nitems, (unsigned)context->processors);
-  unsigned threads = tt_cuda_threads(b->protocol, b->most_bytes, b->strands);
+  unsigned threads = tt_cuda_threads(b->mixed ? TT_PROTO_SIMPLE : b->protocol, b->most_bytes, b->strands);
   ncclResult_t result = start(context, kernel, nblocks, threads, &launch, stream);
   ncclResult_t noted = blob != NULL ? tt_cuda_blob_launched(context, blob, stream, graph) : ncclSuccess;
   return result != ncclSuccess ? result : noted;
@@ -326,16 +330,39 @@ static bool is_mapped(const struct tt_work *work)
   return tt_cuda_is_mapped(work->channels[0].program);
 }
 
-/* How many works from the first on one kernel can run: of one protocol and type, not too many, and with scratch memory
- * only alone, since works of a chain may overlap on different channels. Mapped works are alone, too. */
-static int segment(struct tt_work *const *works, int nworks)
+static bool is_message(const struct tt_work *work)
+{
+  return work->signature.collective == TT_FUNC_SEND_RECV;
+}
+
+static bool are_mixed(struct tt_work *const *works, int nworks)
 {
   int n = 1;
-  while (!is_mapped(works[0]) && n < nworks && !is_mapped(works[n]) && n < LAUNCH_WORKS &&
-         works[n]->protocol == works[0]->protocol && works[n]->reduction.datatype == works[0]->reduction.datatype &&
-         shares_memory(works[n]) == shares_memory(works[0]) &&
-         works[n]->channels[0].program->nscratch + works[0]->channels[0].program->nscratch == 0)
-    n++;
+  while (n < nworks && works[n]->protocol == works[0]->protocol) n++;
+  return n < nworks;
+}
+
+/* Whether one kernel can run both: of one protocol and type, and with scratch memory only alone, since works of a chain
+ * may overlap on different channels. Mapped works are alone, too. */
+static bool fit(const struct tt_work *a, const struct tt_work *b)
+{
+  return !is_mapped(a) && !is_mapped(b) && a->protocol == b->protocol &&
+         a->reduction.datatype == b->reduction.datatype && shares_memory(a) == shares_memory(b) &&
+         a->channels[0].program->nscratch + b->channels[0].program->nscratch == 0;
+}
+
+/* The same where messages have several protocols: all of them go together, and beside no collective. */
+static bool fit_mixed(const struct tt_work *a, const struct tt_work *b)
+{
+  if (is_message(a) != is_message(b)) return false;
+  return is_message(a) ? !is_mapped(a) && !is_mapped(b) : fit(a, b);
+}
+
+/* How many works from the first on one kernel runs; not too many. */
+static int segment(struct tt_work *const *works, int nworks, bool mixed)
+{
+  int n = 1;
+  while (n < nworks && n < LAUNCH_WORKS && (mixed ? fit_mixed : fit)(works[0], works[n])) n++;
   return n;
 }
 
@@ -346,12 +373,14 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
                       .protocol = works[0]->protocol,
                       .datatype = works[0]->reduction.datatype,
                       .strands = 1,
-                      .shares = shares_memory(works[0])};
+                      .shares = shares_memory(works[0]),
+                      .mixed = are_mixed(works, nworks)};
   ncclResult_t result;
   bool launched = false;
   if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
     TT_TRY(launch_alone(context, works[0], stream, &launched));
-  if (nworks > 1 && b.protocol != TT_PROTO_SIMPLE) TT_TRY(launch_together(context, works, nworks, stream, &launched));
+  if (nworks > 1 && !b.mixed && b.protocol != TT_PROTO_SIMPLE)
+    TT_TRY(launch_together(context, works, nworks, stream, &launched));
   if (launched) return ncclSuccess;
   if (is_mapped(works[0]))
     return TT_FAIL(ncclInternalError,
@@ -375,15 +404,14 @@ out:
   return result;
 }
 
-/* Collectives first, as they are, then point-to-point works by protocol; types alike, since they all move bytes. */
+/* Collectives first, then messages, both as they are. */
 static void sort_works(struct tt_work *const *works, int nworks, struct tt_work **sorted)
 {
   int n = 0;
   for (int w = 0; w < nworks; w++)
-    if (works[w]->signature.collective != TT_FUNC_SEND_RECV) sorted[n++] = works[w];
-  for (int protocol = 0; protocol < TT_NUM_PROTOCOLS; protocol++)
-    for (int w = 0; w < nworks; w++)
-      if (works[w]->signature.collective == TT_FUNC_SEND_RECV && works[w]->protocol == protocol) sorted[n++] = works[w];
+    if (!is_message(works[w])) sorted[n++] = works[w];
+  for (int w = 0; w < nworks; w++)
+    if (is_message(works[w])) sorted[n++] = works[w];
 }
 
 /* How many works that only copy stand before a message in place by engines from the first on, which they can go
@@ -392,19 +420,22 @@ static int copies_before_message(struct tt_work *const *works, int nworks)
 {
   int n = 0;
   while (n < nworks && tt_cuda_only_copies(works[n])) n++;
-  return n < nworks && works[n]->signature.collective == TT_FUNC_SEND_RECV && tt_cuda_has_engines(works[n]) ? n : 0;
+  return n < nworks && is_message(works[n]) && tt_cuda_has_engines(works[n]) ? n : 0;
 }
 
 static ncclResult_t launch_segments(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                     cudaStream_t stream, struct tt_cuda_graph *graph)
 {
+  int first = 0;
+  while (first < nworks && !is_message(works[first])) first++;
+  bool mixed = are_mixed(works + first, nworks - first);
   for (int w = 0, n; w < nworks; w += n) {
     bool launched = false;
     int ncopies = copies_before_message(works + w, nworks - w);
     if (ncopies > 0) TT_TRY(launch_engines(context, works[w + ncopies], works + w, ncopies, stream, &launched));
     n = ncopies + 1;
     if (launched) continue;
-    n = segment(works + w, nworks - w);
+    n = segment(works + w, nworks - w, mixed);
     TT_TRY(launch_segment(context, works + w, n, stream, graph));
   }
   return ncclSuccess;

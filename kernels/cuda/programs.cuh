@@ -233,6 +233,34 @@ template <int PROTOCOL, typename S> static __device__ __forceinline__ void run_c
   run_strand<PROTOCOL, S>(group);
 }
 
+/* Each work has a protocol of its own. Such works only move, and leave out what reduces in Simple: a kernel's stack has
+ * room for all that it may call. */
+enum { OWN_PROTOCOL = TT_NUM_PROTOCOLS };
+
+struct tt_simple_moves : tt_simple {
+  template <typename T>
+  static __device__ __forceinline__ void work(const tt_step &step, const tt_reduce_rule &, int thread, int threads)
+  {
+#pragma unroll 1
+    for (int k = 0; k < step.nsends; k++) copy(step.sends + k, step.sends + k, 1, thread, threads);
+    if (step.ninputs > 0) copy(step.inputs, step.outputs, step.noutputs, thread, threads);
+#pragma unroll 1
+    for (int k = 0; k < step.nreceives; k++) copy(step.receives + k, step.receives + k, 1, thread, threads);
+  }
+};
+
+template <int PROTOCOL, typename S> static __device__ __forceinline__ void run_in_protocol()
+{
+  if constexpr (PROTOCOL != OWN_PROTOCOL)
+    run_channel<PROTOCOL, S>();
+  else if (block.work.protocol == TT_PROTO_LL)
+    run_channel<TT_PROTO_LL, S>();
+  else if (block.work.protocol == TT_PROTO_LL128)
+    run_channel<TT_PROTO_LL128, S>();
+  else
+    run_channel<TT_PROTO_SIMPLE, tt_simple_moves>();
+}
+
 /* All that a block has to do in a launch. */
 template <int PROTOCOL, typename S = tt_simple>
 static __device__ __forceinline__ void run_items(const tt_cuda_launch &launch)
@@ -252,7 +280,7 @@ static __device__ __forceinline__ void run_items(const tt_cuda_launch &launch)
     for (uint32_t work = item & 0xffff; work != 0;) {
       bool has_channel = load_channel(launch, work, channel);
       __syncthreads();
-      if (has_channel) run_channel<PROTOCOL, S>();
+      if (has_channel) run_in_protocol<PROTOCOL, S>();
       work = block.work.next;
       if (__syncthreads_or(tt_aborted())) return;
     }

@@ -393,6 +393,42 @@ START_TEST(together)
 }
 END_TEST
 
+/* Messages of several protocols: one launch behind that of the collective, which has the protocol of one of them. */
+START_TEST(mixed)
+{
+  static struct made_work group[3];
+  struct tt_work *works[] = {&group[0].work, &group[1].work, &group[2].work};
+  static const int protocols[] = {TT_PROTO_SIMPLE, TT_PROTO_LL, TT_PROTO_LL};
+  struct program_set pair = emit_pair(2, 0, 1);
+  struct tt_launch *launch;
+  for (int w = 0; w < 3; w++) {
+    make_exchange(pair.programs[w == 0], 1, protocols[w], false);
+    keep(&group[w], pair.programs[w == 0]);
+    group[w].work.signature.collective = w == 1 ? TT_FUNC_BROADCAST : TT_FUNC_SEND_RECV;
+    group[w].work.order = (uint64_t)w + 1;
+  }
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 3, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.count, 2);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_MIXED);
+  ck_assert_uint_eq(launched.launch.nitems, 2);
+  ck_assert_uint_eq(launched.block.x, TT_CUDA_MAX_THREADS);
+  for (uint32_t item = 0; item < 2; item++) {
+    const uint32_t *all = launched.launch.words;
+    const struct tt_cuda_work *work = (const struct tt_cuda_work *)(all + 4 * (all[item] & 0xffff));
+    ck_assert_uint_eq(work->protocol, (uint32_t)protocols[2 * item]);
+    ck_assert_int_eq(work->signature.collective, TT_FUNC_SEND_RECV);
+  }
+  group[0].work.protocol = TT_PROTO_LL;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 3, NULL, &launch), ncclSuccess);
+  ck_assert_int_eq(launched.count, 1);
+  ck_assert_int_eq(launched.form, TT_CUDA_FORM_ANY);
+  forget_programs();
+  free_set(&pair);
+}
+END_TEST
+
 /* A capture ends in a launch, also of a copy that is in place. */
 START_TEST(nothing_to_do)
 {
@@ -418,5 +454,6 @@ void add_exchanges(TCase *tc)
   tcase_add_test(tc, others);
   tcase_add_test(tc, launches);
   tcase_add_test(tc, together);
+  tcase_add_test(tc, mixed);
   tcase_add_test(tc, nothing_to_do);
 }

@@ -75,6 +75,62 @@ void case_large_group(struct world *w)
   world_close(w);
 }
 
+/* Rank 0's group receives a large and a small message, of two protocols, which rank 1 sends one after the other; before
+ * that all gather small blocks, rank 0 in the same group, if `gathers`. */
+static void put_mixed(const struct world *w, bool gathers)
+{
+  enum { LARGE = COUNT * 4, SMALL = 64 };
+  for (int r = 0; r < w->n; r++) {
+    if (r == 0) ok(ncclGroupStart(), "ncclGroupStart");
+    if (gathers)
+      ok(ncclAllGather(w->buffers[1][r], w->buffers[4][r], SMALL, ncclUint8, w->comms[r], w->streams[0][r]),
+         "ncclAllGather");
+    if (r == 0) {
+      ok(ncclRecv(w->buffers[2][0], LARGE, ncclUint8, 1, w->comms[0], w->streams[0][0]), "ncclRecv");
+      ok(ncclRecv(w->buffers[3][0], SMALL, ncclUint8, 1, w->comms[0], w->streams[0][0]), "ncclRecv");
+      ok(ncclGroupEnd(), "a group of two protocols");
+    } else if (r == 1) {
+      ok(ncclSend(w->buffers[0][1], LARGE, ncclUint8, 0, w->comms[1], w->streams[0][1]), "ncclSend");
+      ok(ncclSend(w->buffers[1][1], SMALL, ncclUint8, 0, w->comms[1], w->streams[0][1]), "ncclSend");
+    }
+  }
+}
+
+static void expect_mixed(const struct world *w, int large, int small)
+{
+  static unsigned char host[COUNT * 4];
+  use(w, 0);
+  good(cudaMemcpy(host, w->buffers[2][0], sizeof(host), cudaMemcpyDeviceToHost), "copying");
+  for (size_t i = 0; i < sizeof(host); i++)
+    if (host[i] != large) fail("byte %zu of the large message is %d, not %d", i, host[i], large);
+  good(cudaMemcpy(host, w->buffers[3][0], 64, cudaMemcpyDeviceToHost), "copying");
+  for (int i = 0; i < 64; i++)
+    if (host[i] != small) fail("byte %d of the small message is %d, not %d", i, host[i], small);
+}
+
+void case_mixed_protocols(struct world *w)
+{
+  for (int time = 0; time < 2; time++) {
+    cudaGraphExec_t graphs[MOST];
+    for (int r = 0; r < w->n; r++)
+      for (int b = 0; b < 4; b++) fill(w, r, b, 10 * time + b + 1, 0);
+    put_mixed(w, time == 1);
+    wait_all(w);
+    expect_mixed(w, 10 * time + 1, 10 * time + 2);
+    capture(w, 0);
+    put_mixed(w, time == 1);
+    for (int r = 0; r < w->n; r++) {
+      graphs[r] = end_capture(w, r, 0, NULL);
+      for (int b = 0; b < 4; b++) fill(w, r, b, 10 * time + b + 5, 0);
+    }
+    launch(w, graphs, 0);
+    wait_all(w);
+    expect_mixed(w, 10 * time + 5, 10 * time + 6);
+    drop_graphs(w, graphs);
+  }
+  world_close(w);
+}
+
 /* Half of the ranks call one communicator's operation first, the others the other one's; each rank has one stream. */
 void case_communicators_crossed(struct world *w)
 {

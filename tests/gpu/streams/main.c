@@ -33,6 +33,7 @@ static const struct {
     {"memory of graphs that are gone", case_graph_memory},
     {"a captured group of 1000 messages", case_captured_group},
     {"a group of 10000 messages", case_large_group},
+    {"a group of two protocols", case_mixed_protocols},
     {"a group of several communicators", case_communicators},
     {"communicators called in different orders", case_communicators_crossed},
     {"non-blocking communicators", case_non_blocking},

@@ -58,6 +58,7 @@ void case_two_communicators(struct world *world), case_mixed_capture(struct worl
 void case_graph_and_eager(struct world *world), case_graph_on_two_streams(struct world *world);
 void case_graph_nodes(struct world *world), case_graph_memory(struct world *world);
 void case_captured_group(struct world *world), case_large_group(struct world *world);
+void case_mixed_protocols(struct world *world);
 void case_communicators(struct world *world), case_communicators_crossed(struct world *world);
 void case_non_blocking(struct world *world);
 void case_abort(struct world *world), case_no_memory(struct world *world), case_foreign_stream(struct world *world);
