@@ -125,8 +125,7 @@ static void close_entered(struct tt_device_context *context)
   tt_cuda_small_free_all(context);
   if (state->launched != NULL) cudaEventDestroy(state->launched);
   if (state->joined != NULL) cudaEventDestroy(state->joined);
-  if (state->engines.event != NULL) cudaEventDestroy(state->engines.event);
-  if (state->engines.stream != NULL) cudaStreamDestroy(state->engines.stream);
+  tt_cuda_seconds_close(context);
   if (context->side != NULL) cudaStreamDestroy(context->side);
   if (state->block != NULL) tt_cuda_host_block_put(state->block);
 }

@@ -3,8 +3,8 @@
  *
  * What comes from another GPU and goes to several (a broadcast) crosses the wire to this one once: it is copied to this
  * rank's own destination, and from there to the others, in pieces, so that one piece comes while the one before it goes
- * on. The copies that go on have a stream of their own, the second one. So has a large block that stays on this GPU,
- * which takes no wire, while the others cross theirs. */
+ * on. The copies that go on have a stream of their own, the second one (second.c). So has a large block that stays on
+ * this GPU, which takes no wire, while the others cross theirs. */
 #include <stddef.h>
 #include "base/check.h"
 #include "kernels/cuda/executor.h"
@@ -56,19 +56,6 @@ static ncclResult_t copy_one(struct place from, struct place to, cudaStream_t st
 
 /* ---- The second stream ---- */
 
-static ncclResult_t open_second(struct tt_device_context *context)
-{
-  struct tt_cuda_engines *engines = &context->state->engines;
-  int least, greatest;
-  if (engines->stream != NULL) return ncclSuccess;
-  if (engines->event == NULL)
-    TT_CUDA_TRY(cudaEventCreateWithFlags(&engines->event, cudaEventDisableTiming), "making an event");
-  /* See copies.c. */
-  TT_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
-  TT_CUDA_TRY(cudaStreamCreateWithPriority(&engines->stream, cudaStreamNonBlocking, greatest), "making a stream");
-  return ncclSuccess;
-}
-
 /* What comes next on `stream` waits for what is on `leader` now; also where they are captured. */
 static ncclResult_t follow(struct tt_device_context *context, cudaStream_t stream, cudaStream_t leader)
 {
@@ -86,10 +73,10 @@ static struct place piece_of(struct place place, size_t at)
 
 /* `tos` without `own`, which is one of them. */
 static ncclResult_t pass_on(struct tt_device_context *context, struct place from, struct place own,
-                            const struct place *tos, int ntos, cudaStream_t stream)
+                            const struct place *tos, int ntos, cudaStream_t stream, const struct tt_cuda_graph *graph)
 {
-  TT_TRY(open_second(context));
-  cudaStream_t second = context->state->engines.stream;
+  cudaStream_t second;
+  TT_TRY(tt_cuda_second_get(context, graph, &second));
   for (size_t at = 0; at < from.bytes; at += PIECE_BYTES) {
     TT_TRY(copy_one(piece_of(from, at), piece_of(own, at), stream));
     TT_TRY(follow(context, second, stream));
@@ -118,7 +105,8 @@ enum pass { COUNT_BYTES, COPY_ALL, COPY_OWN, COPY_OTHERS };
 struct passing {
   enum pass pass;
   cudaStream_t stream;
-  size_t own, others; /* bytes that stay on this GPU, and that do not */
+  const struct tt_cuda_graph *graph; /* that the stream is captured into, or NULL */
+  size_t own, others;                /* bytes that stay on this GPU, and that do not */
 };
 
 /* Copies from this rank's memory. */
@@ -152,7 +140,7 @@ static ncclResult_t pass_repetition(struct tt_device_context *context, const str
   }
   if (!remote) return copy_own_source(passing, from, tos, noutputs, own);
   if (passing->pass == COPY_OWN) return ncclSuccess;
-  if (own >= 0 && noutputs > 1) return pass_on(context, from, tos[own], tos, noutputs, passing->stream);
+  if (own >= 0 && noutputs > 1) return pass_on(context, from, tos[own], tos, noutputs, passing->stream, passing->graph);
   for (int k = 0; k < noutputs; k++) TT_TRY(copy_one(from, tos[k], passing->stream));
   return ncclSuccess;
 }
@@ -180,32 +168,32 @@ bool tt_cuda_only_copies(const struct tt_work *work)
   return work->signature.collective == TT_FUNC_SEND_RECV && program->npeers == 0 && program->nmembers == 0;
 }
 
-/* On the second stream. */
-static ncclResult_t copy_works(struct tt_device_context *context, struct tt_work *const *works, int nworks)
+static ncclResult_t copy_works(struct tt_work *const *works, int nworks, cudaStream_t stream)
 {
   for (int w = 0; w < nworks; w++) {
     size_t elements = 0, element = tt_datatype_bytes(works[w]->reduction.datatype);
     for (uint32_t c = 0; c < works[w]->nchannels; c++) elements = TT_MAX(elements, works[w]->channels[c].geometry.hi);
     TT_TRY(copy_one((struct place){(unsigned char *)works[w]->input, elements * element},
-                    (struct place){works[w]->output, elements * element}, context->state->engines.stream));
+                    (struct place){works[w]->output, elements * element}, stream));
   }
   return ncclSuccess;
 }
 
 /* ---- Works ---- */
 
-static ncclResult_t copy_work(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream)
+static ncclResult_t copy_work(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
+                              const struct tt_cuda_graph *graph)
 {
   const struct tt_cuda_program *packed, *on_device;
-  struct passing passing = {.pass = COUNT_BYTES, .stream = stream};
+  struct passing passing = {.pass = COUNT_BYTES, .stream = stream, .graph = graph};
   TT_TRY(tt_cuda_program_get(context, work->channels[0].program, &packed, &on_device));
   TT_TRY(pass_over(context, work, packed, &passing));
   if (passing.own < APART_BYTES || passing.others == 0) {
     passing.pass = COPY_ALL;
     return pass_over(context, work, packed, &passing);
   }
-  TT_TRY(open_second(context));
-  struct passing own = {.pass = COPY_OWN, .stream = context->state->engines.stream};
+  struct passing own = {.pass = COPY_OWN};
+  TT_TRY(tt_cuda_second_get(context, graph, &own.stream));
   TT_TRY(follow(context, own.stream, stream));
   TT_TRY(pass_over(context, work, packed, &own));
   passing.pass = COPY_OTHERS;
@@ -214,12 +202,14 @@ static ncclResult_t copy_work(struct tt_device_context *context, const struct tt
 }
 
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
-                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream)
+                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream,
+                                     struct tt_cuda_graph *graph)
 {
-  if (ncopies == 0) return copy_work(context, work, stream);
-  TT_TRY(open_second(context));
-  TT_TRY(follow(context, context->state->engines.stream, stream));
-  TT_TRY(copy_works(context, copies, ncopies));
-  TT_TRY(copy_work(context, work, stream));
-  return follow(context, stream, context->state->engines.stream);
+  cudaStream_t second;
+  if (ncopies == 0) return copy_work(context, work, stream, graph);
+  TT_TRY(tt_cuda_second_get(context, graph, &second));
+  TT_TRY(follow(context, second, stream));
+  TT_TRY(copy_works(copies, ncopies, second));
+  TT_TRY(copy_work(context, work, stream, graph));
+  return follow(context, stream, second);
 }

@@ -71,12 +71,17 @@ void tt_cuda_repeats_free(struct tt_device_context *context);
  */
 ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                   struct tt_cuda_launch *launch, struct tt_cuda_short_shape *shape);
-/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. Beside them go the works `copies`,
- * of which each only copies this rank's memory, as sends to oneself do. */
+/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. Beside them go the works
+ * `copies`, of which each only copies this rank's memory, as sends to oneself do. */
 bool tt_cuda_has_engines(const struct tt_work *work);
 bool tt_cuda_only_copies(const struct tt_work *work);
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
-                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream);
+                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream,
+                                     struct tt_cuda_graph *graph);
+/* second.c: the stream beside the user's, which is captured into the graph, or not (NULL); and engines.event is there.
+ */
+ncclResult_t tt_cuda_second_get(struct tt_device_context *context, const struct tt_cuda_graph *graph,
+                                cudaStream_t *stream);
 /* Whether a program uses members' buffers. */
 bool tt_cuda_is_mapped(const struct tt_program *program);
 /* Threads of a block: as many as have something to do in a chunk of `bytes`, and no fewer than the roles need. */

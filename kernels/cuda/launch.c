@@ -278,19 +278,20 @@ static ncclResult_t launch_together(struct tt_device_context *context, struct tt
 
 /* A work whose copies engines do, and `copies` beside them; *launched false: it has no short form. */
 static ncclResult_t launch_engines(struct tt_device_context *context, const struct tt_work *work,
-                                   struct tt_work *const *copies, int ncopies, cudaStream_t stream, bool *launched)
+                                   struct tt_work *const *copies, int ncopies, cudaStream_t stream,
+                                   struct tt_cuda_graph *graph, bool *launched)
 {
   TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
   if (!*launched) return ncclSuccess;
-  TT_TRY(tt_cuda_copy_by_engines(context, work, copies, ncopies, stream));
+  TT_TRY(tt_cuda_copy_by_engines(context, work, copies, ncopies, stream, graph));
   return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
 }
 
 /* A single work as it is launched if it is not among others; *launched false: not so. */
 static ncclResult_t launch_alone(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
-                                 bool *launched)
+                                 struct tt_cuda_graph *graph, bool *launched)
 {
-  if (tt_cuda_has_engines(work)) return launch_engines(context, work, NULL, 0, stream, launched);
+  if (tt_cuda_has_engines(work)) return launch_engines(context, work, NULL, 0, stream, graph, launched);
   return launch_short(context, work, TT_CUDA_WHOLE, stream, launched);
 }
 
@@ -378,7 +379,7 @@ static ncclResult_t launch_segment(struct tt_device_context *context, struct tt_
   ncclResult_t result;
   bool launched = false;
   if (nworks == 1 && !b.shares && works[0]->scale_at == NULL)
-    TT_TRY(launch_alone(context, works[0], stream, &launched));
+    TT_TRY(launch_alone(context, works[0], stream, graph, &launched));
   if (nworks > 1 && !b.mixed && b.protocol != TT_PROTO_SIMPLE)
     TT_TRY(launch_together(context, works, nworks, stream, &launched));
   if (launched) return ncclSuccess;
@@ -432,7 +433,7 @@ static ncclResult_t launch_segments(struct tt_device_context *context, struct tt
   for (int w = 0, n; w < nworks; w += n) {
     bool launched = false;
     int ncopies = copies_before_message(works + w, nworks - w);
-    if (ncopies > 0) TT_TRY(launch_engines(context, works[w + ncopies], works + w, ncopies, stream, &launched));
+    if (ncopies > 0) TT_TRY(launch_engines(context, works[w + ncopies], works + w, ncopies, stream, graph, &launched));
     n = ncopies + 1;
     if (launched) continue;
     n = segment(works + w, nworks - w, mixed);

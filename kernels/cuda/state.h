@@ -35,11 +35,11 @@ struct tt_cuda_copies {
   uint64_t begun, done;
 };
 
-/* engines.c's, of whoever launches: for copies that come from one GPU and go on to others; NULL until there are some.
- */
+/* engines.c's and second.c's, of whoever launches: NULL until they are needed. */
+struct tt_cuda_second;
 struct tt_cuda_engines {
-  cudaStream_t stream;
-  cudaEvent_t event;
+  struct tt_cuda_second *seconds;
+  cudaEvent_t event; /* for a moment, to let one stream follow another */
 };
 
 /* gdrcopy.c's: memory of the GPU that the host can read. */
@@ -78,6 +78,9 @@ ncclResult_t tt_cuda_drain(struct tt_device_context *context, int timeout_ms, in
 /* Waits until what was just put on the side stream, with the result `started`, is done. The lock is held. After a
  * failure with side_stuck set, the device may still do it. */
 ncclResult_t tt_cuda_side_wait(struct tt_device_context *context, cudaError_t started, const char *doing);
+
+/* second.c */
+void tt_cuda_seconds_close(struct tt_device_context *context);
 
 /* status.c */
 ncclResult_t tt_cuda_status(struct tt_device_context *context, struct tt_device_status *status);

@@ -65,6 +65,61 @@ void case_graph_on_two_streams(struct world *w)
   world_close(w);
 }
 
+static void gather_all(const struct world *w, unsigned char *const *to, size_t block, int stream)
+{
+  ok(ncclGroupStart(), "ncclGroupStart");
+  for (int r = 0; r < w->n; r++)
+    ok(ncclAllGather(w->buffers[0][r], to[r], block, ncclUint8, w->comms[r], w->streams[stream][r]), "ncclAllGather");
+  ok(ncclGroupEnd(), "all-gather");
+}
+
+static void expect_gathered(const struct world *w, unsigned char *const *to, size_t block, const char *what)
+{
+  static unsigned char host[MOST];
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    for (int from = 0; from < w->n; from++) {
+      good(cudaMemcpy(host, to[r] + ((size_t)from + 1) * block - 1, 1, cudaMemcpyDeviceToHost), "copying");
+      if (host[0] != 1 + from) fail("%s: rank %d, block %d ends with %d, not %d", what, r, from, host[0], 1 + from);
+    }
+  }
+}
+
+/* Two captures that go on, of large blocks, which copy engines may move on streams beside the captured ones; and calls
+ * meanwhile that are not captured. */
+void case_captures_beside_calls(struct world *w)
+{
+  enum { BLOCK = 2 << 20, PLACES = 4 };
+  unsigned char *to[PLACES][MOST];
+  cudaGraphExec_t graphs[2][MOST];
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaFree(w->buffers[0][r]), "cudaFree");
+    good(cudaMalloc((void **)&w->buffers[0][r], BLOCK), "cudaMalloc");
+    for (int p = 0; p < PLACES; p++) good(cudaMalloc((void **)&to[p][r], (size_t)w->n * BLOCK), "cudaMalloc");
+    good(cudaMemset(w->buffers[0][r], 1 + r, BLOCK), "cudaMemset");
+    good(cudaDeviceSynchronize(), "filling buffers");
+  }
+  capture(w, 0);
+  gather_all(w, to[0], BLOCK, 0);
+  gather_all(w, to[2], BLOCK, 2);
+  capture(w, 1);
+  gather_all(w, to[1], BLOCK, 1);
+  gather_all(w, to[3], BLOCK, 2);
+  gather_all(w, to[1], BLOCK, 1);
+  for (int r = 0; r < w->n; r++)
+    for (int s = 0; s < 2; s++) graphs[s][r] = end_capture(w, r, s, NULL);
+  wait_all(w);
+  for (int p = 2; p < PLACES; p++) expect_gathered(w, to[p], BLOCK, "beside a capture");
+  for (int s = 0; s < 2; s++) launch(w, graphs[s], s);
+  wait_all(w);
+  for (int p = 0; p < 2; p++) expect_gathered(w, to[p], BLOCK, "by a graph");
+  for (int s = 0; s < 2; s++) drop_graphs(w, graphs[s]);
+  for (int r = 0; r < w->n; r++)
+    for (int p = 0; p < PLACES; p++) good(cudaFree(to[p][r]), "cudaFree");
+  world_close(w);
+}
+
 static double now_us(void)
 {
   struct timespec now;
