@@ -8,8 +8,8 @@
 #include "program/emit.h"
 #include "transport/user_buffers.h"
 
-/* Of a rank's part, as devices count its bytes. */
-#define MOST_BYTES UINT32_MAX
+/* Of a rank's part, as devices count its bytes, in steps of what a block moves at once. */
+#define MOST_BYTES (UINT32_MAX - 65536)
 
 bool tt_mapped_is(const struct tt_program *program)
 {

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include "plan/geometry.h"
+#include "plan/mapped.h"
 
 static size_t covered(const struct tt_geometry_cut *cut, size_t *largest)
 {
@@ -66,6 +67,23 @@ START_TEST(fills_slots)
 }
 END_TEST
 
+/* A part in one chunk: threads count its bytes in 32 bits, and step beyond its end. */
+START_TEST(fits_counters)
+{
+  enum { STEP = 512 * 16 }; /* of a block of 512 threads, 16 bytes each */
+  char users;
+  struct tt_transport_env env = {.users = (struct tt_user_buffers *)&users};
+  struct ncclComm comm = {.nranks = 2, .nnodes = 1, .env = &env};
+  struct tt_task task = {.collective = TT_FUNC_ALL_GATHER, .datatype = ncclInt8};
+  for (uint64_t beyond = 0; beyond <= STEP; beyond += STEP / 16) {
+    task.count = (UINT64_C(1) << 32) - beyond;
+    ck_assert(!tt_mapped_possible(&comm, &task));
+  }
+  task.count = (UINT64_C(1) << 32) - (1 << 20);
+  ck_assert(tt_mapped_possible(&comm, &task));
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("geometry");
@@ -73,6 +91,7 @@ int main(void)
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, covers);
   tcase_add_test(tests, fills_slots);
+  tcase_add_test(tests, fits_counters);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
