@@ -118,19 +118,20 @@ static void add_net(const char *path)
 
 /* ---- Loading ---- */
 
-/* Opens the first of the files that can be opened. The reason of the first that is there and broken is kept. */
+/* Opens the first of the files that can be opened. If none can, the reason of the first that is there and broken is
+ * kept: a library that is passed over is not opened again. */
 static bool open_file(struct tt_tuner_library *library)
 {
-  bool broken = false;
+  char broken[TT_PLUGIN_REASON_BYTES] = "";
   for (int f = 0; f < TT_TUNER_FILES; f++) {
     char reason[TT_PLUGIN_REASON_BYTES];
     if (!library->files[f][0]) continue;
     enum tt_plugin_found found = tt_plugin_open(library->files[f], &library->handle, reason);
     if (found == TT_PLUGIN_OPEN) return true;
-    if (found == TT_PLUGIN_BROKEN && !broken) pass_over(library, "%s", reason);
-    broken |= found == TT_PLUGIN_BROKEN;
+    if (found == TT_PLUGIN_BROKEN && !broken[0]) memcpy(broken, reason, sizeof broken);
   }
-  if (broken) {
+  if (broken[0]) {
+    pass_over(library, "%s", broken);
     TT_INFO(TT_INIT | TT_TUNING, "TUNER/Plugin: %s: %s", library->asked, library->reason);
   } else if (library->kind == TT_TUNER_NAMED) {
     const char *second = library->files[1];

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "helper.h"
+#include "search.h"
 
 /* Read by the address sanitizer: a program and a library that export one plugin symbol are what is tested here. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
@@ -20,16 +21,6 @@ static int print_first_plugin(void)
   puts(report.asked);
   fflush(stdout);
   _exit(EXIT_SUCCESS); /* the leak check at exit does not work with raised privileges */
-}
-
-/* Bare names are looked up where the dynamic linker looks, and it reads LD_LIBRARY_PATH only when a program starts. */
-static void search_stubs(char **argv)
-{
-  const char *path = getenv("LD_LIBRARY_PATH");
-  if (path && strcmp(path, STUBS) == 0) return;
-  setenv("LD_LIBRARY_PATH", STUBS, 1);
-  execv("/proc/self/exe", argv);
-  abort();
 }
 
 int main(int argc, char **argv)

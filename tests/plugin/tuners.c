@@ -9,6 +9,7 @@
 #include "base/param.h"
 #include "plugin/tuner.h"
 #include "plugin/tuner_list.h"
+#include "search.h"
 
 #define STUB(name) STUBS "/lib" name ".so"
 
@@ -162,6 +163,24 @@ START_TEST(alternatives)
 }
 END_TEST
 
+/* A folder has the very name, and the library is libnccl-tuner-<name>.so: each communicator gets it. */
+START_TEST(later_file)
+{
+  struct tt_tuner_offer offer;
+  start("folder", "");
+  struct tt_tuner *tuner = open_one(&offer);
+  ck_assert_msg(tuner != NULL, "%s", offer.reason);
+  struct tt_tuner *second = open_one(&offer);
+  ck_assert_msg(second != NULL, "%s", offer.reason);
+  tt_tuner_close(second);
+  tt_tuner_close(tuner);
+  tuner = open_one(&offer); /* it was unloaded */
+  ck_assert_msg(tuner != NULL, "%s", offer.reason);
+  ck_assert_str_eq(tt_tuner_path(tuner), STUB("nccl-tuner-folder"));
+  tt_tuner_close(tuner);
+}
+END_TEST
+
 START_TEST(of_the_net)
 {
   struct tt_tuner_offer offer;
@@ -273,8 +292,10 @@ START_TEST(privileges)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+  (void)argc;
+  search_stubs(argv);
   Suite *suite = suite_create("tuner plugins");
   TCase *tcase = tcase_create("tuner plugins");
   suite_add_tcase(suite, tcase);
@@ -283,6 +304,7 @@ int main(void)
   tcase_add_loop_test(tcase, odd_numbers, 0, 5);
   tcase_add_loop_test(tcase, no_tuner, 0, 6);
   tcase_add_test(tcase, alternatives);
+  tcase_add_test(tcase, later_file);
   tcase_add_test(tcase, of_the_net);
   tcase_add_test(tcase, failing_init);
   tcase_add_test(tcase, extension);
