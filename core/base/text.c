@@ -41,6 +41,18 @@ bool tt_text_float(const char *text, float *value)
   return true;
 }
 
+double tt_text_leading(const char *text, const char **end)
+{
+  locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
+  int saved = errno;
+  char *behind = (char *)text;
+  double number = plain ? strtod_l(text, &behind, plain) : 0;
+  errno = saved;
+  if (plain) freelocale(plain);
+  *end = behind;
+  return number;
+}
+
 const char *tt_text_print_float(float value, char *text, size_t size)
 {
   float read = 0;

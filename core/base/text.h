@@ -11,6 +11,9 @@
 bool tt_text_int(const char *text, int64_t *value);
 /* Reads a whole finite decimal number with a point, whatever the program's locale; false for anything else. */
 bool tt_text_float(const char *text, float *value);
+/* The number that a text begins with, as strtod reads it, with a point whatever the program's locale; *end is what
+ * comes behind it, all of the text if that begins with none. */
+double tt_text_leading(const char *text, const char **end);
 /* Writes the shortest number that tt_text_float reads as this one, with 6 digits or more; returns `text`. */
 const char *tt_text_print_float(float value, char *text, size_t size);
 /* Reads "first-last", ports from 1 up, first <= last; false for anything else. */

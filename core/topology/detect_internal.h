@@ -53,6 +53,9 @@ ncclResult_t tt_detect_fill_pci(struct tt_detection *d, int element, const char 
 ncclResult_t tt_detect_add_gpus(struct tt_detection *d);
 ncclResult_t tt_detect_add_nets(struct tt_detection *d);
 
+/* detect_net.c: what is written for a network device's latency; a plugin that says what is no time says nothing. */
+const char *tt_detect_latency(const struct tt_detect_net *net, char *text, size_t size);
+
 /* detect_trim.c: a copy without what leads to no element with keep="1", and without that attribute. */
 ncclResult_t tt_detect_trim(const struct tt_xml *xml, struct tt_xml **trimmed);
 

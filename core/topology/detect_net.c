@@ -1,8 +1,10 @@
 /* Network devices: at their card's place on the PCI bus, else at the first CPU. See detect_internal.h. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/text.h"
 #include "topology/detect_internal.h"
 
 /* A plugin's name may hold anything. */
@@ -62,6 +64,11 @@ static ncclResult_t add(struct tt_detection *d, const struct tt_detect_net *net,
   return tt_xml_set(d->xml, *element, "name", name);
 }
 
+const char *tt_detect_latency(const struct tt_detect_net *net, char *text, size_t size)
+{
+  return tt_text_print_float(isfinite(net->latency) && net->latency > 0 ? net->latency : 0, text, size);
+}
+
 static ncclResult_t describe(struct tt_detection *d, int element, const struct tt_detect_net *net, const char *name)
 {
   struct tt_xml *xml = d->xml;
@@ -72,8 +79,7 @@ static ncclResult_t describe(struct tt_detection *d, int element, const struct t
     TT_INFO(TT_GRAPH | TT_NET, "network device %s is number %s here, not %.16s as in the topology file", name, text,
             old);
   TT_TRY(tt_xml_set(xml, element, "dev", text));
-  snprintf(text, sizeof(text), "%g", (double)net->latency);
-  TT_TRY(tt_detect_default(xml, element, "latency", text));
+  TT_TRY(tt_detect_default(xml, element, "latency", tt_detect_latency(net, text, sizeof(text))));
   TT_TRY(tt_detect_default_int(xml, element, "speed", net->speed));
   TT_TRY(tt_detect_default_int(xml, element, "port", net->port));
   if (net->rail >= 0) TT_TRY(tt_detect_default_int(xml, element, "rail", net->rail));

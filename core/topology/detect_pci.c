@@ -96,8 +96,8 @@ out:
 /* Gigatransfers a second of "16.0 GT/s PCIe"; 0: unknown. */
 static double rate_of(const char *text)
 {
-  char *unit;
-  double rate = strtod(text, &unit);
+  const char *unit;
+  double rate = tt_text_leading(text, &unit);
   while (*unit == ' ') unit++;
   return strncmp(unit, "GT/s", 4) == 0 && rate > 0 && rate < 1e6 ? rate : 0;
 }

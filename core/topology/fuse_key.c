@@ -101,12 +101,12 @@ static bool is_known(const char *value)
 ncclResult_t tt_fuse_value(struct tt_xml *into, int element, const char *name, const char *value, bool *differs)
 {
   const char *old = tt_xml_get(into, element, name);
-  char *end;
+  const char *end;
   *differs = false;
   if (!old) return tt_xml_set(into, element, name, value);
   if (strcmp(old, value) == 0) return ncclSuccess;
   *differs = is_known(old) && is_known(value);
-  double x = strtod(old, &end), y = end == old ? 0 : strtod(value, &end);
+  double x = tt_text_leading(old, &end), y = end == old ? 0 : tt_text_leading(value, &end);
   int order = x != y ? (y > x) - (y < x) : strcmp(value, old);
   if (strcmp(name, "gdr") == 0) order = -order;
   return order > 0 ? tt_xml_set(into, element, name, value) : ncclSuccess;

@@ -113,8 +113,7 @@ static ncclResult_t describe(struct tt_xml *xml, int element, const struct tt_de
   char text[32];
   TT_TRY(tt_xml_set(xml, element, "name", net->name));
   TT_TRY(tt_detect_set_int(xml, element, "dev", net->dev));
-  snprintf(text, sizeof(text), "%g", (double)net->latency);
-  TT_TRY(tt_xml_set(xml, element, "latency", text));
+  TT_TRY(tt_xml_set(xml, element, "latency", tt_detect_latency(net, text, sizeof(text))));
   TT_TRY(tt_detect_set_int(xml, element, "speed", net->speed));
   TT_TRY(tt_detect_set_int(xml, element, "port", net->port));
   if (net->rail >= 0) TT_TRY(tt_detect_set_int(xml, element, "rail", net->rail));

@@ -1,8 +1,8 @@
 /* Bandwidths that a topology file does not give, because they follow from what a device is. The numbers are those that
  * NCCL 2.30 calculates with: what its authors measured or read in data sheets. GB/s, one direction. */
-#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/text.h"
 #include "topology/draft.h"
 
 float tt_speed_nvlink(int sm)
@@ -38,8 +38,8 @@ float tt_speed_pci(int width, const char *speed)
     int carries;
   } generations[] = {{2.5, 15}, {5, 30}, {8, 60}, {16, 120}, {32, 240}, {64, 480}};
   int carries = 60;
-  char *unit;
-  double rate = strtod(speed, &unit);
+  const char *unit;
+  double rate = tt_text_leading(speed, &unit);
   while (*unit == ' ') unit++;
   if (strncmp(unit, "GT/s", 4) == 0)
     for (size_t i = 0; i < TT_COUNT(generations); i++)

@@ -1,11 +1,11 @@
 /* Numbers, lists, port ranges, nearest names. */
 #include "support.h"
 
-#include <locale.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/text.h"
+#include "tests/common/comma.h"
 
 START_TEST(integers)
 {
@@ -56,9 +56,33 @@ START_TEST(floats)
     }
     ck_assert_str_eq(tt_text_print_float(12.36f, text, sizeof(text)), "12.36");
     ck_assert_str_eq(tt_text_print_float(20, text, sizeof(text)), "20");
-    if (!setlocale(LC_ALL, "de_DE.UTF-8")) break;
+    if (!comma_locale()) break;
   }
-  setlocale(LC_ALL, "C");
+}
+END_TEST
+
+START_TEST(leading_numbers)
+{
+  static const struct {
+    const char *text;
+    double number;
+    const char *rest;
+  } rows[] = {
+      {"16.5 GT/s", 16.5, " GT/s"},
+      {"2.5e3", 2500, ""},
+      {"0x10", 16, ""},
+      {"1,5", 1, ",5"},
+      {"", 0, ""},
+      {"x1", 0, "x1"},
+  };
+  const char *end;
+  for (int turn = 0; turn < 2; turn++) {
+    for (size_t i = 0; i < TT_COUNT(rows); i++) {
+      ck_assert_double_eq(tt_text_leading(rows[i].text, &end), rows[i].number);
+      ck_assert_str_eq(end, rows[i].rest);
+    }
+    if (!comma_locale()) break;
+  }
 }
 END_TEST
 
@@ -116,6 +140,7 @@ Suite *text_suite(void)
   TCase *one = clean_case(suite, "text");
   tcase_add_test(one, integers);
   tcase_add_test(one, floats);
+  tcase_add_test(one, leading_numbers);
   tcase_add_test(one, lists);
   tcase_add_test(one, port_ranges);
   tcase_add_test(one, nearest);

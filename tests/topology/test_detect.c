@@ -1,5 +1,6 @@
 /* Detection on machines whose sysfs the tests make: what is found, and what is made of what is hidden, odd or hostile.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "detecting.h"
 #include "machine.h"
 #include "suites.h"
+#include "tests/common/comma.h"
 #include "topology/detect.h"
 #include "topology/fuse.h"
 
@@ -67,10 +69,12 @@ static void describe_server(struct server *v, const struct sysfs *s)
   }
 }
 
+/* The second time in a program whose locale has a comma. */
 START_TEST(server)
 {
   struct sysfs s;
   struct server v;
+  if (_i == 1 && !comma_locale()) return;
   make_server(&s);
   describe_server(&v, &s);
   struct tt_detect_request all = {.sysfs = s.root,
@@ -282,6 +286,25 @@ START_TEST(networks)
 }
 END_TEST
 
+/* A plugin that says what is no time says nothing: the reader would refuse it. */
+START_TEST(odd_latencies)
+{
+  static const float odd[] = {-1, NAN, INFINITY};
+  struct sysfs s;
+  struct tt_detect_gpu gpu = {.numa = 0};
+  struct tt_detect_net net = {.name = "n", .latency = odd[_i], .rail = -1, .plane = -1};
+  struct tt_detect_request request = {
+      .default_file = "", .cpu = &detecting_skylake, .gpus = &gpu, .ngpus = 1, .nets = &net, .nnets = 1};
+  sysfs_begin(&s);
+  request.sysfs = s.root;
+  sysfs_node(&s, 0, "f\n");
+  char *text = detected(&request);
+  has(text, "latency=\"0\"");
+  builds(text);
+  sysfs_end(&s);
+}
+END_TEST
+
 START_TEST(host_devices)
 {
   struct sysfs s;
@@ -375,13 +398,14 @@ Suite *suite_detect(void)
 {
   Suite *suite = suite_create("detect");
   TCase *tests = tcase_create("detect");
-  tcase_add_test(tests, server);
+  tcase_add_loop_test(tests, server, 0, 2);
   tcase_add_test(tests, flat_bus);
   tcase_add_test(tests, no_numa_node);
   tcase_add_test(tests, wide_domain);
   tcase_add_test(tests, driver_knows_better);
   tcase_add_test(tests, hostile);
   tcase_add_test(tests, networks);
+  tcase_add_loop_test(tests, odd_latencies, 0, 3);
   tcase_add_test(tests, host_devices);
   tcase_add_test(tests, switch_links);
   tcase_add_loop_test(tests, garbage, 0, 4);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "machine.h"
 #include "suites.h"
+#include "tests/common/comma.h"
 #include "topology/detect_internal.h"
 #include "topology/fuse.h"
 #include "topology/tree.h"
@@ -185,6 +186,11 @@ START_TEST(different_views)
   has(fuse_two("<pci busid='0000:01:00.0' class='0x02'><nic><net name='a' dev='0' gdr='1' speed='9000'/></nic></pci>",
                "<pci busid='0000:01:00.0' class='0x02'><nic><net name='a' dev='0' gdr='0' speed='10000'/></nic></pci>"),
       "<net name=\"a\" dev=\"0\" gdr=\"0\" speed=\"10000\"/>");
+  /* The same in programs whose locale has a comma. */
+  if (comma_locale())
+    has(fuse_two("<nic><net name='a' dev='0' latency='2.5e3'/></nic>",
+                 "<nic><net name='a' dev='0' latency='2.6'/></nic>"),
+        "latency=\"2.5e3\"");
   /* Two ranks on one GPU share its <pci>. */
   has(fuse_two("<pci busid='0000:0A:00.0' class='0x03'><gpu rank='1' dev='0'/></pci>",
                "<pci busid='0000:0A:00.0' class='0x03'><gpu rank='0' dev='0'/></pci>"),
