@@ -38,6 +38,14 @@ def run(*command, env=None, timeout=120):
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+def ignoring(*signals):
+    """The words before a command that is to begin with these signals ignored. Not every shell can: trap ignores no
+    SIGCHLD."""
+    return (sys.executable, "-c", "import os, signal, sys\n"
+            f"for number in {[int(s) for s in signals]}: signal.signal(number, signal.SIG_IGN)\n"
+            "os.execvp(sys.argv[1], sys.argv[1:])")
+
+
 def rows(text):
     return [line.split() for line in text.splitlines() if ROW.match(line)]
 

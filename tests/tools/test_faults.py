@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from support import alive, Case, early_exit_environment, FAULTY, free_port, main, PERF, ROW, rows, run
+from support import alive, Case, early_exit_environment, FAULTY, free_port, ignoring, main, PERF, ROW, rows, run
 
 
 class Faults(Case):
@@ -123,6 +123,12 @@ class Faults(Case):
     def test_terminated(self):
         status, _ = self.interrupted(lambda p, _: p.terminate())
         self.assertEqual(status, 128 + signal.SIGTERM)
+
+    def test_ends_of_children_ignored_by_who_starts_it(self):
+        quiet = ignoring(signal.SIGCHLD)
+        self.good(run(*quiet, PERF, *self.COMMAND), 1)
+        done = run(*quiet, PERF, "pairs", "-t", 2, "-e", 1024, "--iters", 1, "--settings", "ll128")
+        self.assertEqual(done.returncode, 3, "the host has no ll128: " + done.stdout + done.stderr)
 
     def test_parent_killed(self):
         self.interrupted(lambda p, _: p.kill())

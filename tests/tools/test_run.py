@@ -1,10 +1,11 @@
 """tutti-run. Arguments as support.py has them."""
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 
-from support import BIN, Case, main, run
+from support import BIN, Case, ignoring, main, run
 
 
 class Run(Case):
@@ -102,6 +103,14 @@ class Run(Case):
         done = run(shutil.copy(self.RUN, os.path.join(self.directory, "a b/bin")), "echo", "x")
         self.assertEqual((done.returncode, done.stdout), (126, ""))
         self.assertIn("blanks", done.stderr)
+
+    def test_signals_are_the_command_s_as_they_were(self):
+        """Who started it may ignore the end of children, without which none could be waited for."""
+        show = ("grep", "^Sig[BI]", "/proc/self/status")
+        for signals in (), (signal.SIGCHLD,), (signal.SIGCHLD, signal.SIGHUP):
+            done = run(*ignoring(*signals), self.RUN, *show)
+            self.assertEqual((done.returncode, done.stdout), (0, run(*ignoring(*signals), *show).stdout))
+        self.assertEqual(run(*ignoring(signal.SIGCHLD), self.RUN, "sh", "-c", "exit 7").returncode, 7)
 
     def test_termination_is_passed_on(self):
         script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"

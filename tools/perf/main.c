@@ -1,6 +1,7 @@
 /* tutti-perf: measures collectives and checks their results. Here: which processes take part, and their threads. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -281,6 +282,7 @@ int main(int argc, char **argv)
   struct perf_options options;
   char error[1024] = "";
   fill_standard_descriptors();
+  signal(SIGCHLD, SIG_DFL); /* ignored, as some leave it that start programs, no child could be waited for */
   switch (perf_options_parse(&options, argc, argv, error, sizeof(error))) {
   case PERF_PARSE_HELP:
     perf_options_help(&options, stdout);

@@ -42,16 +42,24 @@ static sigset_t signals(void)
   return set;
 }
 
+/* As this program found it. */
+static struct {
+  sigset_t blocked;
+  void (*child_ends)(int);
+} before;
+
+/* A child that ends while SIGCHLD is ignored, as some that start this program leave it, is nobody's to wait for. */
 void run_follow_block(void)
 {
   sigset_t set = signals();
-  sigprocmask(SIG_BLOCK, &set, NULL);
+  before.child_ends = signal(SIGCHLD, SIG_DFL);
+  sigprocmask(SIG_BLOCK, &set, &before.blocked);
 }
 
 void run_follow_unblock(void)
 {
-  sigset_t set = signals();
-  sigprocmask(SIG_UNBLOCK, &set, NULL);
+  signal(SIGCHLD, before.child_ends);
+  sigprocmask(SIG_SETMASK, &before.blocked, NULL);
 }
 
 static pid_t parent_of(pid_t pid)
