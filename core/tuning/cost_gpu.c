@@ -147,7 +147,7 @@ static const uint32_t smallest_chunk[TT_NUM_PROTOCOLS] = {
 /* Beyond this the model says nothing new and products would not fit 64 bits. */
 #define MODEL_BYTES ((uint64_t)1 << 40)
 
-/* What an operation does. */
+/* What an operation does. Of one rank alone nothing need be left: no steps, no peers. */
 struct shape {
   uint64_t steps, peers; /* peers: written to in each step */
   uint64_t sent;         /* bytes that leave a GPU */
@@ -188,7 +188,7 @@ static struct shape shape_of(const struct tt_tuning_input *input, int collective
   case TT_ALGO_MAPPED: /* of broadcast and reduce all ranks but the root do a part */
     if (tt_collective_is_message(collective)) return (struct shape){2, 1, b, b};
     if (collective == TT_FUNC_ALL_REDUCE) return (struct shape){2, others, 2 * others * block, block};
-    if (is_whole(collective)) return (struct shape){2, others, b, b / others};
+    if (is_whole(collective)) return (struct shape){2, others, b, b / TT_MAX(others, 1)};
     return (struct shape){2, others, others * block, block};
   case TT_ALGO_PAT:
     return (struct shape){log2_up(n), 1, others * block, block};
@@ -275,7 +275,7 @@ static uint64_t cuts_ns(int collective, int algorithm, const struct shape *shape
 {
   if (algorithm != TT_ALGO_RING || collective == TT_FUNC_ALL_REDUCE || is_whole(collective)) return 0;
   uint64_t chunks = shape->message / ((uint64_t)nchannels * smallest_chunk[TT_PROTO_SIMPLE]);
-  return chunks > 1 ? (TT_MIN(chunks, TURNS) - 1) * TURN_NS * (shape->steps + 1) / shape->steps : 0;
+  return chunks > 1 ? (TT_MIN(chunks, TURNS) - 1) * TURN_NS * (shape->steps + 1) / TT_MAX(shape->steps, 1) : 0;
 }
 
 /* Of LL and LL128, in more than one loop. */
@@ -293,7 +293,7 @@ static uint64_t kernel_ns(const struct tt_tuning_input *input, int collective, i
   uint64_t step = wire->step_ns + shape.peers * wire->peer_ns, per_us = rate_of(collective, algorithm, wire);
   if (loops_of(input, protocol, shape.message, nchannels) > 1) {
     per_us = TT_MIN(per_us, loops_per_us(collective, algorithm));
-    step += LOOPS_NS / shape.steps;
+    step += LOOPS_NS / TT_MAX(shape.steps, 1);
   }
   per_us = TT_MAX(TT_MIN(per_us, (uint64_t)nchannels * wire->channel_per_us), 1);
   if (input->through_host || !input->all_mapped)

@@ -504,6 +504,22 @@ START_TEST(monotonic)
 }
 END_TEST
 
+/* A rank alone has no steps and no peers, which costs divide by. */
+START_TEST(one_rank)
+{
+  struct tt_tuning_input input = gpus();
+  input.nranks = input.max_ranks_per_node = 1;
+  input.engines = TT_ENGINES_IF_FASTER;
+  for (int collective = 0; collective < TT_NUM_FUNCS; collective++)
+    for (size_t bytes = 1; bytes <= 512 * MIB; bytes *= 8) {
+      for (int algorithm = 0; algorithm < TT_NUM_ALGORITHMS; algorithm++)
+        for (int protocol = 0; protocol < TT_NUM_PROTOCOLS; protocol++)
+          tt_cost_gpu_ns(&input, collective, algorithm, protocol, bytes, 1);
+      if (collective <= TT_FUNC_ALL_REDUCE) choose(&input, collective, bytes);
+    }
+}
+END_TEST
+
 START_TEST(pat_by_name_only)
 {
   struct tt_tuning_input input = gpus();
@@ -541,6 +557,7 @@ int main(void)
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);
+  tcase_add_test(tests, one_rank);
   tcase_add_test(tests, pat_by_name_only);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
