@@ -60,9 +60,13 @@ ncclResult_t tt_socket_progress(int fd, bool send, void *data, size_t bytes, siz
 /* Has the system try an idle connection, so that a host that vanished becomes an error of the socket (ETIMEDOUT) within
  * one and a half of TUTTI_PEER_TIMEOUT. */
 void tt_socket_watch_peer(int fd);
-/* True for errors of one attempt to connect after which another may succeed: the peer is about to listen, a route flaps,
- * local ports are short. */
+/* True for errors of one attempt to connect after which another may succeed: the peer is about to listen, a route
+ * flaps, local ports are short. */
 bool tt_socket_transient(int error);
+/* Whether a socket that was to connect to `peer` is connected to itself: TCP does that where nobody listens and the
+ * kernel picks the port that is being tried on this very host. Closed, it leaves nothing behind that would keep others
+ * from listening there. */
+bool tt_socket_met_itself(int fd, const union tt_address *peer);
 void tt_socket_close(int *fd); /* closes and sets -1; -1 is allowed */
 
 #endif

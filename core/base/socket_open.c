@@ -150,15 +150,17 @@ bool tt_socket_transient(int error)
   }
 }
 
-/* TCP connects a socket to itself where the kernel picks the port that is being tried on this very host. */
-static bool is_self(int fd, const union tt_address *peer)
+bool tt_socket_met_itself(int fd, const union tt_address *peer)
 {
+  const struct linger at_once = {.l_onoff = 1};
   union tt_address own;
   socklen_t bytes = sizeof(own);
   if (getsockname(fd, &own.sa, &bytes) != 0 || own.sa.sa_family != peer->sa.sa_family) return false;
   if (get_port(&own) != get_port(peer)) return false;
-  if (own.sa.sa_family == AF_INET) return own.v4.sin_addr.s_addr == peer->v4.sin_addr.s_addr;
-  return IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, &peer->v6.sin6_addr);
+  bool same = own.sa.sa_family == AF_INET ? own.v4.sin_addr.s_addr == peer->v4.sin_addr.s_addr
+                                          : IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, &peer->v6.sin6_addr);
+  if (same) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  return same;
 }
 
 /* One attempt: 0 with *fd connected, or an errno. ETIMEDOUT at the deadline, ECANCELED for an abort. */
@@ -175,7 +177,7 @@ static int attempt(const union tt_address *address, int fd, tt_deadline deadline
   int error = 0;
   socklen_t bytes = sizeof(error);
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) return errno;
-  return !error && is_self(fd, address) ? ECONNREFUSED : error;
+  return !error && tt_socket_met_itself(fd, address) ? ECONNREFUSED : error;
 }
 
 /* Sleeps, in slices, until `until`, the deadline or an abort. */

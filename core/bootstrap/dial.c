@@ -41,6 +41,15 @@ static void send_hello(struct tt_link *link)
   link->timer = TT_MIN(tt_deadline_in_ms(TT_LINK_HANDSHAKE_MS), link->deadline);
 }
 
+/* To itself, perhaps, where the root of NCCL_COMM_ID does not listen yet; while that stays open, the root cannot. */
+static void established(struct tt_link *link)
+{
+  if (tt_socket_met_itself(link->fd, &link->target.addresses[link->candidate]))
+    tt_dial_failed(link, strerror(ECONNREFUSED), true);
+  else
+    send_hello(link);
+}
+
 /* Starts one connect(). */
 static void attempt(struct tt_link *link)
 {
@@ -58,7 +67,7 @@ static void attempt(struct tt_link *link)
   link->timer = TT_MIN(tt_deadline_in_ms(TT_MIN(FIRST_ATTEMPT_MS << shift, MAX_ATTEMPT_MS)), link->deadline);
   link->state = TT_LINK_CONNECTING;
   if (connect(fd, &address->sa, tt_address_bytes(address)) == 0)
-    send_hello(link);
+    established(link);
   else if (errno != EINPROGRESS && errno != EINTR)
     tt_dial_failed(link, strerror(errno), errno == ECONNREFUSED);
 }
@@ -109,7 +118,7 @@ static void connected(struct tt_link *link)
   if (error)
     tt_dial_failed(link, strerror(error), error == ECONNREFUSED);
   else
-    send_hello(link);
+    established(link);
 }
 
 void tt_dial_progress(struct tt_link *link)

@@ -1,12 +1,14 @@
 /* What works: gathers, barriers, messages, handlers, interfaces, resources given back. */
 #include "ranks.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "bootstrap/root.h"
+#include "tests/common/to_itself.h"
 
 #define TAG(n) (TT_TAG_USER + (n))
 
@@ -310,6 +312,39 @@ START_TEST(fixed_root_serves_one_after_the_other)
 }
 END_TEST
 
+static void *begin(void *arg)
+{
+  struct rank *me = arg;
+  ranks_run(me->id, 1, NULL, NULL, me);
+  return NULL;
+}
+
+/* Rank 1 is the first to come, and the kernel picks the root's port for it. */
+START_TEST(fixed_root_is_not_met_by_oneself)
+{
+  union tt_address address;
+  char value[64];
+  int fd;
+  pthread_t thread;
+  ncclUniqueId id;
+  environment(NULL);
+  ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
+  address.v4.sin_port = 0;
+  ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
+  tt_socket_close(&fd);
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", ntohs(address.v4.sin_port));
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  struct rank ranks[2] = {{.rank = -1, .nranks = 2, .id = &id}, {.rank = 1, .nranks = 2, .id = &id}};
+  atomic_store(&to_itself_wanted, true);
+  ck_assert_int_eq(pthread_create(&thread, NULL, begin, &ranks[1]), 0);
+  while (!atomic_load(&to_itself_over)) usleep(1000);
+  begin(&ranks[0]);
+  pthread_join(thread, NULL);
+  for (int r = 0; r < 2; r++) ck_assert_msg(ranks[r].result == ncclSuccess, "%s", ranks[r].error);
+}
+END_TEST
+
 START_TEST(many_unused_ids)
 {
   environment(NULL);
@@ -388,6 +423,7 @@ Suite *suite_basic(void)
   tcase_add_test(tests, handler_on_service_thread);
   tcase_add_test(tests, loopback_by_name);
   tcase_add_test(tests, loopback_ipv6);
+  tcase_add_test(tests, fixed_root_is_not_met_by_oneself);
   tcase_add_test(tests, fixed_root_serves_one_after_the_other);
   tcase_add_test(tests, many_unused_ids);
   suite_add_tcase(suite, tests);

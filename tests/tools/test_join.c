@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "join.h"
 #include "suites.h"
+#include "tests/common/to_itself.h"
 
 struct party {
   struct perf_join join;
@@ -70,6 +71,27 @@ START_TEST(meet_by_address)
   char address[64];
   free_address(address, sizeof(address));
   meet(address, "");
+}
+END_TEST
+
+/* The port is one of those that the kernel gives to clients, and process 1 comes first. */
+START_TEST(nobody_meets_himself)
+{
+  char address[64];
+  struct party parties[2];
+  memset(parties, 0, sizeof(parties));
+  free_address(address, sizeof(address));
+  atomic_store(&to_itself_wanted, true);
+  for (int i = 1; i >= 0; i--) {
+    parties[i].join = (struct perf_join){i, 2, address, "", 20};
+    ck_assert(!pthread_create(&parties[i].thread, NULL, attend, &parties[i]));
+    while (!atomic_load(&to_itself_over)) usleep(1000);
+  }
+  for (int i = 0; i < 2; i++) pthread_join(parties[i].thread, NULL);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_msg(parties[i].joined && parties[i].state == PERF_CONTROL_OK, "%s", parties[i].error);
+    perf_control_close(&parties[i].control);
+  }
 }
 END_TEST
 
@@ -273,6 +295,7 @@ Suite *suite_join(void)
   TCase *tests = tcase_create("join");
   tcase_set_timeout(tests, 60);
   tcase_add_test(tests, meet_by_address);
+  tcase_add_test(tests, nobody_meets_himself);
   tcase_add_test(tests, meet_by_name);
   tcase_add_test(tests, strangers_do_no_harm);
   tcase_add_test(tests, who_never_comes_is_named);

@@ -193,6 +193,31 @@ static bool gather_all(const struct perf_join *join, const struct place *place, 
   return present == join->processes;
 }
 
+/* TCP connects a socket to itself where nobody listens and the kernel picks the port that is being tried on this very
+ * host. Process 0 can listen there only when the socket is closed and nothing is left of it. */
+static bool met_itself(int fd)
+{
+  const struct linger at_once = {.l_onoff = 1};
+  struct sockaddr_storage own = {0}, peer = {0};
+  socklen_t bytes = sizeof(own), peer_bytes = sizeof(peer);
+  if (getsockname(fd, (struct sockaddr *)&own, &bytes) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) ||
+      own.ss_family == AF_UNIX || memcmp(&own, &peer, sizeof(own)))
+    return false;
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  return true;
+}
+
+/* Connects, and says who comes. */
+static bool greet(int fd, const struct place *place, const struct greeting *greeting)
+{
+  if (connect(fd, (const struct sockaddr *)&place->address, place->length)) return false;
+  if (met_itself(fd)) {
+    errno = ECONNREFUSED;
+    return false;
+  }
+  return send(fd, greeting, sizeof(*greeting), MSG_NOSIGNAL) == sizeof(*greeting);
+}
+
 static bool connect_root(const struct perf_join *join, const struct place *place, int *out, char *error, size_t size)
 {
   int64_t deadline = now_ms() + join->timeout * 1000ll;
@@ -203,8 +228,7 @@ static bool connect_root(const struct perf_join *join, const struct place *place
     /* A send timeout also bounds connect(). */
     struct timeval limit = {2, 0}, none = {0, 0};
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (fd >= 0 && !connect(fd, (const struct sockaddr *)&place->address, place->length) &&
-        send(fd, &greeting, sizeof(greeting), MSG_NOSIGNAL) == sizeof(greeting)) {
+    if (fd >= 0 && greet(fd, place, &greeting)) {
       setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
       *out = fd;
       return true;
