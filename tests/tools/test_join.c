@@ -1,5 +1,6 @@
 /* Processes that meet by address or by name, strangers at the door, those who never come, and the control channel. */
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,8 +13,28 @@
 #include "suites.h"
 #include "tests/common/to_itself.h"
 
+/* The addresses of any name on this thread's host; NULL: the system's. An address stands for itself. */
+static _Thread_local const char *const *known_as;
+
+/* The linker has shared libraries refer to what is wrapped too. */
+#define SEEN __attribute__((visibility("default")))
+int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list);
+SEEN int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list)
+{
+  int code = 0;
+  if (!known_as) return __real_getaddrinfo(host, port, hints, list);
+  if (known_as[1] && hints->ai_flags & AI_NUMERICHOST) return EAI_NONAME;
+  for (const char *const *name = known_as; *name && !code; name++) {
+    code = __real_getaddrinfo(*name, port, hints, list);
+    if (!code) list = &(*list)->ai_next;
+  }
+  return code;
+}
+
 struct party {
   struct perf_join join;
+  const char *const *known_as;
   struct perf_control control;
   bool joined;
   char error[512];
@@ -25,6 +46,7 @@ struct party {
 static void *attend(void *arg)
 {
   struct party *p = arg;
+  known_as = p->known_as;
   p->joined = perf_join(&p->join, &p->control, p->error, sizeof(p->error));
   if (!p->joined) return NULL;
   for (int round = 0; round < 50; round++) {
@@ -100,6 +122,30 @@ START_TEST(meet_by_name)
   char job[64];
   snprintf(job, sizeof(job), "/test/%d", (int)getpid());
   meet("", job);
+}
+END_TEST
+
+/* Process 0 knows its own name as an address that is none of those that the other knows; or listens on one only, and
+ * the other finds out which. */
+START_TEST(names_have_several_addresses)
+{
+  static const char *const far[][3] = {{"127.0.1.1", "127.0.1.1"}, {"127.0.0.1"}};
+  static const char *const near[][3] = {{"127.0.0.1", "127.0.0.1"}, {"127.0.0.2", "127.0.0.1"}};
+  char address[64], name[64];
+  struct party parties[2];
+  memset(parties, 0, sizeof(parties));
+  free_address(address, sizeof(address));
+  snprintf(name, sizeof(name), "root%s", strchr(address, ':'));
+  for (int i = 0; i < 2; i++) {
+    parties[i].join = (struct perf_join){i, 2, name, "", 20};
+    parties[i].known_as = i ? near[_i] : far[_i];
+    ck_assert(!pthread_create(&parties[i].thread, NULL, attend, &parties[i]));
+  }
+  for (int i = 0; i < 2; i++) pthread_join(parties[i].thread, NULL);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_msg(parties[i].joined && parties[i].state == PERF_CONTROL_OK, "%s", parties[i].error);
+    perf_control_close(&parties[i].control);
+  }
 }
 END_TEST
 
@@ -236,8 +282,6 @@ END_TEST
 static _Thread_local bool reads;
 static _Atomic bool is_inside, may_go_on;
 
-/* The linker has shared libraries refer to them too. */
-#define SEEN __attribute__((visibility("default")))
 ssize_t __real_recv(int fd, void *data, size_t bytes, int flags);
 SEEN ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags);
 ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
@@ -297,6 +341,7 @@ Suite *suite_join(void)
   tcase_add_test(tests, meet_by_address);
   tcase_add_test(tests, nobody_meets_himself);
   tcase_add_test(tests, meet_by_name);
+  tcase_add_loop_test(tests, names_have_several_addresses, 0, 2);
   tcase_add_test(tests, strangers_do_no_harm);
   tcase_add_test(tests, who_never_comes_is_named);
   tcase_add_test(tests, numbers_that_differ_are_named);

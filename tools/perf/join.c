@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GREETING_MS = 500, RETRY_MS = 50 };
+enum { GREETING_MS = 500, RETRY_MS = 50, MOST_ADDRESSES = 8 };
 
 struct greeting {
   char magic[8];
@@ -27,8 +27,10 @@ struct greeting {
 static const char magic[8] = "ttperf1";
 
 struct place {
-  struct sockaddr_storage address;
-  socklen_t length;
+  struct sockaddr_storage addresses[MOST_ADDRESSES];
+  socklen_t lengths[MOST_ADDRESSES];
+  int count;
+  bool is_name; /* of a host, and no address */
   char text[200];
 };
 
@@ -65,37 +67,45 @@ static bool resolve(const struct perf_join *join, struct place *place, char *err
 {
   memset(place, 0, sizeof(*place));
   if (!join->address[0]) {
-    struct sockaddr_un *un = (struct sockaddr_un *)&place->address;
+    struct sockaddr_un *un = (struct sockaddr_un *)place->addresses;
     un->sun_family = AF_UNIX;
     int n = snprintf(un->sun_path + 1, sizeof(un->sun_path) - 1, "tutti-perf/%u%s", (unsigned)getuid(), join->job);
     if (n >= (int)sizeof(un->sun_path) - 1) n = (int)sizeof(un->sun_path) - 2;
-    place->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    place->count = 1;
+    place->lengths[0] = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
     snprintf(place->text, sizeof(place->text), "the local meeting point of job %s", join->job);
     return true;
   }
   char host[160];
   const char *port;
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list;
+  struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *list;
   if (!split_address(join->address, host, sizeof(host), &port)) {
     snprintf(error, size, "%s: is not HOST:PORT", join->address);
     return false;
   }
   int code = getaddrinfo(host, port, &hints, &list);
+  if (code == EAI_NONAME) {
+    place->is_name = true;
+    hints.ai_flags = 0;
+    code = getaddrinfo(host, port, &hints, &list);
+  }
   if (code) {
     snprintf(error, size, "%s: %s", join->address, gai_strerror(code));
     return false;
   }
-  memcpy(&place->address, list->ai_addr, list->ai_addrlen);
-  place->length = list->ai_addrlen;
+  for (const struct addrinfo *a = list; a && place->count < MOST_ADDRESSES; a = a->ai_next) {
+    memcpy(&place->addresses[place->count], a->ai_addr, a->ai_addrlen);
+    place->lengths[place->count++] = a->ai_addrlen;
+  }
   freeaddrinfo(list);
   snprintf(place->text, sizeof(place->text), "%s", join->address);
   return true;
 }
 
-static int open_socket(const struct place *place)
+static int open_socket(int family)
 {
-  int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-  if (fd >= 0 && place->address.ss_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+  if (fd >= 0 && family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   return fd;
 }
 
@@ -163,20 +173,44 @@ static bool take(const struct perf_join *join, int listener, int *fds, char *err
   return true;
 }
 
+static int listen_at(const void *address, socklen_t length)
+{
+  const struct sockaddr *at = address;
+  int fd = open_socket(at->sa_family), one = 1, zero = 0;
+  if (fd < 0) return -1;
+  if (at->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (at->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
+  if (!bind(fd, at, length) && !listen(fd, 4096)) return fd;
+  int cause = errno;
+  close(fd);
+  errno = cause;
+  return -1;
+}
+
+/* A host may know its own name as an address that nobody else can reach, 127.0.1.1 say: who is given a name listens on
+ * all addresses. */
+static int open_listener(const struct place *place)
+{
+  if (!place->is_name) return listen_at(&place->addresses[0], place->lengths[0]);
+  bool v6 = place->addresses[0].ss_family == AF_INET6;
+  in_port_t port = v6 ? ((const struct sockaddr_in6 *)&place->addresses[0])->sin6_port
+                      : ((const struct sockaddr_in *)&place->addresses[0])->sin_port;
+  struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = port};
+  struct sockaddr_in any_v4 = {.sin_family = AF_INET, .sin_port = port};
+  int fd = listen_at(&any, sizeof(any));
+  return fd >= 0 || errno == EADDRINUSE ? fd : listen_at(&any_v4, sizeof(any_v4)); /* a host may have no IPv6 */
+}
+
 static bool gather_all(const struct perf_join *join, const struct place *place, int *fds, char *error, size_t size)
 {
   int64_t deadline = now_ms() + join->timeout * 1000ll;
-  int listener = open_socket(place), one = 1, present = 1;
+  int listener = open_listener(place), present = 1;
   error[0] = 0;
-  if (listener >= 0 && place->address.ss_family != AF_UNIX)
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  if (listener < 0 || bind(listener, (const struct sockaddr *)&place->address, place->length) ||
-      listen(listener, 4096)) {
+  if (listener < 0) {
     snprintf(error, size,
              "process 0 cannot listen at %s: %s; set TUTTI_PERF_ROOT=host:port to a free address of "
              "this host, on all processes",
              place->text, strerror(errno));
-    if (listener >= 0) close(listener);
     return false;
   }
   while (present < join->processes && !error[0] && wait_for(listener, POLLIN, deadline))
@@ -207,10 +241,10 @@ static bool met_itself(int fd)
   return true;
 }
 
-/* Connects, and says who comes. */
-static bool greet(int fd, const struct place *place, const struct greeting *greeting)
+/* Connects to one of the addresses, and says who comes. */
+static bool greet(int fd, const struct place *place, int a, const struct greeting *greeting)
 {
-  if (connect(fd, (const struct sockaddr *)&place->address, place->length)) return false;
+  if (connect(fd, (const struct sockaddr *)&place->addresses[a], place->lengths[a])) return false;
   if (met_itself(fd)) {
     errno = ECONNREFUSED;
     return false;
@@ -223,26 +257,26 @@ static bool connect_root(const struct perf_join *join, const struct place *place
   int64_t deadline = now_ms() + join->timeout * 1000ll;
   struct greeting greeting = {.key = key_of(join), .process = join->process, .processes = join->processes};
   memcpy(greeting.magic, magic, sizeof(magic));
-  for (;;) {
-    int fd = open_socket(place), cause = 0;
+  for (int a = 0;; a = (a + 1) % place->count) {
+    int fd = open_socket(place->addresses[a].ss_family), cause = 0;
     /* A send timeout also bounds connect(). */
     struct timeval limit = {2, 0}, none = {0, 0};
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (fd >= 0 && greet(fd, place, &greeting)) {
+    if (fd >= 0 && greet(fd, place, a, &greeting)) {
       setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
       *out = fd;
       return true;
     }
     cause = errno;
     if (fd >= 0) close(fd);
-    if (now_ms() >= deadline) {
+    if (now_ms() >= deadline && a + 1 == place->count) {
       snprintf(error, size,
                "process %d could not reach process 0 at %s within %d s: %s (--join-timeout waits longer; "
                "TUTTI_PERF_ROOT=host:port names another place to meet)",
                join->process, place->text, join->timeout, strerror(cause));
       return false;
     }
-    poll(NULL, 0, RETRY_MS);
+    if (a + 1 == place->count) poll(NULL, 0, RETRY_MS);
   }
 }
 
