@@ -3,6 +3,7 @@ program with faults, and the names of the tests to run (all by default). A test 
 skipped with its reason."""
 import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -14,6 +15,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(1, os.path.join(ROOT, "tests/common"))
 from ports import free_port  # noqa: E402
 PERF = os.path.join(BIN, "tutti-perf")
+# A shell's job in the background ignores SIGINT, and so would all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall", "sendrecv"]
 ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+\s")
 LAUNCHER = re.compile(r"^(OMPI_|PMI|PMIX_|SLURM_|MPI_LOCAL|HYDI_|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_)")

@@ -85,8 +85,8 @@ class Faults(Case):
         self.assertEqual(done.returncode, 3)
         self.assertIn("/nonexistent/x.json", done.stderr)
 
-    def interrupted(self, send):
-        process = subprocess.Popen([PERF, "all_reduce", "-n", "3", "-b", "8", "-e", "8", "-N", "0", "-J", self.json],
+    def interrupted(self, send, before=()):
+        process = subprocess.Popen([*before, PERF, "all_reduce", "-n", "3", "-b", "8", "-e", "8", "-N", "0", "-J", self.json],
                                    env=early_exit_environment(), start_new_session=True, text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while not ROW.match(process.stdout.readline()):
@@ -129,6 +129,17 @@ class Faults(Case):
         self.good(run(*quiet, PERF, *self.COMMAND), 1)
         done = run(*quiet, PERF, "pairs", "-t", 2, "-e", 1024, "--iters", 1, "--settings", "ll128")
         self.assertEqual(done.returncode, 3, "the host has no ll128: " + done.stdout + done.stderr)
+
+    def test_signals_ignored_where_it_was_started(self):
+        """As nohup does: all processes are hung up on, and go on until they are asked to end."""
+        def send(process, children):
+            os.killpg(process.pid, signal.SIGHUP)
+            for _ in range(3):
+                self.assertRegex(process.stdout.readline(), ROW)
+            self.assertIsNone(process.poll())
+            process.terminate()
+        status, errors = self.interrupted(send, before=ignoring(signal.SIGHUP))
+        self.assertEqual((status, errors), (128 + signal.SIGTERM, ""))
 
     def test_parent_killed(self):
         self.interrupted(lambda p, _: p.kill())

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "signals.h"
 
 enum { GRACE_SECONDS = 5 }; /* between asking processes to end and killing them */
 
@@ -145,7 +146,7 @@ int perf_launch(struct perf_control *control, int processes, int ranks_each, con
   int(*pairs)[2] = calloc((size_t)processes, sizeof(*pairs));
   family.pids = calloc((size_t)processes, sizeof(*family.pids));
   pid_t parent = getpid();
-  sigset_t signals;
+  sigset_t signals = perf_signals();
   int made = 1, cause = 0;
   if (!pairs || !family.pids) cause = ENOMEM;
   for (; !cause && made < processes; made++)
@@ -153,9 +154,7 @@ int perf_launch(struct perf_control *control, int processes, int ranks_each, con
       cause = errno;
       break;
     }
-  sigemptyset(&signals);
-  const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
-  for (int i = 0; i < 4; i++) sigaddset(&signals, handled[i]);
+  sigaddset(&signals, SIGCHLD);
   sigprocmask(SIG_BLOCK, &signals, NULL);
   for (int p = 0; !cause && p < processes; p++) {
     pid_t pid = fork();

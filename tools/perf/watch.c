@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "launch.h"
 #include "report_json.h"
+#include "signals.h"
 
 static uint64_t now_ns(void)
 {
@@ -143,11 +144,7 @@ static void *watching(void *arg)
 
 void perf_watch_start(struct perf_watch *watch)
 {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGHUP);
+  sigset_t signals = perf_signals();
   pthread_sigmask(SIG_BLOCK, &signals, NULL);
   watch->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
   watch->stop_fd = eventfd(0, EFD_CLOEXEC);

@@ -22,7 +22,7 @@ struct perf_watch {
   _Atomic int ending;
 };
 
-/* Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and all it starts, and starts the watch. */
+/* Blocks the signals that end a run (signals.h) in the calling thread and all it starts, and starts the watch. */
 void perf_watch_start(struct perf_watch *watch);
 /* Bounds what follows to `seconds`; 0: no bound. */
 void perf_watch_arm(struct perf_watch *watch, int seconds);
