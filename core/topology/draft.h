@@ -5,9 +5,11 @@
 
 #include "topology/topology.h"
 
+/* A machine may have 1024 ranks (TT_JOIN_MOST_LOCAL), a device each, also below one CPU, and bridges and NICs besides.
+ */
 enum {
-  TT_TOPOLOGY_MOST_NODES = 2048, /* paths take room by the square of it */
-  TT_TOPOLOGY_MOST_LINKS = 576,  /* of a node, as in NCCL */
+  TT_TOPOLOGY_MOST_NODES = 3072, /* paths take room by the square of it */
+  TT_TOPOLOGY_MOST_LINKS = 1280, /* of a node */
   TT_TOPOLOGY_MOST_HOSTS = 127   /* names of NETs have a signed byte for them */
 };
 

@@ -274,6 +274,24 @@ START_TEST(refused)
 }
 END_TEST
 
+/* As many ranks on the host device as a machine may have, all on one NUMA node. */
+START_TEST(many_ranks_of_one_cpu)
+{
+  enum { RANKS = 1024 };
+  char *text;
+  size_t size;
+  FILE *out = open_memstream(&text, &size);
+  fputs("<system version=\"1\"><cpu host_hash=\"0x1\" numaid=\"0\" arch=\"arm64\">", out);
+  for (int r = 0; r < RANKS; r++) fprintf(out, "<gpu dev=\"0\" sm=\"0\" rank=\"%d\" gdr=\"0\" host=\"1\"/>", r);
+  fputs("</cpu></system>", out);
+  fclose(out);
+  struct tt_topology *t = machine_topology(text, NULL);
+  ck_assert_int_eq(t->count[TT_NODE_GPU], RANKS);
+  ck_assert_str_eq(machine_path(t, TT_NODE_GPU, 0, TT_NODE_GPU, RANKS - 1), "PHB 12");
+  tt_topology_free(t);
+}
+END_TEST
+
 /* NETs are named by a byte for the host. */
 START_TEST(too_many_hosts)
 {
@@ -327,6 +345,7 @@ Suite *suite_model(void)
   tcase_add_test(tests, links_between_switches);
   tcase_add_test(tests, what_counts);
   tcase_add_test(tests, links_of_devices);
+  tcase_add_test(tests, many_ranks_of_one_cpu);
   tcase_add_test(tests, too_many_hosts);
   tcase_add_loop_test(tests, refused, 0, sizeof(refusals) / sizeof(refusals[0]));
   suite_add_tcase(suite, tests);
