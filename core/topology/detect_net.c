@@ -21,12 +21,18 @@ static bool is_net(const struct tt_xml *xml, int element)
   return !net || strcmp(net, "0") != 0;
 }
 
-/* The first <net> of this name; -1: none. */
-static int find(const struct tt_xml *xml, const char *name)
+static bool contains(const int *elements, int count, int element)
+{
+  while (count > 0 && elements[count - 1] != element) count--;
+  return count > 0;
+}
+
+/* The first <net> of this name that is none of those taken: the ports of a card may have one name. -1: none. */
+static int find(const struct tt_xml *xml, const char *name, const int *taken, int ntaken)
 {
   for (int e = 0; e < xml->count; e++) {
     const char *other = tt_xml_is(xml, e, "net") ? tt_xml_get(xml, e, "name") : NULL;
-    if (other && strcmp(other, name) == 0) return e;
+    if (other && strcmp(other, name) == 0 && !contains(taken, ntaken, e)) return e;
   }
   return -1;
 }
@@ -132,11 +138,17 @@ ncclResult_t tt_detect_add_nets(struct tt_detection *d)
     }
     return ncclSuccess;
   }
+  ncclResult_t result;
+  int *taken;
+  TT_TRY(TT_CALLOC(&taken, (size_t)r->nnets + 1));
   for (int n = 0; n < r->nnets; n++) {
     clean(r->nets[n].name, name, sizeof(name));
-    int element = find(xml, name);
-    if (element < 0) TT_TRY(add(d, &r->nets[n], name, &element));
-    TT_TRY(describe(d, element, &r->nets[n], name));
+    taken[n] = find(xml, name, taken, n);
+    if (taken[n] < 0) TT_TRY_GOTO(add(d, &r->nets[n], name, &taken[n]), result, out);
+    TT_TRY_GOTO(describe(d, taken[n], &r->nets[n], name), result, out);
   }
-  return ncclSuccess;
+  result = ncclSuccess;
+out:
+  free(taken);
+  return result;
 }

@@ -133,7 +133,7 @@ void tt_detect_miss(struct tt_detection *d, const char *format, ...)
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   if (strstr(d->missing, text)) return;
-  if (used + strlen(text) + sizeof("; and more") >= sizeof(d->missing)) {
+  if (used + strlen("; ") + strlen(text) + sizeof("; and more") > sizeof(d->missing)) {
     if (!strstr(d->missing, "; and more")) strcpy(d->missing + used, "; and more");
     return;
   }

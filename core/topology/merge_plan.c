@@ -130,6 +130,13 @@ static void group_by_distance(struct planning *p)
   }
 }
 
+/* The <net> of a device; -1: there is none, or it stands elsewhere than in a <nic>, and so on no card. */
+static int find(const struct tt_xml *xml, int dev)
+{
+  int element = tt_merge_find(xml, dev);
+  return element >= 0 && tt_xml_is(xml, xml->elements[element].parent, "nic") ? element : -1;
+}
+
 ncclResult_t tt_merge_plan(const struct tt_xml *xml, const struct tt_merge_rules *rules,
                            const struct tt_detect_net *nets, int nnets, struct tt_merge_group **groups, int *ngroups)
 {
@@ -142,7 +149,7 @@ ncclResult_t tt_merge_plan(const struct tt_xml *xml, const struct tt_merge_rules
   TT_TRY_GOTO(TT_CALLOC(&p.elements, (size_t)nnets + 1), result, out);
   TT_TRY_GOTO(TT_CALLOC(&p.placed, (size_t)nnets + 1), result, out);
   TT_TRY_GOTO(TT_CALLOC(&p.groups, (size_t)nnets + 1), result, out);
-  for (int n = 0; n < nnets; n++) p.elements[n] = tt_merge_find(xml, nets[n].dev);
+  for (int n = 0; n < nnets; n++) p.elements[n] = find(xml, nets[n].dev);
   if (rules->force) TT_TRY_GOTO(force_groups(&p, rules->force), result, out);
   if (p.level > TT_PATH_LOC) group_by_distance(&p);
   *groups = p.groups;

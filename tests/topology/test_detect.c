@@ -10,6 +10,7 @@
 #include "suites.h"
 #include "tests/common/comma.h"
 #include "topology/detect.h"
+#include "topology/detect_internal.h"
 #include "topology/fuse.h"
 
 /* Two sockets with two switches each, two GPUs and a NIC below a switch. */
@@ -305,6 +306,39 @@ START_TEST(odd_latencies)
 }
 END_TEST
 
+/* The ports of a card may have one name. */
+START_TEST(nets_of_one_name)
+{
+  struct sysfs s;
+  struct tt_detect_gpu gpu = {.numa = 0};
+  struct tt_detect_net nets[] = {{.name = "card", .dev = 0, .port = 1, .rail = -1, .plane = -1},
+                                 {.name = "card", .dev = 1, .port = 2, .rail = -1, .plane = -1}};
+  struct tt_detect_request request = {
+      .default_file = "", .cpu = &detecting_skylake, .gpus = &gpu, .ngpus = 1, .nets = nets, .nnets = 2};
+  sysfs_begin(&s);
+  request.sysfs = s.root;
+  sysfs_node(&s, 0, "f\n");
+  char *text = detected(&request);
+  has(text, "<net name=\"card\" dev=\"0\"");
+  has(text, "<net name=\"card\" dev=\"1\"");
+  builds(text);
+  sysfs_end(&s);
+}
+END_TEST
+
+/* The line of the log is full: what comes then is not told, and it ends where it must. */
+START_TEST(much_is_missing)
+{
+  struct tt_detection d = {.nnodes = 0};
+  tt_detect_miss(&d, "%0255d", 1);
+  tt_detect_miss(&d, "%0245d", 2);
+  tt_detect_miss(&d, "more");
+  tt_detect_miss(&d, "and more");
+  ck_assert_uint_lt(strnlen(d.missing, sizeof(d.missing)), sizeof(d.missing));
+  ck_assert_ptr_nonnull(strstr(d.missing, "; and more"));
+}
+END_TEST
+
 START_TEST(host_devices)
 {
   struct sysfs s;
@@ -406,6 +440,8 @@ Suite *suite_detect(void)
   tcase_add_test(tests, hostile);
   tcase_add_test(tests, networks);
   tcase_add_loop_test(tests, odd_latencies, 0, 3);
+  tcase_add_test(tests, nets_of_one_name);
+  tcase_add_test(tests, much_is_missing);
   tcase_add_test(tests, host_devices);
   tcase_add_test(tests, switch_links);
   tcase_add_loop_test(tests, garbage, 0, 4);

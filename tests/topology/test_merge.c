@@ -102,6 +102,26 @@ START_TEST(forced)
 }
 END_TEST
 
+/* A NET that stands in no <nic> is on no card. */
+START_TEST(without_a_card)
+{
+  static const char text[] = "<system version='1'><cpu host_hash='0x1' numaid='0' arch='arm64'><nic>" NET(1)
+      NET(2) "</nic></cpu>" NET(0) "</system>";
+  const struct tt_merge_rules rules = {.level = "SYS", .most = 4};
+  struct tt_detect_net nets[3];
+  struct tt_xml *xml;
+  struct tt_merge_group *groups;
+  int ngroups;
+  ck_assert_int_eq(tt_xml_parse(text, strlen(text), "test", "system", &xml), ncclSuccess);
+  for (int n = 0; n < 3; n++) nets[n] = (struct tt_detect_net){.name = "m", .dev = n, .rail = -1, .plane = -1};
+  ck_assert_int_eq(tt_merge_plan(xml, &rules, nets, 3, &groups, &ngroups), ncclSuccess);
+  ck_assert_int_eq(ngroups, 1);
+  ck_assert(groups[0].count == 2 && groups[0].devs[0] == 1 && groups[0].devs[1] == 2);
+  free(groups);
+  tt_xml_free(xml);
+}
+END_TEST
+
 /* The text of the machine with a group fused. */
 static char *apply(struct tt_merge_group group, struct tt_topology **t)
 {
@@ -182,6 +202,7 @@ Suite *suite_merge(void)
   tcase_add_test(tests, levels);
   tcase_add_test(tests, policies);
   tcase_add_test(tests, forced);
+  tcase_add_test(tests, without_a_card);
   tcase_add_loop_test(tests, places, 0, 2);
   tcase_add_test(tests, too_far);
   suite_add_tcase(suite, tests);
