@@ -401,6 +401,7 @@ int main(int argc, char **argv)
 {
   static struct matrix matrix;
   struct perf_control control;
+  char error[256] = "";
   if (!matrix_parse(&matrix, argc, argv)) {
     fprintf(stderr, "usage: gpu_matrix [-t N | -n N] [-w N,N] [-s "
                     "all_reduce|rest|all|quick|small|tiny|rows|types|grouped|fp8|NAME,NAME] "
@@ -409,7 +410,9 @@ int main(int argc, char **argv)
   }
   perf_control_open(&control, 0, 1, NULL);
   if (matrix.options.processes > 1) {
-    int status = perf_launch(&control, matrix.options.processes, matrix.options.threads, "gpu_matrix");
+    int status =
+        perf_launch(&control, matrix.options.processes, matrix.options.threads, "gpu_matrix", error, sizeof(error));
+    if (error[0]) fprintf(stderr, "gpu_matrix: %s\n", error);
     if (status >= 0) return status;
   }
   return run(&matrix, &control);

@@ -75,6 +75,15 @@ class Faults(Case):
         self.assertIn("-T", done.stderr)
         self.assertEqual(result["status"], "error")
 
+    def test_not_enough_to_start_all(self):
+        done = run("sh", "-c", 'ulimit -n 40; exec "$@"', "sh", PERF, "all_reduce", "-n", 64, "-b", 64, "-e", 64,
+                   "-J", self.json)
+        said = "cannot start 64 processes: Too many open files"
+        self.assertEqual((done.returncode, done.stderr), (3, f"tutti-perf: {said}\n"))
+        with open(self.json) as f:
+            result = json.load(f)
+        self.assertEqual((result["status"], result["error"]), ("error", said))
+
     def test_error_before_the_run(self):
         done = run(PERF, "all_reduce", "-J", self.json, "--rank", 0, "--nranks", 2, "--root-addr",
                    f"127.0.0.1:{free_port()}", "--join-timeout", 1)

@@ -140,7 +140,8 @@ static void child_setup(struct perf_control *control, int process, int processes
   perf_control_open(control, process, processes, fds);
 }
 
-int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program)
+int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program, char *error,
+                size_t size)
 {
   struct family family = {.program = program, .processes = processes, .ranks_each = ranks_each};
   int(*pairs)[2] = calloc((size_t)processes, sizeof(*pairs));
@@ -172,8 +173,8 @@ int perf_launch(struct perf_control *control, int processes, int ranks_each, con
   for (int p = 1; p < made; p++) close(pairs[p][0]), close(pairs[p][1]);
   free(pairs);
   if (cause) {
-    fprintf(stderr, "%s: cannot start %d processes: %s\n", program, processes, strerror(cause));
-    end_all(&family, 1);
+    snprintf(error, size, "cannot start %d processes: %s", processes, strerror(cause));
+    end_all(&family, PERF_EXIT_ERROR);
   }
   int status = supervise(&family, &signals);
   free(family.pids);

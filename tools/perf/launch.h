@@ -15,7 +15,9 @@ enum {
 /* Forks `processes` children, joined by `control`. Returns -1 in each child, which then runs its ranks. The parent
  * returns only when all children have ended, with the status to exit with: 0, the status of the first that failed, or
  * 130 after Ctrl-C. When one fails the others are ended, and a message says which it was. `ranks_each` is for that
- * message. Call before any thread is started and before the library is used. */
-int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program);
+ * message. Where they cannot all be started, none goes on, and `error` says why; else that stays empty. Call before any
+ * thread is started and before the library is used. */
+int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program, char *error,
+                size_t size);
 
 #endif

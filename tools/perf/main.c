@@ -86,7 +86,7 @@ static int find_processes(const struct perf_options *o, struct perf_control *con
     return PERF_EXIT_OK;
   }
   if (o->processes) {
-    int status = perf_launch(control, processes, o->threads * o->comms, o->program);
+    int status = perf_launch(control, processes, o->threads * o->comms, o->program, error, size);
     place->child = status < 0;
     return place->child ? PERF_EXIT_OK : status;
   }
