@@ -362,12 +362,20 @@ out:
   return result;
 }
 
-static void refuse_all(struct tt_captured *captured, const char *why)
+/* In words of their own: an offer has no place for a reason where the others touch nothing of this rank's, as in a
+ * scatter or gather. */
+static ncclResult_t refuse_all(struct tt_captured *captured, const char *text)
 {
+  const struct ncclComm *comm = captured->comm;
+  char why[TT_USER_WHY] = "";
+  snprintf(why, sizeof why, "%s", text);
   for (int s = 0; s < captured->nsteps; s++) {
-    snprintf(captured->steps[s].input.why, TT_USER_WHY, "%s", why);
-    snprintf(captured->steps[s].output.why, TT_USER_WHY, "%s", why);
+    const struct tt_captured_step *step = &captured->steps[s];
+    if (step->task == NULL) continue;
+    say_refused(comm, step, comm->rank, why);
+    TT_TRY(tt_captured_tell(captured, TT_CAPTURED_DECLINE, step->number, why, sizeof why));
   }
+  return ncclSuccess;
 }
 
 ncclResult_t tt_captured_agree(struct ncclComm *comm)
@@ -375,7 +383,7 @@ ncclResult_t tt_captured_agree(struct ncclComm *comm)
   struct tt_captured *captured = comm->captured;
   tt_user_graphs_reap(comm->env->users);
   if (captured->nsteps > 0 && !tt_captured_here(comm, captured->stream, captured->graph))
-    refuse_all(captured, "its stream is one of the calling thread only");
+    return refuse_all(captured, "its stream is one of the calling thread only");
   for (int s = 0; s < captured->nsteps; s++)
     if (captured->steps[s].task != NULL) TT_TRY(send_offer(captured, &captured->steps[s]));
   for (int s = 0; s < captured->nsteps; s++)

@@ -191,6 +191,50 @@ void case_threads_streams(struct world *w)
   world_close(w);
 }
 
+/* Scatters of the last rank's bytes, which fill the others' buffers part by part. */
+static void scatter_on_own(const struct world *w)
+{
+  size_t part = COUNT / (size_t)w->n;
+  for (int k = 0; k < w->n; k++) {
+    ok(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < w->n; r++)
+      ok(ncclScatter(w->buffers[0][r], w->buffers[1][r] + (size_t)k * part * 4, part, ncclInt32, w->n - 1, w->comms[r],
+                     cudaStreamPerThread),
+         "ncclScatter");
+    ok(ncclGroupEnd(), "scatter on streams of the thread");
+  }
+}
+
+/* Where each rank's part of the group is a library thread's, it cannot tell what this thread captures: all copy, also
+ * those of whose memory the others use nothing. */
+void case_threads_scatter(struct world *w)
+{
+  cudaGraph_t graphs[MOST];
+  cudaGraphExec_t executables[MOST];
+  size_t whole = COUNT / (size_t)w->n * (size_t)w->n * 4;
+  for (int r = 0; r < w->n; r++) {
+    fill(w, r, 0, r + 1, 0);
+    good(cudaMemset(w->buffers[1][r] + whole, w->n, COUNT * 4 - whole), "cudaMemset");
+  }
+  wait_all(w);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  }
+  scatter_on_own(w);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaStreamEndCapture(cudaStreamPerThread, &graphs[r]), "cudaStreamEndCapture");
+    good(cudaGraphInstantiate(&executables[r], graphs[r], 0), "cudaGraphInstantiate");
+    good(cudaGraphDestroy(graphs[r]), "cudaGraphDestroy");
+  }
+  launch(w, executables, 0);
+  wait_all(w);
+  expect(w, 1, w->n, "what was scattered");
+  drop_graphs(w, executables);
+  world_close(w);
+}
+
 struct forked {
   const struct world *world;
   cudaEvent_t events[MOST];

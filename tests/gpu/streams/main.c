@@ -25,6 +25,7 @@ static const struct {
     {"two streams of one communicator", case_two_streams},
     {"streams of two threads", case_threads_streams},
     {"captured streams of two threads", case_threads_streams_graph},
+    {"captured scatters on a thread's streams", case_threads_scatter},
     {"two communicators on two streams", case_two_communicators},
     {"captured and other streams in a group", case_mixed_capture},
     {"a graph and eager calls", case_graph_and_eager},

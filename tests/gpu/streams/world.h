@@ -54,6 +54,7 @@ void drop_graphs(const struct world *world, cudaGraphExec_t const *graphs);
 /* Cases: joined.c, graphs.c, groups.c, ends.c. */
 void case_joined(struct world *world), case_joined_graph(struct world *world), case_two_streams(struct world *world);
 void case_threads_streams(struct world *world), case_threads_streams_graph(struct world *world);
+void case_threads_scatter(struct world *world);
 void case_two_communicators(struct world *world), case_mixed_capture(struct world *world);
 void case_graph_and_eager(struct world *world), case_graph_on_two_streams(struct world *world);
 void case_captures_beside_calls(struct world *world);
