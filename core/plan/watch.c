@@ -17,6 +17,8 @@
 /* How long a failure may wait for another rank's account of its cause, and how often that is looked for. */
 #define CAUSE_NS 500000000ull
 #define CAUSE_USEC 1000
+/* How late a rank may be behind others of its process that have left, where TUTTI_PEER_TIMEOUT does not say. */
+#define LATE_SECONDS 60
 
 void tt_watch_moved(struct tt_watch_clock *clock)
 {
@@ -172,12 +174,15 @@ static ncclResult_t find_late(const struct tt_plan *plan, bool **late)
 
 /* Whether a work's peer has left, and its message would be seen if it had come. Several ranks' messages may be one
  * request of the network (proxy/group.c), of which nothing is seen before all of them are there: as long as one is
- * late, nobody knows of the others'. `late` is found when it is needed, and then the caller's to free. */
-static ncclResult_t look_for_left(const struct tt_plan *plan, const struct tt_work *work, bool **late, bool *left)
+ * late, nobody knows of the others'. But it may have sent, too, and wait for this rank itself, so that this is believed
+ * only for a time. `late` is found when it is needed, and then the caller's to free. */
+static ncclResult_t look_for_left(const struct tt_plan *plan, const struct tt_work *work, int idle_seconds, bool **late,
+                                  bool *left)
 {
   int peer = peer_of(work);
+  int64_t limit = tt_param_int(TT_PARAM_TUTTI_PEER_TIMEOUT);
   *left = tt_bootstrap_left(plan->comm->bootstrap, peer);
-  if (!*left || !is_shared(work)) return ncclSuccess;
+  if (!*left || !is_shared(work) || idle_seconds >= (limit > 0 ? limit : LATE_SECONDS)) return ncclSuccess;
   if (*late == NULL) TT_TRY(find_late(plan, late));
   const struct tt_peer_info *peers = plan->comm->env->peers;
   for (int r = 0; r < plan->comm->nranks && *left; r++) *left = !(*late)[r] || peers[r].process != peers[peer].process;
@@ -194,7 +199,7 @@ static ncclResult_t check_plan(const struct tt_plan *plan, struct tt_watch_clock
                                  .signature = work->signature,
                                  .peer = peer_of(work),
                                  .sending = work->channels[0].program->collective == TT_FUNC_SEND};
-    TT_TRY(look_for_left(plan, work, late, &wait.left));
+    TT_TRY(look_for_left(plan, work, due.idle_seconds, late, &wait.left));
     TT_TRY(tt_watch_waits(&wait, clock, &due));
     due.report_seconds = 0; /* one line a communicator */
   }

@@ -329,7 +329,8 @@ static bool use_way(enum way way)
 #endif
 }
 
-static bool first_sends; /* rank 1 sends before it leaves */
+static bool first_sends, /* rank 1 sends before it leaves */
+    last_waits;          /* rank 2 has sent and does not leave, but waits for rank 0 */
 
 static void *send_and_leave(void *arg)
 {
@@ -339,6 +340,7 @@ static void *send_and_leave(void *arg)
   if (me->rank == 2) usleep(2500000); /* longer than a stall */
   if (me->result == ncclSuccess && (me->rank != 1 || first_sends))
     me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
+  if (me->rank == 2 && last_waits) ck_assert_int_eq(ncclRecv(&data, 1, ncclInt, 0, me->comm, NULL), ncclRemoteError);
   ncclCommDestroy(me->comm);
   return NULL;
 }
@@ -357,9 +359,10 @@ static ncclResult_t receive_from_both(int got[3])
   ok(ncclGroupStart());
   for (int r = 1; r < 3; r++) ok(ncclRecv(&got[r], 1, ncclInt, r, comm, NULL));
   ncclResult_t result = ncclGroupEnd();
+  if (last_waits) ncclCommDestroy(comm);
   for (int r = 1; r < 3; r++) pthread_join(ranks[r].thread, NULL);
   for (int r = 1; r < 3 && result == ncclSuccess; r++) ok(ranks[r].result);
-  ncclCommDestroy(comm);
+  if (!last_waits) ncclCommDestroy(comm);
   return result;
 }
 
@@ -382,6 +385,18 @@ START_TEST(leaving_without_a_send_is_not)
   first_sends = false;
   ck_assert_int_eq(receive_from_both(got), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "left the communicator"));
+}
+END_TEST
+
+/* Nor is it where that other one has sent, and waits. */
+START_TEST(leaving_beside_one_that_waits)
+{
+  int got[3] = {0};
+  setenv("TUTTI_PEER_TIMEOUT", "4", 1);
+  if (!use_way((enum way)_i)) return;
+  first_sends = false;
+  last_waits = true;
+  ck_assert_int_eq(receive_from_both(got), ncclRemoteError);
 }
 END_TEST
 
@@ -416,6 +431,7 @@ Suite *groups_suite(void)
   tcase_add_test(tests, receive_from_a_rank_that_left);
   tcase_add_loop_test(tests, leaving_after_a_send_is_fine, 0, WAYS);
   tcase_add_loop_test(tests, leaving_without_a_send_is_not, 0, WAYS);
+  tcase_add_loop_test(tests, leaving_beside_one_that_waits, 0, WAYS);
   tcase_add_test(tests, many_communicators);
   suite_add_tcase(suite, tests);
   return suite;
