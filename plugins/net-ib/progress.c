@@ -240,7 +240,9 @@ static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
   const char *words = fatal ? tt_ib_verbs(NULL)->event_type_str((enum ibv_event_type)(fatal - 1)) : "it has no link";
   uint64_t down_ms = since ? ms_since(since) : 0, grace_ms = TT_MIN(GRACE_MS, (uint64_t)link->patience_ms);
   bool saved = false;
-  if (fatal || (down_ms > grace_ms && others_have_links(link, r, grace_ms)))
+  /* When it is not waited for any longer, any other that has a link will do. */
+  uint64_t others_ms = down_ms > (uint64_t)link->patience_ms ? 0 : grace_ms;
+  if (fatal || (down_ms > grace_ms && others_have_links(link, r, others_ms)))
     TT_TRY(rail_failed(link, r, words, &saved));
   if (saved) return ncclSuccess;
   if (fatal)

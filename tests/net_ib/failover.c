@@ -400,6 +400,35 @@ START_TEST(all_ports_come_back)
 }
 END_TEST
 
+/* A port stays without a link, and the other one has its own again, if not for long, when the first is given up. */
+START_TEST(one_port_comes_back)
+{
+  enum { LONGER_MS = 700 };
+  struct pair pair;
+  ncclResult_t results[2];
+  setenv("NCCL_IB_TIMEOUT", "14", 1); /* 537 ms */
+  setenv("NCCL_IB_RETRY_CNT", "7", 1);
+  open_apart(&pair, BYTES);
+  exchange(&pair, BYTES);
+  void *recv = post_recv(&pair, BYTES, 0);
+  set_port(3, "down");
+  usleep(150000);
+  set_port(2, "down");
+  usleep(100000);
+  set_port(2, "up");
+  for (uint64_t end = now_ms() + LONGER_MS; now_ms() < end; usleep(1000)) {
+    int done = 0;
+    if (net->test(recv, &done, NULL) != ncclSuccess || done) ck_abort_msg("done %d: %s", done, log_text);
+  }
+  ck_assert_ptr_nonnull(logged("is not used any more"));
+  drive(post_send(&pair, BYTES, 0), recv, results);
+  ck_assert_msg(results[0] + results[1] == 0, "results %d %d: %s", results[0], results[1], log_text);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, BYTES), 0);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* The last port's failure is the connection's. */
 START_TEST(none_left)
 {
@@ -452,6 +481,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, flush_without_a_nic, 0, 4);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, all_ports_come_back);
+  tcase_add_test(tcase, one_port_comes_back);
   tcase_add_test(tcase, none_left);
   return run_ib_suite(argc, argv, tcase);
 }
