@@ -43,6 +43,7 @@ static ncclResult_t new_p2p_work(struct tt_plan *plan, const struct tt_task *tas
   work->output = task->output;
   work->op_count = task->op_count;
   work->reduction = (struct tt_reduction){.op = ncclSum, .datatype = ncclUint8};
+  work->signature.collective = TT_FUNC_SEND_RECV; /* what is taken back after a failure goes by it */
   *out = work;
   return ncclSuccess;
 }
