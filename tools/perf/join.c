@@ -30,7 +30,7 @@ struct place {
   struct sockaddr_storage addresses[MOST_ADDRESSES];
   socklen_t lengths[MOST_ADDRESSES];
   int count;
-  bool is_name; /* of a host, and no address */
+  bool is_name; /* of a host that others know too, and no address */
   char text[200];
 };
 
@@ -85,7 +85,7 @@ static bool resolve(const struct perf_join *join, struct place *place, char *err
   }
   int code = getaddrinfo(host, port, &hints, &list);
   if (code == EAI_NONAME) {
-    place->is_name = true;
+    place->is_name = strcmp(host, "localhost") != 0;
     hints.ai_flags = 0;
     code = getaddrinfo(host, port, &hints, &list);
   }
@@ -198,7 +198,8 @@ static int open_listener(const struct place *place)
   struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = port};
   struct sockaddr_in any_v4 = {.sin_family = AF_INET, .sin_port = port};
   int fd = listen_at(&any, sizeof(any));
-  return fd >= 0 || errno == EADDRINUSE ? fd : listen_at(&any_v4, sizeof(any_v4)); /* a host may have no IPv6 */
+  if (fd < 0 && errno != EADDRINUSE) fd = listen_at(&any_v4, sizeof(any_v4)); /* a host may have no IPv6 */
+  return fd >= 0 ? fd : listen_at(&place->addresses[0], place->lengths[0]);   /* the port may be in use elsewhere */
 }
 
 static bool gather_all(const struct perf_join *join, const struct place *place, int *fds, char *error, size_t size)
