@@ -57,11 +57,11 @@ static ncclResult_t note_blocking(bool blocking)
 
 /* Kernels of several communicators on one stream run one after another, and wait for those of other GPUs: all ranks
  * must have them in one order, whatever the order of their calls. So the list is sorted by what ranks of a communicator
- * know alike, which is a hash of 64 bits of its unique id; its ranks of this group are next to each other. */
+ * know alike, as NCCL does; a communicator's ranks of this group are next to each other. */
 static void add_comm(struct ncclComm *comm)
 {
   struct ncclComm **place = &group.gathered.comms;
-  while (*place != NULL && (*place)->id_hash <= comm->id_hash) place = &(*place)->group_next;
+  while (*place != NULL && (*place)->number <= comm->number) place = &(*place)->group_next;
   if (*place == NULL) group.gathered.comms_end = &comm->group_next;
   comm->group_next = *place;
   *place = comm;

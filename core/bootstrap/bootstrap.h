@@ -98,8 +98,8 @@ bool tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);
 /* Moves the all-gather onto a ring of net connections (NCCL_OOB_NET_ENABLE). `net` outlives the object. All ranks. */
 ncclResult_t tt_bootstrap_use_net(struct tt_bootstrap *bootstrap, struct tt_net *net, int device);
 
-/* A number that tells this communicator apart from all others, equal on all ranks: with NCCL_COMM_ID several have the
- * same id, one after another or a parent and its child. */
+/* A number that tells this communicator apart from all others, equal on all ranks: with NCCL_COMM_ID those that are
+ * made one after another have the same id, and may live at the same time. */
 uint64_t tt_bootstrap_number(const struct tt_bootstrap *bootstrap);
 /* This rank's address, and counters for logs and tests. */
 const union tt_address *tt_bootstrap_address(const struct tt_bootstrap *bootstrap);

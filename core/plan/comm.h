@@ -84,6 +84,7 @@ struct ncclComm {
   struct tt_comm_undo *undo;    /* of tt_comm_at_end */
   int rank, nranks, device_index;
   uint64_t id_hash;    /* names the communicator in logs */
+  uint64_t number;     /* tells it from all others, which an id of NCCL_COMM_ID does not; alike on all ranks */
   char *name;          /* config.commName, or NULL */
   char *net_name;      /* config.netName, or NULL */
   ncclConfig_t config; /* as it was read, for children that have none; names are this communicator's own */

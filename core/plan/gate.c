@@ -24,7 +24,7 @@ struct ready {
 
 struct tt_gate {
   struct tt_gate *next;
-  uint64_t id_hash;
+  uint64_t number;
   int own, count;           /* this rank's place, and how many there are */
   int *ranks;               /* of this communicator in this process, ascending */
   struct ready now, before; /* with and without what arrived last */
@@ -70,7 +70,7 @@ static ncclResult_t make_gate(const struct ncclComm *comm, int count, struct tt_
   struct tt_gate *gate;
   ncclResult_t result = ncclSuccess;
   TT_TRY(TT_CALLOC(&gate, 1));
-  gate->id_hash = comm->id_hash;
+  gate->number = comm->number;
   TT_TRY_GOTO(TT_CALLOC(&gate->ranks, (size_t)count), result, out);
   TT_TRY_GOTO(TT_CALLOC(&gate->now.sends, (size_t)count), result, out);
   TT_TRY_GOTO(TT_CALLOC(&gate->now.recvs, (size_t)count), result, out);
@@ -142,7 +142,7 @@ void tt_gate_arrive(struct ncclComm *comm)
 static const struct tt_gate *find(const struct tt_gate *own, int place)
 {
   const struct tt_gate *gate = gates;
-  while (gate != NULL && (gate->id_hash != own->id_hash || gate->own != place)) gate = gate->next;
+  while (gate != NULL && (gate->number != own->number || gate->own != place)) gate = gate->next;
   return gate;
 }
 

@@ -49,10 +49,10 @@ static ncclResult_t add_member(struct tt_pairs *pairs, const struct tt_host_part
   return ncclSuccess;
 }
 
-static struct member *find(struct tt_pairs *pairs, uint64_t id_hash, int rank)
+static struct member *find(struct tt_pairs *pairs, uint64_t number, int rank)
 {
   for (int m = 0; m < pairs->count; m++)
-    if (pairs->members[m].comm->id_hash == id_hash && pairs->members[m].comm->rank == rank) return &pairs->members[m];
+    if (pairs->members[m].comm->number == number && pairs->members[m].comm->rank == rank) return &pairs->members[m];
   return NULL;
 }
 
@@ -68,10 +68,10 @@ static bool is_met(const struct member *sender, const struct member *receiver)
 /* Whether all that it sends and receives meets its other end in the group. */
 static bool is_closed(struct tt_pairs *pairs, const struct member *member)
 {
-  uint64_t id_hash = member->comm->id_hash;
+  uint64_t number = member->comm->number;
   const struct tt_exchange *exchange = &member->exchange;
-  if (exchange->to >= 0 && !is_met(member, find(pairs, id_hash, exchange->to))) return false;
-  return exchange->from < 0 || is_met(find(pairs, id_hash, exchange->from), member);
+  if (exchange->to >= 0 && !is_met(member, find(pairs, number, exchange->to))) return false;
+  return exchange->from < 0 || is_met(find(pairs, number, exchange->from), member);
 }
 
 /* Takes those out that do not, and whoever sends to them or receives from them. */
@@ -91,7 +91,7 @@ static void settle(struct tt_pairs *pairs)
 /* Whether the sender's device reaches the receiver's output; says where it lies. */
 static bool reach(struct tt_pairs *pairs, struct member *sender)
 {
-  const struct member *receiver = find(pairs, sender->comm->id_hash, sender->exchange.to);
+  const struct member *receiver = find(pairs, sender->comm->number, sender->exchange.to);
   struct tt_user_buffers *users[] = {receiver->comm->env->users, sender->comm->env->users};
   sender->exchange.target = receiver->exchange.recv->output;
   return tt_user_plain_usable(users, 2, 0, sender->exchange.target, sender->exchange.bytes);

@@ -12,7 +12,7 @@ enum state { UNKNOWN, IN_PLACE, COPIED };
 /* One communicator whose ranks are all in the group. */
 struct tt_plain {
   struct tt_plain *next;
-  uint64_t id_hash;
+  uint64_t number;
   int nranks, nsteps;
   struct tt_user_buffers **users; /* by rank */
   const struct tt_task **tasks;   /* nranks for each step; NULL: that rank has fewer collectives */
@@ -31,10 +31,10 @@ static int count_collectives(const struct tt_host_part *part)
   return count;
 }
 
-static const struct tt_host_part *find_part(const struct tt_host_part *parts, int nparts, uint64_t id_hash, int rank)
+static const struct tt_host_part *find_part(const struct tt_host_part *parts, int nparts, uint64_t number, int rank)
 {
   for (int p = 0; p < nparts; p++)
-    if (parts[p].comm->id_hash == id_hash && parts[p].comm->rank == rank) return &parts[p];
+    if (parts[p].comm->number == number && parts[p].comm->rank == rank) return &parts[p];
   return NULL;
 }
 
@@ -44,7 +44,7 @@ static bool is_whole(const struct tt_host_part *parts, int nparts, const struct 
   *most = 0;
   if (comm->nranks == 1 || comm->nranks > nparts || comm->nnodes > 1 || comm->env == NULL) return false;
   for (int r = 0; r < comm->nranks; r++) {
-    const struct tt_host_part *part = find_part(parts, nparts, comm->id_hash, r);
+    const struct tt_host_part *part = find_part(parts, nparts, comm->number, r);
     int count = part != NULL ? count_collectives(part) : 0;
     if (count == 0 || part->comm->nranks != comm->nranks || part->comm->env == NULL ||
         !tt_user_plain_possible(part->comm->env->users))
@@ -60,12 +60,12 @@ static ncclResult_t open_one(const struct tt_host_part *parts, int nparts, struc
   size_t n = (size_t)comm->nranks, steps = (size_t)nsteps;
   struct tt_plain *plain = tt_pool_take_zeroed(comm->pool, sizeof *plain + (1 + steps) * n * sizeof(void *) + steps);
   if (plain == NULL) return TT_FAIL(ncclSystemError, "no memory for %d operations of %d ranks", nsteps, comm->nranks);
-  *plain = (struct tt_plain){.id_hash = comm->id_hash, .nranks = comm->nranks, .nsteps = nsteps};
+  *plain = (struct tt_plain){.number = comm->number, .nranks = comm->nranks, .nsteps = nsteps};
   plain->users = (struct tt_user_buffers **)(plain + 1);
   plain->tasks = (const struct tt_task **)(plain->users + n);
   plain->states = (unsigned char *)(plain->tasks + steps * n);
   for (size_t r = 0; r < n; r++) {
-    const struct tt_host_part *part = find_part(parts, nparts, comm->id_hash, (int)r);
+    const struct tt_host_part *part = find_part(parts, nparts, comm->number, (int)r);
     size_t step = 0;
     plain->users[r] = part->comm->env->users;
     for (const struct tt_task *task = part->tasks; task != NULL; task = task->next)
@@ -97,7 +97,7 @@ ncclResult_t tt_plain_open(const struct tt_host_part *parts, int nparts, struct 
 
 static const struct tt_plain *find(const struct tt_plain *plain, const struct ncclComm *comm)
 {
-  while (plain != NULL && plain->id_hash != comm->id_hash) plain = plain->next;
+  while (plain != NULL && plain->number != comm->number) plain = plain->next;
   return plain;
 }
 

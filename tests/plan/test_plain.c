@@ -1,8 +1,10 @@
 /* Buffers in no window, of ranks that one group has together: used in place where all devices can, else copied by all.
  * What is used is what lies there now, whatever lay there before; nothing is held afterwards. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/param.h"
 #include "collectives.h"
 #include "tests/fakes/device/fake.h"
@@ -108,6 +110,40 @@ START_TEST(in_place)
   ck_assert_int_ge(before + 40, memories()); /* other connections, and no imports of each operation's */
   close_world(&world);
   ck_assert_int_eq(memories(), 0);
+}
+END_TEST
+
+/* Two communicators of one id, in one group: each uses its own buffers. */
+START_TEST(of_one_id)
+{
+  enum { N = 2 };
+  struct world worlds[2];
+  char address[64];
+  snprintf(address, sizeof address, "127.0.0.1:%d", 21000 + (int)(getpid() % 9000));
+  setenv("NCCL_COMM_ID", address, 1);
+  for (int w = 0; w < 2; w++) {
+    ncclUniqueId id;
+    open_world(&worlds[w], N, "Mapped");
+    for (int r = 0; r < N; r++) ok(ncclCommDestroy(worlds[w].comms[r]));
+    ok(ncclGetUniqueId(&id));
+    ok(ncclGroupStart());
+    for (int r = 0; r < N; r++) {
+      fake_set_device(r);
+      ok(ncclCommInitRank(&worlds[w].comms[r], N, id, r));
+    }
+    ok(ncclGroupEnd());
+    place(&worlds[w], ALL_REDUCE, COUNT);
+    for (int r = 0; r < N; r++) operation_fill(&worlds[w].operations[r], 3 + (uint32_t)w);
+  }
+  ok(ncclGroupStart());
+  for (int w = 0; w < 2; w++)
+    for (int r = 0; r < N; r++) ok(operation_call(&worlds[w].operations[r], worlds[w].comms[r], NULL));
+  ok(ncclGroupEnd());
+  for (int w = 0; w < 2; w++) wait_all(&worlds[w]);
+  for (int w = 0; w < 2; w++)
+    for (int r = 0; r < N; r++) operation_check(&worlds[w].operations[r]);
+  for (int w = 0; w < 2; w++) close_world(&worlds[w]);
+  unsetenv("NCCL_COMM_ID");
 }
 END_TEST
 
@@ -285,6 +321,7 @@ void add_plain(Suite *suite)
   TCase *tests = tcase_create("plain buffers");
   tcase_set_timeout(tests, 120);
   tcase_add_loop_test(tests, in_place, 0, MOST - 1);
+  tcase_add_test(tests, of_one_id);
   tcase_add_test(tests, by_cost);
   tcase_add_test(tests, other_memory_there);
   tcase_add_loop_test(tests, several_allocations, 0, 2);
