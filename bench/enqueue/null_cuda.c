@@ -315,6 +315,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
     return cudaErrorNotSupported;                                                                                      \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+NEVER(cudaStreamIsCapturing, cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 NEVER(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t *nodes,
       TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count), unsigned flags)
 NEVER(cudaUserObjectCreate, cudaUserObject_t *object, void *ptr, cudaHostFn_t destroy, unsigned count, unsigned flags)
