@@ -324,8 +324,6 @@ static ncclResult_t fill(struct ncclComm *comm, const struct tt_create *create)
   for (int i = 0; i < 2; i++) TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->rounds[i], (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->sends, (size_t)comm->nranks));
   TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->recvs, (size_t)comm->nranks));
-  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->shrinks_told, (size_t)comm->nranks));
-  TT_TRY(TT_ZONE_NEW(&comm->zone, &comm->shrinks_answered, (size_t)comm->nranks));
   return ncclSuccess;
 }
 

@@ -12,6 +12,7 @@
 #include "api/export.h"
 #include "api/group.h"
 #include "api/handle.h"
+#include "api/survivors.h"
 #include "api/turn.h"
 #include "base/check.h"
 #include "base/hash.h"
@@ -20,9 +21,6 @@
 #include "transport/memory.h"
 
 #define TAG_ID (TT_TAG_USER + 0x2000u)
-#define TAG_SHRINK (TT_TAG_USER + 0x2001u)
-/* An id in a shrink is not one of a split, which a member may have given up before it took it. */
-#define TAG_SHRINK_ID (TT_TAG_USER + 0x2002u)
 
 struct child_job {
   struct tt_job job;       /* its communicator is the parent, which it holds */
@@ -92,76 +90,26 @@ static tt_deadline deadline(void)
   return tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
 }
 
-/* What a survivor asks the first of them in a shrink. */
-struct shrink_request {
-  uint64_t excluded; /* a hash of the list */
-  uint64_t answered; /* answers that it has had from that rank before */
-};
-
-/* A rank's first request that has no answer. An attempt that fails answers all ranks, also those whose requests it has
- * not read: these are passed over. */
-static ncclResult_t hear(const struct child_job *child, int member, struct shrink_request *request)
-{
-  struct ncclComm *parent = child->job.comm;
-  do {
-    void *data;
-    size_t bytes;
-    TT_TRY(tt_bootstrap_recv(parent->bootstrap, member, TAG_SHRINK, &data, &bytes, deadline()));
-    *request = (struct shrink_request){.answered = UINT64_MAX};
-    if (bytes == sizeof *request) memcpy(request, data, bytes);
-    free(data);
-  } while (request->answered < parent->shrinks_told[member]);
-  return ncclSuccess;
-}
-
-/* Survivors of a shrink say whom they leave out, since each of them might name others. */
-static ncclResult_t compare_excluded(const struct child_job *child, uint64_t mine)
-{
-  for (int r = 1; r < child->create.nranks; r++) {
-    struct shrink_request theirs;
-    TT_TRY(hear(child, child->members[r], &theirs));
-    if (theirs.excluded != mine)
-      return TT_FAIL(ncclInvalidUsage,
-                     "ncclCommShrink: rank %d leaves out other ranks than rank %d does; all ranks that stay must give "
-                     "the same list",
-                     child->members[r], child->job.comm->rank);
-  }
-  return ncclSuccess;
-}
-
-static uint32_t id_tag(const struct child_job *child)
-{
-  return child->excluded != NULL ? TAG_SHRINK_ID : TAG_ID;
-}
-
 /* The first rank makes the id; without one, for whatever reason, it says so by an empty message. */
-static ncclResult_t give_id(struct child_job *child, uint64_t excluded)
+static ncclResult_t give_id(struct child_job *child)
 {
   struct ncclComm *parent = child->job.comm;
-  ncclResult_t result = child->excluded != NULL ? compare_excluded(child, excluded) : ncclSuccess;
-  if (result == ncclSuccess) result = tt_bootstrap_own_id(&child->create.id);
+  ncclResult_t result = tt_bootstrap_own_id(&child->create.id);
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
   for (int r = 1; r < child->create.nranks; r++) {
-    ncclResult_t sent =
-        tt_bootstrap_send(parent->bootstrap, child->members[r], id_tag(child), &child->create.id, bytes);
-    if (sent == ncclSuccess && child->excluded != NULL) parent->shrinks_told[child->members[r]]++;
+    ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);
     if (result == ncclSuccess) result = sent;
   }
   return result;
 }
 
-static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
+static ncclResult_t take_id(struct child_job *child)
 {
   struct ncclComm *parent = child->job.comm;
   int first = child->members[0];
   void *data;
   size_t bytes;
-  if (child->excluded != NULL) {
-    const struct shrink_request request = {excluded, parent->shrinks_answered[first]};
-    TT_TRY(tt_bootstrap_send(parent->bootstrap, first, TAG_SHRINK, &request, sizeof request));
-  }
-  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, id_tag(child), &data, &bytes, deadline()));
-  if (child->excluded != NULL) parent->shrinks_answered[first]++;
+  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, TAG_ID, &data, &bytes, deadline()));
   if (bytes == sizeof child->create.id) memcpy(&child->create.id, data, bytes);
   free(data);
   if (bytes == sizeof child->create.id) return ncclSuccess;
@@ -174,15 +122,15 @@ static ncclResult_t take_id(struct child_job *child, uint64_t excluded)
 static ncclResult_t introduce(struct child_job *child)
 {
   TT_TRY(tt_turn_wait(child->create.function, child->job.comm, child->turn));
-  if (child->excluded != NULL)
+  if (child->excluded != NULL) {
     keep_members(child);
-  else
-    TT_TRY(gather_members(child));
-  if (child->excluded == NULL && child->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-  if (child->create.nranks == 1) return ncclSuccess;
-  uint64_t excluded =
-      child->excluded == NULL ? 0 : tt_hash(child->excluded, (size_t)child->nexcluded * sizeof *child->excluded);
-  return child->create.rank == 0 ? give_id(child, excluded) : take_id(child, excluded);
+    if (child->create.nranks == 1) return ncclSuccess;
+    uint64_t excluded = tt_hash(child->excluded, (size_t)child->nexcluded * sizeof *child->excluded);
+    return tt_survivors_meet(child->job.comm, child->members, child->create.nranks, excluded, &child->create.id);
+  }
+  TT_TRY(gather_members(child));
+  if (child->color == NCCL_SPLIT_NOCOLOR || child->create.nranks == 1) return ncclSuccess;
+  return child->create.rank == 0 ? give_id(child) : take_id(child);
 }
 
 static void end_turn(struct child_job *child)

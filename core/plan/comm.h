@@ -151,8 +151,7 @@ struct ncclComm {
   struct tt_redops *redops;                 /* NULL: none yet */
   struct tt_registrations *registrations;   /* NULL: none yet */
   _Atomic uint64_t turns_taken, turns_done; /* api/turn.h */
-  /* By rank, in the turns of calls: answers in a shrink that it was given, and that it gave (api/split.c). */
-  uint64_t *shrinks_told, *shrinks_answered;
+  uint64_t shrinks; /* in the turns of calls: those that this rank called the others to (api/survivors.c) */
   pthread_mutex_t children_lock;
   struct ncclComm *children; /* those being made, by children_next: who aborts the parent ends their making */
   struct ncclComm *children_next;

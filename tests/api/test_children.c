@@ -232,17 +232,17 @@ START_TEST(different_lists)
 }
 END_TEST
 
-/* What one attempt left behind is nothing to the next one: rank 0 gave up before it read what rank 2 said. */
+/* What one attempt left behind is nothing to the next one. */
 START_TEST(again_after_different_lists)
 {
   ncclComm_t parents[5], children[5] = {NULL};
-  int both[] = {3, 4}, three[] = {3}, four[] = {4};
+  int both[] = {3, 4}, three[] = {3};
   ok(ncclCommInitAll(parents, 5, NULL));
   for (int attempt = 0; attempt < 3; attempt++) {
     ok(ncclGroupStart());
-    ok(ncclCommShrink(parents[0], four, 1, &children[0], NULL, 0));
+    ok(ncclCommShrink(parents[0], both, 2, &children[0], NULL, 0));
     ok(ncclCommShrink(parents[1], three, 1, &children[1], NULL, 0));
-    ok(ncclCommShrink(parents[2], four, 1, &children[2], NULL, 0));
+    ok(ncclCommShrink(parents[2], both, 2, &children[2], NULL, 0));
     refused(ncclGroupEnd(), ncclInvalidUsage, "leaves out other ranks");
   }
   for (int attempt = 0; attempt < 2; attempt++) {
@@ -253,6 +253,35 @@ START_TEST(again_after_different_lists)
     destroy_all(children, 3);
   }
   destroy_all(parents, 5);
+}
+END_TEST
+
+/* Nor are words that a rank did not wait for, since it makes no attempt, or another rank is first in its list. Rank 2
+ * makes none at first, then rank 1 is first for it, and at last rank 0 makes none. */
+START_TEST(again_after_untaken_answers)
+{
+  ncclComm_t parents[4], children[4] = {NULL};
+  int both[] = {0, 3}, three[] = {3};
+  setenv("NCCL_BOOTSTRAP_TIMEOUT", "5", 1); /* each attempt that fails waits so long */
+  tt_param_reset();
+  ok(ncclCommInitAll(parents, 4, NULL));
+  for (int attempt = 0; attempt < 3; attempt++) {
+    ok(ncclGroupStart());
+    if (attempt != 2) ok(ncclCommShrink(parents[0], three, 1, &children[0], NULL, 0));
+    ok(ncclCommShrink(parents[1], three, 1, &children[1], NULL, 0));
+    if (attempt != 0)
+      ok(ncclCommShrink(parents[2], attempt == 1 ? both : three, attempt == 1 ? 2 : 1, &children[2], NULL, 0));
+    ck_assert_int_ne(ncclGroupEnd(), ncclSuccess);
+    for (int r = 0; r < 3; r++) ck_assert_ptr_null(children[r]);
+  }
+  for (int attempt = 0; attempt < 2; attempt++) {
+    ok(ncclGroupStart());
+    for (int r = 0; r < 3; r++) ok(ncclCommShrink(parents[r], three, 1, &children[r], NULL, 0));
+    ok(ncclGroupEnd());
+    expect_members(children, 3, 1 + 2 + 4);
+    destroy_all(children, 3);
+  }
+  destroy_all(parents, 4);
 }
 END_TEST
 
@@ -348,6 +377,7 @@ Suite *children_suite(void)
   tcase_add_test(tests, shrinks);
   tcase_add_test(tests, different_lists);
   tcase_add_test(tests, again_after_different_lists);
+  tcase_add_test(tests, again_after_untaken_answers);
   tcase_add_test(tests, revoked);
   tcase_add_test(tests, shrink_after_a_kill);
   suite_add_tcase(suite, tests);
