@@ -330,19 +330,27 @@ static bool use_way(enum way way)
 }
 
 static bool first_sends, /* rank 1 sends before it leaves */
-    last_waits;          /* rank 2 has sent and does not leave, but waits for rank 0 */
+    last_waits;          /* rank 2 has sent and does not leave, but waits for rank 0; all is connected before */
 
 static void *send_and_leave(void *arg)
 {
   struct rank *me = arg;
   int data = me->rank * 10;
   me->result = ncclCommInitRank(&me->comm, me->nranks, me->id, me->rank);
+  if (me->result == ncclSuccess && last_waits) me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
   if (me->rank == 2) usleep(2500000); /* longer than a stall */
   if (me->result == ncclSuccess && (me->rank != 1 || first_sends))
     me->result = ncclSend(&data, 1, ncclInt, 0, me->comm, NULL);
   if (me->rank == 2 && last_waits) ck_assert_int_eq(ncclRecv(&data, 1, ncclInt, 0, me->comm, NULL), ncclRemoteError);
   ncclCommDestroy(me->comm);
   return NULL;
+}
+
+static ncclResult_t receive_all(ncclComm_t comm, int got[3])
+{
+  ok(ncclGroupStart());
+  for (int r = 1; r < 3; r++) ok(ncclRecv(&got[r], 1, ncclInt, r, comm, NULL));
+  return ncclGroupEnd();
 }
 
 /* Rank 0 receives from ranks 1 and 2, which leave. */
@@ -356,9 +364,8 @@ static ncclResult_t receive_from_both(int got[3])
     ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, send_and_leave, &ranks[r]), 0);
   }
   ok(ncclCommInitRank(&comm, 3, ranks[0].id, 0));
-  ok(ncclGroupStart());
-  for (int r = 1; r < 3; r++) ok(ncclRecv(&got[r], 1, ncclInt, r, comm, NULL));
-  ncclResult_t result = ncclGroupEnd();
+  if (last_waits) ok(receive_all(comm, got)); /* so that there are connections */
+  ncclResult_t result = receive_all(comm, got);
   if (last_waits) ncclCommDestroy(comm);
   for (int r = 1; r < 3; r++) pthread_join(ranks[r].thread, NULL);
   for (int r = 1; r < 3 && result == ncclSuccess; r++) ok(ranks[r].result);
