@@ -133,6 +133,7 @@ TT_PARAM(NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE, BOOL, 0, 0, 1, false, "1 or 0: o
 TT_PARAM(NCCL_MEM_SYNC_DOMAIN,         INT, 1, 0, 1, false, "1: on GPUs of compute capability 9.0 or later fences of kernels and of the user's own do not wait for what the other ones write; 0: they may, in one memory synchronisation domain")
 TT_PARAM(NCCL_SINGLE_PROC_MEM_REG_ENABLE, BOOL, 1, 0, 1, false, "0: buffers of ranks of one process are used in place only in windows, also where one group has all ranks")
 TT_PARAM(NCCL_GRAPH_REGISTER,          BOOL, 1, 0, 1, true, "0: buffers of captured operations are used in place only in windows")
+TT_PARAM(TUTTI_PROGRAMMATIC_LAUNCH,    BOOL, 1, 0, 1, false, "0: each operation in a CUDA graph begins when the one right before it is over; 1: its kernel is launched while that ends, where GPU (9.0 or later) and driver (12.3 or later) can")
 TT_PARAM(TUTTI_CAPTURE_WAIT,           INT, 1000, 0, 600000, false, "milliseconds that a captured send waits for its receiver to offer a buffer to be used in place, and a captured receive five times that for its sender to come to it, before they copy")
 TT_PARAM(NCCL_MULTI_SEGMENT_REGISTER,  BOOL, 1, 0, 1, false, "0: windows and captured buffers that lie in several allocations are not mapped by other ranks")
 TT_PARAM(NCCL_LOCAL_REGISTER,          BOOL, 1, 0, 1, false, "0: ncclCommRegister notes nothing, and gives the handle NULL")

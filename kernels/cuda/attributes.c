@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/multicast.h"
 
 /* Compute capabilities, as tt_device_properties has them, from which on there is what. */
-enum { HAS_CLUSTERS = 90, HAS_DOMAINS = 90, HAS_LINKS = 100 };
-/* Of CUDA, likewise; 12.0, which all others came with, is needed anyway. */
-enum { CUDA_HAS_LINKS = 13000 };
+enum { HAS_CLUSTERS = 90, HAS_DOMAINS = 90, HAS_EARLY = 90, HAS_LINKS = 100 };
+/* Of CUDA, likewise; 12.0, which all others came with, is needed anyway. EARLY: edges of graphs say what kind they are.
+ */
+enum { CUDA_HAS_EARLY = 12030, CUDA_HAS_LINKS = 13000 };
 
 /* How the variables are called that users know. */
 #define CLUSTER_NAME "cgaClusterSize (NCCL_CGA_CLUSTER_SIZE)"
@@ -159,6 +161,16 @@ static void add_clusters(struct tt_cuda_attributes *attributes)
   }
 }
 
+/* ---- Launches that begin early ---- */
+
+static void choose_early(const struct tt_device_context *context, int capability)
+{
+  int driver = 0;
+  context->executor->can_begin_early = tt_param_int(TT_PARAM_TUTTI_PROGRAMMATIC_LAUNCH) != 0 &&
+                                       capability >= HAS_EARLY && cudaDriverGetVersion(&driver) == cudaSuccess &&
+                                       driver >= CUDA_HAS_EARLY;
+}
+
 /* ---- All ---- */
 
 ncclResult_t tt_cuda_attributes_choose(struct tt_device_context *context, const struct tt_device_config *config)
@@ -168,8 +180,9 @@ ncclResult_t tt_cuda_attributes_choose(struct tt_device_context *context, const 
   struct tt_cuda_attributes *attributes;
   int capability;
   bool clusters = false;
-  if (wishes.cluster < 2 && !wishes.links && !wishes.apart) return ncclSuccess;
   TT_TRY(find_capability(context->device, &capability));
+  choose_early(context, capability);
+  if (wishes.cluster < 2 && !wishes.links && !wishes.apart) return ncclSuccess;
   unsigned ngrids = (unsigned)context->processors + 1;
   attributes = calloc(1, sizeof(*attributes) + ngrids * sizeof(*attributes->clusters));
   if (attributes == NULL) return TT_FAIL(ncclSystemError, "rank %d: no memory for launch attributes", context->rank);

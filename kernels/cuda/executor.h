@@ -23,6 +23,8 @@ struct tt_cuda_executor {
   cudaStream_t last_stream;        /* of the last launch outside of captures */
   struct tt_cuda_graph *graphs;    /* that have launches, as far as they are not known to be gone */
   bool replayed;                   /* one that is gone may have been launched since the last launch */
+  bool can_begin_early;            /* attributes.c */
+  bool begins_early;               /* the next launch, which is captured right behind the last one */
   struct tt_cuda_repeats *repeats; /* repeat.c; NULL: nothing is kept yet */
 };
 

@@ -1,5 +1,8 @@
 /* The kernels of a data type (TT_CUDA_DATATYPE): one a protocol for any works, and for short ones, exchanges and mapped
- * ones their own (enum tt_cuda_form). Collectives that only move data use those of ncclUint8. */
+ * ones their own (enum tt_cuda_form). Collectives that only move data use those of ncclUint8.
+ *
+ * Each reads nothing but its parameters before it has waited for the grid before it, and lets the next one begin when
+ * it has nearly ended: sooner, the next one's blocks would take processors and do nothing. */
 #include "kernels/cuda/exchange.cuh"
 #include "kernels/cuda/mapped.cuh"
 
@@ -7,14 +10,18 @@ template <int PROTOCOL>
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_programs(const __grid_constant__ tt_cuda_launch launch)
 {
+  tt_await_grid_before();
   run_items<PROTOCOL>(launch);
+  tt_let_next_grid_begin();
 }
 
 #if TT_CUDA_DATATYPE == 1 /* ncclUint8: sends and receives */
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_mixed(const __grid_constant__ tt_cuda_launch launch)
 {
+  tt_await_grid_before();
   run_items<OWN_PROTOCOL>(launch);
+  tt_let_next_grid_begin();
 }
 #endif
 
@@ -41,6 +48,7 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
       (const tt_cuda_short_channel *)(words + 4 * (list->channels + number * list->channel_quads));
   short_end end = {NULL, NULL, 0};
   bool slow = false;
+  tt_await_grid_before();
   if (threadIdx.x < list->nentries) {
     const tt_cuda_short_entry entry = ((const tt_cuda_short_entry *)(words + 4 * list->entries))[threadIdx.x];
     short_conn conn;
@@ -77,6 +85,7 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   }
   if (__syncthreads_or(tt_aborted())) return;
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);
+  tt_let_next_grid_begin();
 }
 
 /* LAUNCH: with as many words as there are; a launch costs the host half a microsecond more for all that it can have. */
@@ -94,10 +103,13 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1) tt_run_exchange
   const tt_exchange exchange = {launch, shape, (const tt_cuda_exchange_entry *)(shape + 1),
                                 (const tt_cuda_exchange_channel *)(launch.words + 4 * channel_at)};
   const tt_warps warps = {threadIdx.x / 32, blockDim.x / 32 - 1};
-  if (warps.mine < warps.count)
+  tt_await_grid_before();
+  if (warps.mine < warps.count) {
     run_data<PROTOCOL, U>(exchange, warps);
-  else
+    tt_let_next_grid_begin();
+  } else {
     run_service<PROTOCOL, U>(exchange, warps);
+  }
 }
 
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
@@ -118,12 +130,14 @@ static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
   }
   if (from_end < sizeof(struct tt_signature) / 4 + 2)
     ((uint32_t *)&block.work.signature)[from_end] = ((const uint32_t *)&work->signature)[from_end];
+  tt_await_grid_before();
   if (threadIdx.x < list->nentries) resolve_mapped(launch, work, channel, list, block.entries + threadIdx.x, &end);
   __syncthreads();
   if (end.conn != NULL) end.conn->step = end.next; /* all have read it */
   const tt_reduce_rule rule = {work->scale, work->divisor, work->op, work->divide_result != 0};
   if (!run_mapped<element>((const tt_cuda_short_step *)(work + 1), list->nsteps, rule)) return;
   if (end.head != NULL) tt_store_relaxed(end.head, end.next);
+  tt_let_next_grid_begin();
 }
 
 #define TT_CUDA_PASTE(a, b) a##b

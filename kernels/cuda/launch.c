@@ -227,7 +227,12 @@ static ncclResult_t start(const struct tt_device_context *context, const void *k
 {
   void *arguments[] = {launch};
   dim3 grid = {nblocks, 1, 1}, block = {threads, 1, 1};
-  struct tt_cuda_attribute_list *list = tt_cuda_attributes_of(context, nblocks);
+  struct tt_cuda_attribute_list *list = tt_cuda_attributes_of(context, nblocks), early;
+  if (context->executor->begins_early) {
+    early = list != NULL ? *list : (struct tt_cuda_attribute_list){0};
+    tt_cuda_attributes_add_early(list = &early);
+    context->executor->begins_early = false; /* nor is what this call may launch after it right behind the last one */
+  }
   if (list == NULL || list->count == 0) {
     TT_CUDA_TRY(cudaLaunchKernel(kernel, grid, block, arguments, 0, stream), "launching a kernel");
     return ncclSuccess;

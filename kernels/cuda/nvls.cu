@@ -6,7 +6,9 @@
 static __global__ void __launch_bounds__(TT_CUDA_MAX_THREADS, 1)
     tt_run_shared(const __grid_constant__ tt_cuda_launch launch)
 {
+  tt_await_grid_before();
   run_items<TT_PROTO_SIMPLE, tt_nvls>(launch);
+  tt_let_next_grid_begin();
 }
 
 #define TT_CUDA_PASTE(a, b) a##b

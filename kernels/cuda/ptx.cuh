@@ -132,6 +132,22 @@ __device__ __forceinline__ bool tt_barrier_or(int id, int threads, bool value)
   return any != 0;
 }
 
+/* Programmatic dependent launch. A grid that was launched to begin while the one before it ends (graph.c) waits here
+ * until that is over and all that it stored is seen; any other goes on at once. */
+__device__ __forceinline__ void tt_await_grid_before()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The next grid may begin as soon as each block has come here or is over. */
+__device__ __forceinline__ void tt_let_next_grid_begin()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ uint64_t tt_now_ns()
 {
   uint64_t t;

@@ -61,9 +61,11 @@ ncclResult_t tt_cuda_follow(struct tt_device_context *context, void *stream, voi
 ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *capture)
 {
   enum cudaStreamCaptureStatus status;
+  const cudaGraphNode_t *nodes = NULL;
+  size_t count = 0;
   *capture = (struct tt_cuda_capture){0};
   cudaError_t error =
-      cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, NULL, TT_CUDA_EDGES(NULL, NULL));
+      cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, &nodes, TT_CUDA_EDGES(NULL, &count));
   if (error == cudaErrorStreamCaptureImplicit) {
     cudaGetLastError();
     return TT_FAIL(ncclInvalidUsage,
@@ -81,7 +83,10 @@ ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *c
                    "stream %p is captured, and an earlier call made the capture invalid: end it, and "
                    "capture again",
                    (void *)stream);
-  if (status == cudaStreamCaptureStatusNone) capture->id = 0;
+  if (status == cudaStreamCaptureStatusNone)
+    capture->id = 0;
+  else if (count == 1)
+    capture->last = nodes[0];
   return ncclSuccess;
 }
 

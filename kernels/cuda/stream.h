@@ -17,6 +17,7 @@ ncclResult_t tt_cuda_at_graph_end(struct tt_device_context *context, void *strea
 struct tt_cuda_capture {
   unsigned long long id; /* never used again in this process */
   cudaGraph_t graph;
+  cudaGraphNode_t last; /* that the stream's next node comes behind; NULL: none, or several */
 };
 /* The rest is called between enter and leave. */
 ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *capture);

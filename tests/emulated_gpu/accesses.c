@@ -5,8 +5,16 @@
 
 enum { LINE = 128, MOST_OF_LANE = 6, MOST_OF_BLOCK = 96 };
 
+/* Memory is what the grid before leaves in it, and not before that is over. */
+static void check_order(void)
+{
+  if (emu_current->block->grid->held && !emu_current->awaited)
+    emu_die("a thread uses memory, and has not waited for the grid before");
+}
+
 void emu_store(void *to, const void *data, uint32_t bytes)
 {
+  check_order();
   stores_put(&emu_current->stores, to, data, bytes, MOST_OF_LANE);
   emu_moved();
 }
@@ -20,6 +28,7 @@ static void overlay(const void *from, void *data, uint32_t bytes)
 void emu_load(const void *from, void *data, uint32_t bytes)
 {
   const volatile uint64_t *words = from;
+  check_order();
   if (bytes == 1) {
     *(unsigned char *)data = *(const volatile unsigned char *)from;
   } else if (bytes == 8) {
@@ -60,6 +69,7 @@ static struct seen_line *find_line(const unsigned char *at, uint32_t lane)
 void emu_load_together(const void *from, void *data)
 {
   uint32_t place = (uint32_t)((uintptr_t)from % LINE), lane = 1u << emu_current->place.thread.x % LANES;
+  check_order();
   struct seen_line *line = find_line((const unsigned char *)from - place, lane);
   line->lanes |= lane;
   memcpy(data, line->data + place, 16);

@@ -54,6 +54,20 @@ void emu_may_part(void)
   leave(READY);
 }
 
+void emu_await_grid(void)
+{
+  while (emu_current->block->grid->held) leave(READY);
+  emu_current->awaited = true;
+}
+
+void emu_let_grid_begin(void)
+{
+  struct block *block = emu_current->block;
+  if (!emu_current->awaited) emu_die("a thread lets the next grid begin, and has not waited for the one before");
+  if (!block->lets) block->grid->nlet++;
+  block->lets = true;
+}
+
 /* The last of its warp to come. */
 static void meet(struct warp *warp)
 {

@@ -22,6 +22,7 @@ struct lane {
   enum emu_meeting meeting;
   struct stores stores; /* that no other thread sees */
   int looks;            /* since it stored something, or let others run */
+  bool awaited;         /* the grid before */
 };
 
 struct warp {
@@ -42,6 +43,7 @@ struct block {
   struct lane *lanes;
   struct barrier barriers[MOST_BARRIERS];
   struct stores stores; /* that the block sees */
+  bool lets;            /* the next grid begin, as far as this block goes */
   void *shared;         /* what it has in shared memory while another block runs */
 };
 
@@ -49,7 +51,8 @@ struct emu_grid {
   const struct emu_kernel *kernel;
   void *arguments;
   struct block *blocks;
-  unsigned nblocks, nover;
+  unsigned nblocks, nover, nlet; /* nlet: blocks that let the next grid begin, or are over */
+  bool held;
 };
 
 extern struct lane *emu_current; /* that runs; NULL: none */

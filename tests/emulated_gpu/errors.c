@@ -4,7 +4,7 @@
 #define ERRORS(X)                                                                                                      \
   X(cudaSuccess, CUDA_SUCCESS, "no error")                                                                             \
   X(cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE, "an argument is not valid")                                       \
-  X(cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, "there is not so much memory")                                \
+  X(cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                              \
   X(cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED, "CUDA could not start, or has not yet")                  \
   X(cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE, "there is no GPU")                                                        \
   X(cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE, "there is no such GPU")                                         \

@@ -1,5 +1,8 @@
 /* Graphs that were instantiated, and their launches. A launch runs whatever node is ready, in any order; the next
- * launch of the same executable waits for it. */
+ * launch of the same executable waits for it.
+ *
+ * A kernel that was launched to begin early is ready as soon as kernels that it comes behind let it, and all else that
+ * it comes behind is done. Its threads are held where they wait for those kernels. */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -25,6 +28,8 @@ struct emu_run {
   struct {
     struct emu_work *work; /* NULL: done */
     size_t left;           /* nodes that it waits for */
+    size_t awaited;        /* kernels of these that are not over, and need not be for it to begin */
+    bool lets;             /* kernels behind this one have begun, or may */
   } * nodes;
   size_t *ready, nready;
 };
@@ -130,6 +135,12 @@ static struct emu_work *prepare(const struct emu_work *from)
   return work;
 }
 
+/* Whether the second may begin while the first ends. */
+static bool overlap(const struct emu_work *first, const struct emu_work *second)
+{
+  return first->what == EMU_KERNEL && second->what == EMU_KERNEL && second->launch.early;
+}
+
 static struct emu_run *make_run(struct CUgraphExec_st *exec)
 {
   struct emu_run *run = emu_calloc(1, sizeof(*run));
@@ -142,6 +153,13 @@ static struct emu_run *make_run(struct CUgraphExec_st *exec)
     run->nodes[i].left = exec->nodes[i].nbefore;
     if (run->nodes[i].left == 0) run->ready[run->nready++] = i;
   }
+  for (size_t i = 0; i < exec->count; i++)
+    for (size_t k = 0; k < exec->nodes[i].nafter; k++) {
+      size_t after = exec->nodes[i].after[k];
+      if (!overlap(exec->nodes[i].work, exec->nodes[after].work)) continue;
+      run->nodes[after].awaited++;
+      run->nodes[after].work->launch.held = true;
+    }
   return run;
 }
 
@@ -155,6 +173,28 @@ void emu_run_free(struct emu_run *run)
   free(run);
 }
 
+static void count_down(struct emu_run *run, size_t index)
+{
+  if (--run->nodes[index].left == 0) run->ready[run->nready++] = index;
+}
+
+/* Those behind a kernel that ends which may begin now. */
+static void let_begin(struct emu_run *run, size_t index)
+{
+  const struct exec_node *node = &run->exec->nodes[index];
+  run->nodes[index].lets = true;
+  for (size_t i = 0; i < node->nafter; i++)
+    if (overlap(node->work, run->exec->nodes[node->after[i]].work)) count_down(run, node->after[i]);
+}
+
+static void let_go(struct emu_run *run, size_t index)
+{
+  struct emu_work *work = run->nodes[index].work;
+  if (--run->nodes[index].awaited > 0) return;
+  work->launch.held = false;
+  if (work->launch.grid != NULL) emu_grid_hold(work->launch.grid, false);
+}
+
 /* The node at a place of the list of ready ones is done: others may take its place. */
 static void finish(struct emu_run *run, size_t place)
 {
@@ -163,8 +203,13 @@ static void finish(struct emu_run *run, size_t place)
   run->ready[place] = run->ready[--run->nready];
   emu_work_free(run->nodes[index].work);
   run->nodes[index].work = NULL;
-  for (size_t i = 0; i < node->nafter; i++)
-    if (--run->nodes[node->after[i]].left == 0) run->ready[run->nready++] = node->after[i];
+  if (!run->nodes[index].lets) let_begin(run, index);
+  for (size_t i = 0; i < node->nafter; i++) {
+    if (overlap(node->work, run->exec->nodes[node->after[i]].work))
+      let_go(run, node->after[i]);
+    else
+      count_down(run, node->after[i]);
+  }
 }
 
 /* Looks at ready nodes, beginning with any; at those that become ready the next time. */
@@ -175,9 +220,14 @@ enum emu_progress emu_run_step(struct emu_run *run)
   for (size_t i = 0; i < count; i++) {
     size_t place = (start + i) % count;
     if (place >= run->nready) continue;
-    enum emu_progress progress = emu_work_step(run->nodes[run->ready[place]].work);
+    size_t index = run->ready[place];
+    const struct emu_work *work = run->nodes[index].work;
+    enum emu_progress progress = emu_work_step(run->nodes[index].work);
     busy |= progress != EMU_BLOCKED;
-    if (progress == EMU_DONE) finish(run, place);
+    if (progress == EMU_DONE)
+      finish(run, place);
+    else if (!run->nodes[index].lets && work->launch.grid != NULL && emu_grid_lets_next(work->launch.grid))
+      let_begin(run, index);
   }
   if (run->nready == 0) return EMU_DONE;
   return busy ? EMU_BUSY : EMU_BLOCKED;

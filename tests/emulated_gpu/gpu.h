@@ -26,8 +26,10 @@ struct emu_work {
     const struct emu_kernel *kernel;
     unsigned blocks, threads;
     int device;
+    bool early; /* may begin while kernels end that it comes behind in a graph */
+    bool held;  /* did so, or may, and they are not over */
     void *arguments;
-    struct emu_grid *grid;
+    struct emu_grid *grid; /* NULL: not begun */
   } launch;
   struct { /* COPY, SET */
     char *to;

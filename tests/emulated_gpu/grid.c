@@ -78,6 +78,16 @@ bool emu_grid_is_done(const struct emu_grid *grid)
   return grid->nover == grid->nblocks;
 }
 
+bool emu_grid_lets_next(const struct emu_grid *grid)
+{
+  return grid->nlet == grid->nblocks;
+}
+
+void emu_grid_hold(struct emu_grid *grid, bool held)
+{
+  grid->held = held;
+}
+
 void emu_grid_free(struct emu_grid *grid)
 {
   free(grid->blocks);
@@ -96,6 +106,7 @@ static void end_block(size_t index)
   free(block->lanes);
   free(block->warps);
   block->grid->nover++;
+  if (!block->lets) block->grid->nlet++;
   running[index] = running[--nrunning];
 }
 

@@ -33,6 +33,9 @@ struct emu_grid *emu_grid_start(const struct emu_kernel *kernel, unsigned blocks
  * a description of each thread that waits, where all threads of a block wait at barriers that cannot open. */
 bool emu_grids_run(void);
 bool emu_grid_is_done(const struct emu_grid *grid);
+/* Whether the next grid may begin, whose threads wait where they must until the one before is over: it is held. */
+bool emu_grid_lets_next(const struct emu_grid *grid);
+void emu_grid_hold(struct emu_grid *grid, bool held);
 /* Of one that is done. */
 void emu_grid_free(struct emu_grid *grid);
 

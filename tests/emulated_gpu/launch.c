@@ -35,6 +35,15 @@ static cudaError_t check(const cudaLaunchConfig_t *config, const struct emu_kern
   return cluster_of(config) != 0 ? cudaSuccess : cudaErrorInvalidClusterSize;
 }
 
+/* Outside of graphs it always waits, as CUDA allows. */
+static bool begins_early(const cudaLaunchConfig_t *config)
+{
+  for (unsigned i = 0; i < config->numAttrs; i++)
+    if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      return config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  return false;
+}
+
 static cudaError_t launch(const cudaLaunchConfig_t *config, const void *function, void **arguments)
 {
   const struct emu_kernel *kernel = emu_kernel_find(function);
@@ -43,9 +52,12 @@ static cudaError_t launch(const cudaLaunchConfig_t *config, const void *function
   EMU_TRY(check(config, kernel));
   if (stream->device != emu_device()) return cudaErrorInvalidResourceHandle;
   if (kernel->bytes > 0 && (arguments == NULL || arguments[0] == NULL)) return cudaErrorInvalidValue;
-  struct emu_work work = {
-      .what = EMU_KERNEL,
-      .launch = {.kernel = kernel, .blocks = config->gridDim.x, .threads = config->blockDim.x, .device = emu_device()}};
+  struct emu_work work = {.what = EMU_KERNEL,
+                          .launch = {.kernel = kernel,
+                                     .blocks = config->gridDim.x,
+                                     .threads = config->blockDim.x,
+                                     .device = emu_device(),
+                                     .early = begins_early(config)}};
   work.launch.arguments = emu_copy_of(kernel->bytes > 0 ? arguments[0] : NULL, kernel->bytes);
   return emu_submit(stream, emu_work_make(&work));
 }

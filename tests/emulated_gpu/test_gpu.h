@@ -18,6 +18,8 @@ enum { NOTES = 4096 };
 extern int notes[NOTES], nnotes;
 /* Puts a kernel on the stream that notes a number. */
 cudaError_t note(cudaStream_t stream, int number);
+/* One that may begin while kernels before it in a graph end. */
+cudaError_t note_early(cudaStream_t stream, int number);
 /* The place of the first such note; -1: none. */
 int place_of(int number);
 

@@ -123,6 +123,40 @@ START_TEST(events_of_a_graph)
 }
 END_TEST
 
+/* What may begin early comes behind each kernel, and each copy, that is before it; and is before what follows. */
+START_TEST(early_kernels)
+{
+  cudaStream_t s = new_stream(), t = new_stream();
+  cudaEvent_t event = new_event();
+  char *memory;
+  OK(cudaMalloc((void **)&memory, 1));
+  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+  OK(note_early(s, 1));
+  OK(cudaEventRecord(event, s));
+  OK(cudaStreamWaitEvent(t, event, 0));
+  OK(note_early(s, 2));
+  OK(note(t, 3));
+  OK(cudaEventRecord(event, t));
+  OK(cudaStreamWaitEvent(s, event, 0));
+  OK(note_early(s, 4));
+  hold(s);
+  OK(note_early(s, 5));
+  OK(cudaMemsetAsync(memory, 7, 1, s));
+  cudaGraphExec_t exec = make(end_capture(s));
+  for (int i = 0; i < 20; i++) {
+    nnotes = 0;
+    OK(cudaGraphLaunch(exec, s));
+    OK(note_early(s, 6)); /* outside of a graph: behind all of it */
+    usleep(1000);
+    ck_assert_int_eq(place_of(5), -1);
+    let_go();
+    OK(cudaStreamSynchronize(s));
+    ck_assert_int_eq(nnotes, 6);
+    ck_assert(place_of(1) == 0 && place_of(4) == 3 && place_of(5) == 4 && place_of(6) == 5);
+  }
+}
+END_TEST
+
 START_TEST(a_circle)
 {
   cudaStream_t s = new_stream();
@@ -240,6 +274,7 @@ void add_graphs(Suite *suite)
   tcase_add_test(tc, orders);
   tcase_add_test(tc, launches_of_one_follow_each_other);
   tcase_add_test(tc, events_of_a_graph);
+  tcase_add_test(tc, early_kernels);
   tcase_add_test(tc, a_circle);
   tcase_add_test(tc, copies_and_functions);
   tcase_add_test(tc, user_objects);

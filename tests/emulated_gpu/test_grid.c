@@ -223,6 +223,52 @@ START_TEST(one_place_keeps_its_order)
 }
 END_TEST
 
+/* ---- Grids that overlap ---- */
+
+/* The first lets the second begin and goes on; `flags`: what came so far, 0 the first's end, 1 the second's beginning,
+ * 2 what follows its wait. */
+static void goes_first(struct work *work)
+{
+  emu_await_grid();
+  emu_let_grid_begin();
+  while (work->flags[1] == 0) emu_may_part();
+  for (int i = 0; i < 100; i++) emu_may_part();
+  ck_assert_uint_eq(work->flags[2], 0);
+  work->flags[0] = 1;
+}
+static void goes_second(struct work *work)
+{
+  work->flags[1] = 1;
+  emu_await_grid();
+  work->out[thread()] = work->flags[0];
+  work->flags[2] = 1;
+}
+
+START_TEST(overlapping_grids)
+{
+  struct work work = {0};
+  const struct argument argument = {&work};
+  struct emu_grid *first, *second = NULL;
+  enlist(goes_first);
+  enlist(goes_second);
+  first = emu_grid_start(emu_kernel_find((const void *)goes_first), 2, LANES, &argument);
+  ck_assert(!emu_grid_lets_next(first));
+  while (!emu_grid_is_done(first)) {
+    if (second == NULL && emu_grid_lets_next(first)) {
+      second = emu_grid_start(emu_kernel_find((const void *)goes_second), 1, LANES, &argument);
+      emu_grid_hold(second, true);
+    }
+    ck_assert(emu_grids_run());
+  }
+  ck_assert(emu_grid_lets_next(first) && !emu_grid_is_done(second));
+  emu_grid_hold(second, false);
+  while (!emu_grid_is_done(second)) ck_assert(emu_grids_run() || emu_grid_is_done(second));
+  for (uint32_t t = 0; t < LANES; t++) ck_assert_uint_eq(work.out[t], 1);
+  emu_grid_free(first);
+  emu_grid_free(second);
+}
+END_TEST
+
 /* ---- What must not be ---- */
 
 static void alone(struct work *work)
@@ -254,13 +300,33 @@ static void sizes(struct work *work)
   emu_barrier(1, thread() < LANES ? LANES * 2 : LANES * 3, false);
 }
 
-static void (*const wrong[])(struct work *) = {alone, different, for_ever, parted, sizes};
+static void lets_too_soon(struct work *work)
+{
+  (void)work;
+  emu_let_grid_begin();
+}
+
+static void (*const wrong[])(struct work *) = {alone, different, for_ever, parted, sizes, lets_too_soon};
 enum { WRONGS = sizeof(wrong) / sizeof(wrong[0]) };
 
 START_TEST(ends_the_process)
 {
   struct work work = {0};
   run(wrong[_i], 1, 2 * LANES, &work);
+}
+END_TEST
+
+static void looks_too_soon(struct work *work)
+{
+  emu_load(work->words, &work->words[1], 8);
+}
+START_TEST(memory_too_soon)
+{
+  struct work work = {0};
+  const struct argument argument = {&work};
+  enlist(looks_too_soon);
+  emu_grid_hold(emu_grid_start(emu_kernel_find((const void *)looks_too_soon), 1, LANES, &argument), true);
+  emu_grids_run();
 }
 END_TEST
 
@@ -285,7 +351,9 @@ int main(void)
   tcase_add_loop_test(tests, lines_come_whole, 0, 2);
   tcase_add_loop_test(tests, a_fence_too_few_shows, 0, 2);
   tcase_add_test(tests, one_place_keeps_its_order);
+  tcase_add_test(tests, overlapping_grids);
   tcase_add_loop_test_raise_signal(ends, ends_the_process, SIGABRT, 0, WRONGS);
+  tcase_add_test_raise_signal(ends, memory_too_soon, SIGABRT);
   tcase_add_test_raise_signal(ends, too_many_threads, SIGABRT);
   suite_add_tcase(suite, tests);
   suite_add_tcase(suite, ends);

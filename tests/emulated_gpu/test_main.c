@@ -34,6 +34,16 @@ cudaError_t note(cudaStream_t stream, int number)
   return cudaLaunchKernel(&note_kernel, (dim3){1, 1, 1}, (dim3){32, 1, 1}, arguments, 0, stream);
 }
 
+cudaError_t note_early(cudaStream_t stream, int number)
+{
+  void *arguments[] = {&number};
+  cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                   .val.programmaticStreamSerializationAllowed = 1};
+  const cudaLaunchConfig_t config = {
+      .gridDim = {1, 1, 1}, .blockDim = {32, 1, 1}, .stream = stream, .attrs = &attribute, .numAttrs = 1};
+  return cudaLaunchKernelExC(&config, &note_kernel, arguments);
+}
+
 int place_of(int number)
 {
   for (int i = 0; i < nnotes; i++)

@@ -41,6 +41,9 @@ void emu_fence(void);
 void emu_settle(const void *at, uint32_t bytes);
 /* Where the copies of what a multicast address names lie, at most `most`; none: ends the process (multicast.c). */
 int emu_copies(const void *at, void **copies, int most);
+/* Where a thread waits for the grid before its own, if that is not over (grid.h); and where it lets the next begin. */
+void emu_await_grid(void);
+void emu_let_grid_begin(void);
 /* Ends the process, and says where it was. */
 __attribute__((noreturn)) void emu_die(const char *what);
 

@@ -80,6 +80,7 @@ static enum emu_progress step_kernel(struct emu_work *work)
     work->begun = true;
     work->launch.grid =
         emu_grid_start(work->launch.kernel, work->launch.blocks, work->launch.threads, work->launch.arguments);
+    emu_grid_hold(work->launch.grid, work->launch.held);
     return EMU_BUSY;
   }
   if (!emu_grid_is_done(work->launch.grid)) return EMU_BUSY;

@@ -95,7 +95,7 @@ static void keep_launch(const void *kernel, dim3 grid, dim3 block, void **argume
   launched.nattributes = 0;
   launched.awaited_by_kernel = seen[0][1];
   launched.cluster = 0;
-  launched.spread = launched.remote = launched.links = false;
+  launched.spread = launched.remote = launched.links = launched.early = false;
 }
 
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
@@ -124,6 +124,10 @@ static void keep_attribute(const cudaLaunchAttribute *attribute)
   case cudaLaunchAttributeMemSyncDomain:
     ck_assert(!launched.remote);
     launched.remote = value->memSyncDomain == cudaLaunchMemSyncDomainRemote;
+    break;
+  case cudaLaunchAttributeProgrammaticStreamSerialization:
+    ck_assert(!launched.early);
+    launched.early = value->programmaticStreamSerializationAllowed == 1;
     break;
   case FAKE_LINKS_ID:
     ck_assert(!launched.links);

@@ -15,7 +15,7 @@ extern struct fake_launched {
   dim3 grid, block;
   int nattributes;  /* 0: it was launched without */
   unsigned cluster; /* 0: none */
-  bool spread, remote, links;
+  bool spread, remote, links, early;
   struct tt_cuda_launch launch;
   struct fake_copy {
     int after; /* launches that it waits for */

@@ -141,9 +141,35 @@ START_TEST(members_buffers)
 }
 END_TEST
 
+/* A launch that may begin while the one before it ends says so beside what all have; the next one does not. _i: 0
+ * others have nothing, 1 as much as there is. */
+START_TEST(early)
+{
+  static const struct operation reduce = {TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, 0};
+  struct program_set set = emit_set(&reduce, 4, 0, NULL);
+  make_work(set.programs[1], 2, TT_PROTO_LL, false);
+  fake_hints.capability = 100;
+  ask(_i ? 2 : 0, _i, _i);
+  launch_on(2);
+  int usual = launched.nattributes;
+  for (int n = 0; n < 2; n++) {
+    fake_context.executor->begins_early = true;
+    launch_on(2);
+    ck_assert(launched.early && launched.nattributes == usual + 1 && launched.remote == _i);
+    ck_assert_uint_eq(launched.cluster, _i ? 2 : 0);
+    launch_on(2);
+    ck_assert(!launched.early);
+    expect(_i ? 2 : 0, _i, _i);
+  }
+  forget();
+  free_set(&set);
+}
+END_TEST
+
 void add_attributes(TCase *tc)
 {
   tcase_add_loop_test(tc, single_works, 0, 3);
   tcase_add_test(tc, several_works);
   tcase_add_loop_test(tc, members_buffers, 0, 2);
+  tcase_add_loop_test(tc, early, 0, 2);
 }

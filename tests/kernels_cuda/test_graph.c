@@ -12,6 +12,8 @@
 
 static struct fake_stream a = {.name = 'a', .device = 2}, b = {.name = 'b', .device = 2};
 
+static bool begins_early; /* what the last launch was told */
+
 static cudaStream_t handle(struct fake_stream *stream)
 {
   return (cudaStream_t)(void *)stream;
@@ -23,6 +25,7 @@ static struct fake_node *launch(struct fake_stream *stream)
   struct tt_cuda_graph *graph;
   ck_assert_int_eq(tt_cuda_order_begin(&fake_context, handle(stream), &graph), ncclSuccess);
   ck_assert((graph != NULL) == (stream->graph != NULL));
+  begins_early = fake_context.executor->begins_early;
   fake_kernel(stream);
   struct fake_node *node = stream->tail;
   ck_assert_int_eq(tt_cuda_order_end(&fake_context, handle(stream), graph), ncclSuccess);
@@ -93,6 +96,38 @@ START_TEST(captured)
   }
   ck_assert_int_eq(count_nodes(&graph, 'W') + count_nodes(&graph, 'R'), 2);
   ck_assert_str_eq(fake_log, "");
+}
+END_TEST
+
+/* A launch right behind another one of its graph begins while that ends, where that can be; not so the first, one
+ * behind what a user put there, and one of a stream that only joined. _i: whether it can be. */
+START_TEST(early)
+{
+  static struct fake_cuda_graph graph, other;
+  fake_context.executor->can_begin_early = _i;
+  launch(&a);
+  ck_assert(!begins_early);
+  fake_capture(&a, &graph);
+  launch(&a);
+  ck_assert(!begins_early);
+  for (int n = 0; n < 2; n++) {
+    launch(&a);
+    ck_assert_int_eq(begins_early, _i);
+  }
+  fake_kernel(&a);
+  launch(&a);
+  ck_assert(!begins_early);
+  fake_capture(&b, &graph);
+  launch(&b); /* which comes behind the last launch, too */
+  ck_assert(!begins_early);
+  launch(&b);
+  ck_assert_int_eq(begins_early, _i);
+  fake_capture(&b, &other);
+  launch(&b);
+  ck_assert(!begins_early);
+  fake_capture(&b, NULL);
+  launch(&b);
+  ck_assert(!begins_early);
 }
 END_TEST
 
@@ -349,6 +384,7 @@ int main(void)
   tcase_add_test(tests, asked);
   tcase_add_test(tests, eager);
   tcase_add_test(tests, captured);
+  tcase_add_loop_test(tests, early, 0, 2);
   tcase_add_test(tests, two_graphs);
   tcase_add_loop_test(tests, two_captured, 0, 2);
   tcase_add_test(tests, mixed);

@@ -1,7 +1,9 @@
 /* What becomes of the hints that a context is opened with: the attributes of launches, by the size of their grids. */
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/param.h"
 #include "fake_cuda.h"
 #include "fake_hints.h"
 #include "kernels/cuda/attributes.h"
@@ -211,6 +213,31 @@ START_TEST(core_without_hints)
 }
 END_TEST
 
+static bool can_begin_early(int capability, int driver, const char *wanted)
+{
+  fake_hints.capability = capability;
+  fake_hints.driver = driver;
+  setenv("TUTTI_PROGRAMMATIC_LAUNCH", wanted, 1);
+  tt_param_reset();
+  open_one();
+  bool can = context->executor->can_begin_early;
+  tt_cuda_close(context);
+  unsetenv("TUTTI_PROGRAMMATIC_LAUNCH");
+  tt_param_reset();
+  return can;
+}
+
+START_TEST(early_launches)
+{
+  ck_assert(can_begin_early(90, 12030, "1") && can_begin_early(100, 13000, "1"));
+  ck_assert(!can_begin_early(89, 13000, "1"));
+  ck_assert(!can_begin_early(90, 12020, "1"));
+  ck_assert(!can_begin_early(90, 13000, "0"));
+  config.cluster = 2;
+  ck_assert(can_begin_early(90, 13000, "1"));
+}
+END_TEST
+
 /* Whichever call fails, nothing is left. */
 START_TEST(open_fails)
 {
@@ -242,6 +269,7 @@ void add_hints(Suite *suite)
   if (FAKE_LINKS) tcase_add_test(tc, links);
   tcase_add_test(tc, old_gpus);
   tcase_add_test(tc, core_without_hints);
+  tcase_add_test(tc, early_launches);
   tcase_add_test(tc, open_fails);
   suite_add_tcase(suite, tc);
 }

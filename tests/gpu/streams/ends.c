@@ -78,7 +78,7 @@ void case_no_memory(struct world *w)
     ok(ncclSend(w->buffers[0][0], m == 0 ? SMALL : LARGE, ncclInt8, 1, w->comms[0], w->streams[0][0]), "ncclSend");
     ok(ncclRecv(w->buffers[1][0], m == 0 ? SMALL : LARGE, ncclInt8, 1, w->comms[0], w->streams[0][0]), "ncclRecv");
   }
-  refused(ncclGroupEnd(), ncclUnhandledCudaError, "there is not so much memory");
+  refused(ncclGroupEnd(), ncclUnhandledCudaError, "out of memory");
   for (int r = 0; r < w->n; r++) ok(ncclCommAbort(w->comms[r]), "ncclCommAbort");
   if (!stream_ends(w->streams[0][0])) fail("the stream does not end after ncclCommAbort");
   for (int p = 0; p < taken; p++) good(cudaFree(pieces[p]), "cudaFree");

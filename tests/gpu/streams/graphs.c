@@ -43,6 +43,56 @@ void case_graph_and_eager(struct world *w)
   world_close(w);
 }
 
+static const size_t row_bytes[] = {COUNT * 4, 300000, 70000, 4096, 64, 8};
+enum { ROW = sizeof(row_bytes) / sizeof(row_bytes[0]) };
+
+/* Averages, of which each but the first has what the one before it made, from 0 to 1 and back. */
+static void average_row(const struct world *w)
+{
+  for (int i = 0; i < ROW; i++) {
+    ok(ncclGroupStart(), "ncclGroupStart");
+    for (int r = 0; r < w->n; r++)
+      ok(ncclAllReduce(w->buffers[i % 2][r], w->buffers[1 - i % 2][r], row_bytes[i], ncclUint8, ncclAvg, w->comms[r],
+                       w->streams[0][r]),
+         "ncclAllReduce");
+    ok(ncclGroupEnd(), "an average");
+  }
+}
+
+/* Operations in a row may begin while the one before ends: each still has all of what that made, and each replay what
+ * was filled in before it. */
+void case_graph_row(struct world *w)
+{
+  enum { TIMES = 100 };
+  cudaGraphExec_t graphs[MOST];
+  unsigned char host[TIMES];
+  capture(w, 0);
+  average_row(w);
+  for (int r = 0; r < w->n; r++) graphs[r] = end_capture(w, r, 0, NULL);
+  for (int time = 0; time < TIMES; time++) {
+    for (int r = 0; r < w->n; r++) {
+      if (time % 25 == 0) delay(w, r, 0, 20);
+      fill(w, r, 0, 1 + time, 0);
+    }
+    launch(w, graphs, 0);
+    for (int r = 0; r < w->n; r++) {
+      use(w, r);
+      good(
+          cudaMemcpyAsync(w->buffers[3][r] + time, w->buffers[0][r] + 7, 1, cudaMemcpyDeviceToDevice, w->streams[0][r]),
+          "copying");
+    }
+  }
+  wait_all(w);
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaMemcpy(host, w->buffers[3][r], TIMES, cudaMemcpyDeviceToHost), "copying");
+    for (int time = 0; time < TIMES; time++)
+      if (host[time] != 1 + time) fail("rank %d, replay %d: %d, not %d", r, time, host[time], 1 + time);
+  }
+  drop_graphs(w, graphs);
+  world_close(w);
+}
+
 /* Two graphs by turns, each on either stream: 1 of 0, 2 of 1. */
 void case_graph_on_two_streams(struct world *w)
 {

@@ -29,6 +29,7 @@ static const struct {
     {"two communicators on two streams", case_two_communicators},
     {"captured and other streams in a group", case_mixed_capture},
     {"a graph and eager calls", case_graph_and_eager},
+    {"a graph of operations in a row", case_graph_row},
     {"a graph on two streams in a row", case_graph_on_two_streams},
     {"captures beside calls", case_captures_beside_calls},
     {"nodes of a graph", case_graph_nodes},

@@ -56,7 +56,8 @@ void case_joined(struct world *world), case_joined_graph(struct world *world), c
 void case_threads_streams(struct world *world), case_threads_streams_graph(struct world *world);
 void case_threads_scatter(struct world *world);
 void case_two_communicators(struct world *world), case_mixed_capture(struct world *world);
-void case_graph_and_eager(struct world *world), case_graph_on_two_streams(struct world *world);
+void case_graph_and_eager(struct world *world), case_graph_row(struct world *world);
+void case_graph_on_two_streams(struct world *world);
 void case_captures_beside_calls(struct world *world);
 void case_graph_nodes(struct world *world), case_graph_memory(struct world *world);
 void case_captured_group(struct world *world), case_large_group(struct world *world);

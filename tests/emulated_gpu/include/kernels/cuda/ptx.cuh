@@ -136,6 +136,15 @@ static inline bool tt_barrier_or(int id, int threads, bool value)
   return emu_barrier(id, threads, value);
 }
 
+static inline void tt_await_grid_before()
+{
+  emu_await_grid();
+}
+static inline void tt_let_next_grid_begin()
+{
+  emu_let_grid_begin();
+}
+
 static inline uint64_t tt_now_ns()
 {
   struct timespec now;
