@@ -168,21 +168,42 @@ bool tt_cuda_only_copies(const struct tt_work *work)
   return work->signature.collective == TT_FUNC_SEND_RECV && program->npeers == 0 && program->nmembers == 0;
 }
 
-static ncclResult_t copy_works(struct tt_work *const *works, int nworks, cudaStream_t stream)
+static size_t bytes_of(const struct tt_work *work)
 {
-  for (int w = 0; w < nworks; w++) {
-    size_t elements = 0, element = tt_datatype_bytes(works[w]->reduction.datatype);
-    for (uint32_t c = 0; c < works[w]->nchannels; c++) elements = TT_MAX(elements, works[w]->channels[c].geometry.hi);
-    TT_TRY(copy_one((struct place){(unsigned char *)works[w]->input, elements * element},
-                    (struct place){works[w]->output, elements * element}, stream));
+  size_t elements = 0;
+  for (uint32_t c = 0; c < work->nchannels; c++) elements = TT_MAX(elements, work->channels[c].geometry.hi);
+  return elements * tt_datatype_bytes(work->reduction.datatype);
+}
+
+bool tt_cuda_are_large(struct tt_work *const *copies, int ncopies)
+{
+  size_t bytes = 0;
+  for (int w = 0; w < ncopies; w++) bytes += bytes_of(copies[w]);
+  return bytes >= APART_BYTES;
+}
+
+ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *copies, int ncopies,
+                                  cudaStream_t stream, const struct tt_cuda_graph *graph, cudaStream_t *second)
+{
+  TT_TRY(tt_cuda_second_get(context, graph, second));
+  TT_TRY(follow(context, *second, stream));
+  for (int w = 0; w < ncopies; w++) {
+    size_t bytes = bytes_of(copies[w]);
+    TT_TRY(copy_one((struct place){(unsigned char *)copies[w]->input, bytes}, (struct place){copies[w]->output, bytes},
+                    *second));
   }
   return ncclSuccess;
 }
 
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream)
+{
+  return follow(context, stream, second);
+}
+
 /* ---- Works ---- */
 
-static ncclResult_t copy_work(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
-                              const struct tt_cuda_graph *graph)
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
+                                     const struct tt_cuda_graph *graph)
 {
   const struct tt_cuda_program *packed, *on_device;
   struct passing passing = {.pass = COUNT_BYTES, .stream = stream, .graph = graph};
@@ -199,17 +220,4 @@ static ncclResult_t copy_work(struct tt_device_context *context, const struct tt
   passing.pass = COPY_OTHERS;
   TT_TRY(pass_over(context, work, packed, &passing));
   return follow(context, stream, own.stream);
-}
-
-ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
-                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream,
-                                     struct tt_cuda_graph *graph)
-{
-  cudaStream_t second;
-  if (ncopies == 0) return copy_work(context, work, stream, graph);
-  TT_TRY(tt_cuda_second_get(context, graph, &second));
-  TT_TRY(follow(context, second, stream));
-  TT_TRY(copy_works(copies, ncopies, second));
-  TT_TRY(copy_work(context, work, stream, graph));
-  return follow(context, stream, second);
 }

@@ -73,13 +73,17 @@ void tt_cuda_repeats_free(struct tt_device_context *context);
  */
 ncclResult_t tt_cuda_put_together(struct tt_device_context *context, struct tt_work *const *works, int nworks,
                                   struct tt_cuda_launch *launch, struct tt_cuda_short_shape *shape);
-/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. Beside them go the works
- * `copies`, of which each only copies this rank's memory, as sends to oneself do. */
+/* engines.c. Whether copy engines are to do a work's copies; puts them on the stream. */
 bool tt_cuda_has_engines(const struct tt_work *work);
+ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
+                                     const struct tt_cuda_graph *graph);
+/* Works that only copy this rank's memory, as sends to oneself do, on a second stream: beside what is put on `stream`
+ * between begin and end. Whether they are so large that it is worth that. */
 bool tt_cuda_only_copies(const struct tt_work *work);
-ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work,
-                                     struct tt_work *const *copies, int ncopies, cudaStream_t stream,
-                                     struct tt_cuda_graph *graph);
+bool tt_cuda_are_large(struct tt_work *const *copies, int ncopies);
+ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *copies, int ncopies,
+                                  cudaStream_t stream, const struct tt_cuda_graph *graph, cudaStream_t *second);
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream);
 /* second.c: the stream beside the user's, which is captured into the graph, or not (NULL); and engines.event is there.
  */
 ncclResult_t tt_cuda_second_get(struct tt_device_context *context, const struct tt_cuda_graph *graph,

@@ -121,21 +121,38 @@ static ncclResult_t move_record(struct tt_device_context *context, struct tt_cud
   return check_node(cudaGraphAddDependencies(in, &node, &graph->record, TT_CUDA_EDGES(NULL, 1)));
 }
 
-/* What the stream's next node would come behind is the kernel just launched. */
+/* What the stream's next node would come behind is the kernel just launched, and perhaps copies beside it. */
+static ncclResult_t find_kernel(const cudaGraphNode_t *nodes, size_t count, cudaGraphNode_t *kernel)
+{
+  enum cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+  size_t kernels = 0;
+  for (size_t n = 0; n < count; n++) {
+    if (count > 1) TT_CUDA_TRY(cudaGraphNodeGetType(nodes[n], &type), "asking for the node of a launch");
+    if (type != cudaGraphNodeTypeKernel) continue;
+    *kernel = nodes[n];
+    kernels++;
+  }
+  if (kernels == 1) return ncclSuccess;
+  return TT_FAIL(ncclInternalError, "a kernel was captured, and of the last nodes of its stream %zu are kernels",
+                 kernels);
+}
+
 static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream)
 {
   enum cudaStreamCaptureStatus status;
   const cudaGraphNode_t *nodes;
+  cudaGraphNode_t kernel = NULL;
   size_t count = 0;
   TT_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)),
               "asking for the node of a launch");
-  if (status != cudaStreamCaptureStatusActive || count != 1)
-    return TT_FAIL(ncclInternalError, "a kernel was captured, and %zu nodes are the last of its stream", count);
+  if (status != cudaStreamCaptureStatusActive)
+    return TT_FAIL(ncclInternalError, "a kernel was captured, and its stream is not");
+  TT_TRY(find_kernel(nodes, count, &kernel));
   if (tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) {
-    TT_TRY(move_record(context, graph, nodes[0]));
+    TT_TRY(move_record(context, graph, kernel));
     context->state->any_launch = true;
   }
-  graph->last = nodes[0];
+  graph->last = kernel;
   graph->stream = stream;
   return ncclSuccess;
 }

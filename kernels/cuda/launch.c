@@ -286,10 +286,25 @@ static ncclResult_t launch_engines(struct tt_device_context *context, const stru
                                    struct tt_work *const *copies, int ncopies, cudaStream_t stream,
                                    struct tt_cuda_graph *graph, bool *launched)
 {
+  cudaStream_t second = NULL;
   TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
   if (!*launched) return ncclSuccess;
-  TT_TRY(tt_cuda_copy_by_engines(context, work, copies, ncopies, stream, graph));
+  if (ncopies > 0) TT_TRY(tt_cuda_copies_begin(context, copies, ncopies, stream, graph, &second));
+  TT_TRY(tt_cuda_copy_by_engines(context, work, stream, graph));
+  if (ncopies > 0) TT_TRY(tt_cuda_copies_end(context, second, stream));
   return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
+}
+
+/* A message in place that a kernel moves, and `copies` beside it; *launched false: it has no short form. */
+static ncclResult_t launch_beside(struct tt_device_context *context, const struct tt_work *message,
+                                  struct tt_work *const *copies, int ncopies, cudaStream_t stream,
+                                  const struct tt_cuda_graph *graph, bool *launched)
+{
+  cudaStream_t second;
+  TT_TRY(tt_cuda_copies_begin(context, copies, ncopies, stream, graph, &second));
+  ncclResult_t result = launch_short(context, message, TT_CUDA_WHOLE, stream, launched);
+  ncclResult_t joined = tt_cuda_copies_end(context, second, stream); /* also behind a failure */
+  return result != ncclSuccess ? result : joined;
 }
 
 /* A single work as it is launched if it is not among others; *launched false: not so. */
@@ -420,13 +435,13 @@ static void sort_works(struct tt_work *const *works, int nworks, struct tt_work 
     if (is_message(works[w])) sorted[n++] = works[w];
 }
 
-/* How many works that only copy stand before a message in place by engines from the first on, which they can go
- * beside. */
+/* How many works that only copy stand before a message in place from the first on, which they can go beside. */
 static int copies_before_message(struct tt_work *const *works, int nworks)
 {
   int n = 0;
   while (n < nworks && tt_cuda_only_copies(works[n])) n++;
-  return n < nworks && is_message(works[n]) && tt_cuda_has_engines(works[n]) ? n : 0;
+  if (n == 0 || n == nworks || !is_message(works[n]) || !is_mapped(works[n])) return 0;
+  return tt_cuda_has_engines(works[n]) || tt_cuda_are_large(works, n) ? n : 0;
 }
 
 static ncclResult_t launch_segments(struct tt_device_context *context, struct tt_work *const *works, int nworks,
@@ -438,7 +453,11 @@ static ncclResult_t launch_segments(struct tt_device_context *context, struct tt
   for (int w = 0, n; w < nworks; w += n) {
     bool launched = false;
     int ncopies = copies_before_message(works + w, nworks - w);
-    if (ncopies > 0) TT_TRY(launch_engines(context, works[w + ncopies], works + w, ncopies, stream, graph, &launched));
+    const struct tt_work *message = works[w + ncopies];
+    if (ncopies > 0 && tt_cuda_has_engines(message))
+      TT_TRY(launch_engines(context, message, works + w, ncopies, stream, graph, &launched));
+    else if (ncopies > 0)
+      TT_TRY(launch_beside(context, message, works + w, ncopies, stream, graph, &launched));
     n = ncopies + 1;
     if (launched) continue;
     n = segment(works + w, nworks - w, mixed);

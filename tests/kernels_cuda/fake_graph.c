@@ -53,10 +53,13 @@ static struct fake_node *add_node(struct fake_cuda_graph *graph, char kind, stru
 
 static void put(struct fake_stream *stream, char kind)
 {
-  if (stream->graph != NULL)
-    stream->tail = add_node(stream->graph, kind, stream->tail);
-  else
+  if (stream->graph == NULL) {
     say(kind, stream);
+    return;
+  }
+  stream->tail = add_node(stream->graph, kind, stream->tail);
+  if (stream->beside != NULL) stream->tail->before[stream->tail->nbefore++] = stream->beside;
+  stream->beside = NULL;
 }
 
 void fake_kernel(struct fake_stream *stream)
@@ -64,12 +67,17 @@ void fake_kernel(struct fake_stream *stream)
   put(stream, 'K');
 }
 
+void fake_copy(struct fake_stream *stream)
+{
+  stream->beside = add_node(stream->graph, 'C', stream->tail->nbefore > 0 ? stream->tail->before[0] : NULL);
+}
+
 void fake_capture(struct fake_stream *stream, struct fake_cuda_graph *graph)
 {
   static unsigned long long last;
   if (graph != NULL && graph->id == 0) graph->id = ++last;
   stream->graph = graph;
-  stream->tail = NULL;
+  stream->tail = stream->beside = NULL;
 }
 
 void fake_end(struct fake_cuda_graph *graph)
@@ -161,8 +169,11 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
   if (stream->graph == NULL) return cudaSuccess;
   if (id != NULL) *id = stream->graph->id;
   if (graph != NULL) *graph = (cudaGraph_t)(void *)stream->graph;
-  if (nodes != NULL) *nodes = (const cudaGraphNode_t *)(void *)&stream->tail;
-  if (count != NULL) *count = stream->tail != NULL;
+  int given = 0;
+  if (stream->beside != NULL) stream->last[given++] = stream->beside;
+  if (stream->tail != NULL) stream->last[given++] = stream->tail;
+  if (nodes != NULL) *nodes = (const cudaGraphNode_t *)(void *)stream->last;
+  if (count != NULL) *count = (size_t)given;
   return cudaSuccess;
 }
 
@@ -210,6 +221,16 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *f
   MAY_FAIL;
   ck_assert(!TT_CUDA_GIVEN(edges) && count == 1);
   node->before[node->nbefore++] = (struct fake_node *)(void *)from[0];
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType *type)
+{
+  const struct fake_node *node = (const struct fake_node *)(const void *)handle;
+  MAY_FAIL;
+  *type = node->kind == 'K'   ? cudaGraphNodeTypeKernel
+          : node->kind == 'C' ? cudaGraphNodeTypeMemcpy
+                              : cudaGraphNodeTypeEventRecord;
   return cudaSuccess;
 }
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/stream.h"
 
 struct fake_node {
-  char kind; /* K: kernel, W: waits for an event, R: records one */
+  char kind; /* K: kernel, C: copy, W: waits for an event, R: records one */
   struct fake_node *before[4];
   int nbefore;
 };
@@ -27,7 +27,8 @@ struct fake_stream {
   char name;
   int device; /* whose primary context it is of; -1: of another one of device 2; -2: it was destroyed */
   struct fake_cuda_graph *graph;
-  struct fake_node *tail;
+  struct fake_node *tail, *beside; /* what the next node comes behind; `beside`: and this one, or NULL */
+  struct fake_node *last[2];       /* both, as they were given away */
 };
 
 /* What was done outside of captures: "Ka": a kernel on stream a; "Ra", "Wa": the event was recorded there, waited for.
@@ -39,6 +40,8 @@ extern int fake_events, fake_uploads, fake_capture_infos; /* the last: times tha
 extern struct tt_device_context fake_context;             /* on device 2 */
 
 void fake_kernel(struct fake_stream *stream);
+/* Beside what was put on the captured stream last. */
+void fake_copy(struct fake_stream *stream);
 void fake_capture(struct fake_stream *stream, struct fake_cuda_graph *graph);
 /* What was asked for at its end is called. */
 void fake_end(struct fake_cuda_graph *graph);

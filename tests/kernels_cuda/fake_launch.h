@@ -25,7 +25,7 @@ extern struct fake_launched {
     int awaited; /* copies of the other stream that come first */
   } copies[FAKE_COPIES];
   int ncopies;
-  int awaited; /* of the second stream's copies, by what comes next on the user's */
+  int awaited;           /* of the second stream's copies, by what comes next on the user's */
   int awaited_by_kernel; /* and by the last launch */
 } launched;
 void forget_launches(void);

@@ -133,8 +133,8 @@ START_TEST(messages)
 END_TEST
 
 /* What a group's send to itself copies goes beside its messages that engines copy: these do not wait for it, and the
- * kernel that comes last does, since a capture may have no more than one end. By kernels both come one after the
- * other. */
+ * kernel that comes last does. If a kernel moves the message, a large copy goes beside that, and what comes next on the
+ * user's stream waits for it; small ones come one after the other. */
 START_TEST(copies_beside_messages)
 {
   static struct made_work copy;
@@ -169,6 +169,13 @@ START_TEST(copies_beside_messages)
   forget_launches();
   ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
   ck_assert(launched.count == 2 && launched.ncopies == 0);
+  copy.channels[1].geometry.hi = 1 << 18;
+  forget_launches();
+  ck_assert_int_eq(tt_cuda_launch(works, 2, NULL, &launch), ncclSuccess);
+  ck_assert(launched.count == 1 && launched.ncopies == 1 && launched.form == TT_CUDA_FORM_MAPPED);
+  ck_assert(launched.copies[0].second && launched.copies[0].from == from && launched.copies[0].to == to);
+  ck_assert_uint_eq(launched.copies[0].bytes, 4 << 18);
+  ck_assert(launched.copies[0].after == 0 && launched.awaited_by_kernel == 0 && launched.awaited == 1);
   forget_launches();
   ck_assert_int_eq(tt_cuda_launch(works, 1, NULL, &launch), ncclSuccess); /* alone it is a kernel */
   ck_assert(launched.count == 1 && launched.ncopies == 0);

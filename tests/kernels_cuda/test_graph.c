@@ -131,6 +131,27 @@ START_TEST(early)
 }
 END_TEST
 
+/* A kernel with copies beside it is the launch; what follows comes behind both, and does not begin early. */
+START_TEST(copies_beside)
+{
+  static struct fake_cuda_graph graph;
+  struct tt_cuda_graph *captured;
+  fake_context.executor->can_begin_early = true;
+  fake_capture(&a, &graph);
+  launch(&a);
+  ck_assert_int_eq(tt_cuda_order_begin(&fake_context, handle(&a), &captured), ncclSuccess);
+  fake_kernel(&a);
+  fake_copy(&a);
+  const struct fake_node *kernel = a.tail, *copy = a.beside;
+  ck_assert_int_eq(tt_cuda_order_end(&fake_context, handle(&a), captured), ncclSuccess);
+  ck_assert_ptr_eq(find_node(&graph, 'R')->before[0], kernel);
+  const struct fake_node *next = launch(&a);
+  ck_assert(!begins_early && fake_is_behind(next, kernel) && fake_is_behind(next, copy));
+  launch(&a);
+  ck_assert(begins_early);
+}
+END_TEST
+
 /* Two graphs that are captured by turns have their own nodes. */
 START_TEST(two_graphs)
 {
@@ -385,6 +406,7 @@ int main(void)
   tcase_add_test(tests, eager);
   tcase_add_test(tests, captured);
   tcase_add_loop_test(tests, early, 0, 2);
+  tcase_add_test(tests, copies_beside);
   tcase_add_test(tests, two_graphs);
   tcase_add_loop_test(tests, two_captured, 0, 2);
   tcase_add_test(tests, mixed);

@@ -58,7 +58,7 @@ void case_threads_scatter(struct world *world);
 void case_two_communicators(struct world *world), case_mixed_capture(struct world *world);
 void case_graph_and_eager(struct world *world), case_graph_row(struct world *world);
 void case_graph_on_two_streams(struct world *world);
-void case_captures_beside_calls(struct world *world);
+void case_captures_beside_calls(struct world *world), case_captured_exchange(struct world *world);
 void case_graph_nodes(struct world *world), case_graph_memory(struct world *world);
 void case_captured_group(struct world *world), case_large_group(struct world *world);
 void case_mixed_protocols(struct world *world);
