@@ -1,6 +1,6 @@
 /* Edges between a graph's nodes carry data with CUDA 13: its functions take one argument more, in front of the count,
- * than those of the same names in CUDA 12. The backend has no such data, and so no need of CUDA 12's longer functions
- * (_v2, _v3), which drivers before 12.3 lack. */
+ * than those of the same names in CUDA 12. The backend gives and asks for none, though captures make some for it
+ * (graph.c), and so has no need of CUDA 12's longer functions (_v2, _v3), which drivers before 12.3 lack. */
 #ifndef TT_KERNELS_CUDA_EDGES_H
 #define TT_KERNELS_CUDA_EDGES_H
 

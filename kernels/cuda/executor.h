@@ -39,7 +39,16 @@ extern tt_cuda_kernel *const tt_cuda_kernels[12];
  * the context is closed. */
 ncclResult_t tt_cuda_program_get(struct tt_device_context *context, const struct tt_program *program,
                                  const struct tt_cuda_program **packed, const struct tt_cuda_program **on_device);
-/* launch.c: what a work's channels share. */
+/* start.c. All of a launch but its words, and none of these; and its way to the stream. */
+void tt_cuda_launch_begin(const struct tt_device_context *context, struct tt_cuda_launch *launch);
+ncclResult_t tt_cuda_start(const struct tt_device_context *context, const void *kernel, unsigned nblocks,
+                           unsigned threads, struct tt_cuda_launch *launch, cudaStream_t stream);
+/* general.c. Runs works, of one protocol or `mixed`, by the kernel that runs any; *launched false: they are too many.
+ */
+ncclResult_t tt_cuda_launch_general(struct tt_device_context *context, struct tt_work *const *works, int nworks,
+                                    bool mixed, cudaStream_t stream, struct tt_cuda_graph *graph, bool *launched);
+bool tt_cuda_shares_memory(const struct tt_work *work); /* with other devices */
+/* What a work's channels share. */
 void tt_cuda_put_header(const struct tt_work *work, struct tt_cuda_work *header);
 /* What a short work takes; no words: it is none, and goes the usual way. */
 struct tt_cuda_short_shape {
