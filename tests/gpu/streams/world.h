@@ -31,6 +31,8 @@ struct world *world_open(int n);
 /* Frees all; communicators that were not ended yet are destroyed. */
 void world_close(struct world *world);
 void use(const struct world *world, int rank);
+/* Whether ranks share a GPU; then the case says that it was not tried, and all is freed. */
+bool left_out_where_shared(struct world *world);
 /* All-reduce of a rank's buffer into another one. */
 void reduce(const struct world *world, ncclComm_t comm, int rank, int from, int to, int stream);
 /* The same on all ranks, as a group. */
