@@ -1,8 +1,9 @@
-/* Four ranks in one process sum a vector. Build it either way:
+/* Four ranks in one process sum a vector in the memory of the host, on a machine with GPUs, too. Build it either way:
  *     cc all_reduce.c $(pkg-config --cflags --libs tutti)
  *     cc all_reduce.c $(pkg-config --cflags tutti) -L$(pkg-config --variable=compatdir tutti) -lnccl        */
 #include <nccl.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define RANKS 4
 #define COUNT 1000
@@ -19,13 +20,13 @@ int main(void)
 {
   static float in[RANKS][COUNT], out[RANKS][COUNT];
   ncclComm_t comms[RANKS];
+  setenv("TUTTI_DEVICE", "host", 0); /* GPUs, where there are any, would need buffers of their own */
   for (int r = 0; r < RANKS; r++)
     for (int i = 0; i < COUNT; i++) in[r][i] = (float)(r + i);
 
   CHECK(ncclCommInitAll(comms, RANKS, NULL));
   CHECK(ncclGroupStart());
-  for (int r = 0; r < RANKS; r++)
-    CHECK(ncclAllReduce(in[r], out[r], COUNT, ncclFloat, ncclSum, comms[r], NULL));
+  for (int r = 0; r < RANKS; r++) CHECK(ncclAllReduce(in[r], out[r], COUNT, ncclFloat, ncclSum, comms[r], NULL));
   CHECK(ncclGroupEnd());
 
   printf("out[%d] = %.0f on every rank\n", COUNT - 1, out[RANKS - 1][COUNT - 1]);

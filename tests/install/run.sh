@@ -19,6 +19,11 @@ LD_LIBRARY_PATH=$lib "$work/linked"
 # shellcheck disable=SC2046,SC2086
 cc $flags "$source/examples/survivors.c" $(pkg --cflags --libs) -o "$work/survivors"
 LD_LIBRARY_PATH=$lib "$work/survivors"
+# Their buffers are ordinary memory, so on a machine with GPUs, too, they ask for the host device.
+for program in linked survivors; do
+  env -u TUTTI_DEVICE NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV LD_LIBRARY_PATH="$lib" "$work/$program" 2>&1 |
+    grep "TUTTI_DEVICE.*host" >/dev/null || { echo "$program takes GPUs where there are any"; exit 1; }
+done
 echo "pkg-config tutti: ok"
 
 compat=$(pkg --variable=compatdir)
@@ -50,7 +55,7 @@ plugins=$(pkg --variable=plugindir)
 [ -x "$prefix/bin/tutti-perf" ] && [ -x "$prefix/bin/tutti-info" ] && [ -x "$prefix/bin/tutti-run" ] &&
   [ -x "$prefix/bin/tutti-tune" ] && [ -x "$prefix/bin/tutti-topo" ] ||
   { echo "$prefix/bin lacks a tool"; ls "$prefix/bin"; exit 1; }
-LD_LIBRARY_PATH=$lib "$prefix/bin/tutti-perf" all_reduce -n 2 -b 1K -e 1K >"$work/perf.log" || { cat "$work/perf.log"; exit 1; }
+LD_LIBRARY_PATH=$lib "$prefix/bin/tutti-perf" all_reduce --device host -n 2 -b 1K -e 1K >"$work/perf.log" || { cat "$work/perf.log"; exit 1; }
 NCCL_DEBUG=INFO NCCL_SHM_DISABLE=1 LD_LIBRARY_PATH=$compat "$work/dropin" | grep "NET/Socket" >/dev/null ||
   { echo "the drop-in does not find the plugins beside it"; exit 1; }
 echo "tools and plugins: ok"
