@@ -125,7 +125,14 @@ class Here(Case):
         for device, why in (("", "--sysfs names another machine"), ("host", "TUTTI_DEVICE asks for the host")):
             self.assertIn(f"they are taken for GPUs without ({why}", self.here("show", TUTTI_DEVICE=device)[1])
 
+    def test_no_sysfs(self):
+        """A folder that is no copy of sysfs would be taken for a machine without anything."""
+        _, said = self.here("show", status=1)
+        self.assertEqual(said, f"tutti-topo: --sysfs {self.sys}: neither bus/pci nor devices is there; name a copy of /sys\n")
+        self.assertIn("--sysfs /nope: neither", run(self.TOPO, "show", "--here", "--sysfs", "/nope", env=environment()).stderr)
+
     def test_without_gpus(self):
+        os.makedirs(os.path.join(self.sys, "devices"))
         shown, said = self.here("paths")
         self.assertIn("lists no NVIDIA GPU", said)
         self.assertIn("GPU 0: nearest CPU -", shown)

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree
 
-from support import BIN, Case, environment, main, run
+from support import BIN, Case, environment, main, PERF, run
 
 
 class Topo(Case):
@@ -319,6 +319,29 @@ class Topo(Case):
         with open(path, "w") as f:
             f.write(self.MACHINE)
         return path
+
+    def test_skeleton(self):
+        """Clouds ship files without GPUs: it is said how to fill one, and so it is filled."""
+        skeleton = re.sub(r' arch=.*(?=>\n    <pci)', "", re.sub(r"<gpu .*?</gpu>", "", self.MACHINE, flags=re.S))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "skeleton.xml")
+            with open(path, "w") as f:
+                f.write(skeleton)
+            done = run(self.TOPO, "show", path, env=environment())
+            self.assertEqual(done.returncode, 1)
+            said = re.search(r"has no attribute arch; add it\ntutti-topo: .* skeleton, have a job fill it, on any machine: "
+                             r"(\S+) (\S+) tutti-perf (.*); then look at full.xml\n$", done.stderr)
+            self.assertTrue(said, done.stderr)
+            full = os.path.join(folder, "full.xml")
+            filled = run(PERF, *said[3].replace("-n 8", "-n 2").split(),
+                         env=environment(NCCL_TOPO_FILE=path, NCCL_TOPO_DUMP_FILE=full))
+            self.assertEqual(said[1], f"NCCL_TOPO_FILE={path}")
+            self.assertEqual(filled.returncode, 0, filled.stdout + filled.stderr)
+            shown = run(self.TOPO, "show", full, env=environment())
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertRegex(shown.stdout, "^2 GPUs, ")
+        with_gpus = self.MACHINE.replace(' sm="80" rank="1"', ' rank="1"')
+        self.assertNotIn("skeleton", self.topo("show", "FILE", status=1, text=with_gpus))
 
     def test_refusals(self):
         broken = self.MACHINE.replace(' sm="80" rank="1"', ' rank="1"')

@@ -3,9 +3,11 @@
 #include "here.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/check.h"
 #include "base/host.h"
 #include "topology/detect_internal.h"
@@ -133,10 +135,22 @@ static void visit_node(struct scan *s, const char *folder, const char *name)
   s->gpus[g] = (struct tt_detect_gpu){.rank = g, .dev = g, .numa = node};
 }
 
+/* Whether a folder looks like sysfs. The system's own is not asked, since a container may hide it. */
+static bool is_copy(const char *sysfs)
+{
+  char path[PATH_MAX];
+  snprintf(path, sizeof(path), "%s/bus/pci", sysfs);
+  if (access(path, F_OK) == 0) return true;
+  snprintf(path, sizeof(path), "%s/devices", sysfs);
+  return access(path, F_OK) == 0;
+}
+
 ncclResult_t topo_detect(const char *sysfs, struct tt_xml **xml)
 {
   ncclResult_t result;
   struct scan *s;
+  if (strcmp(sysfs, "/sys") != 0 && !is_copy(sysfs))
+    return TT_FAIL(ncclInvalidArgument, "--sysfs %s: neither bus/pci nor devices is there; name a copy of /sys", sysfs);
   TT_TRY(TT_CALLOC(&s, 1));
   s->sysfs = sysfs;
   each(s, "bus/pci/devices", visit_pci);

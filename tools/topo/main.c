@@ -110,6 +110,17 @@ static ncclResult_t work(const struct topo_options *o, const struct tt_xml *xml,
   return strcmp(o->command, "graph") == 0 ? graph(o, *t) : ncclSuccess;
 }
 
+/* Files that clouds ship are skeletons, which each job fills with what it detects: a file of one is whole. */
+static void explain_skeleton(const struct topo_options *o, const struct tt_xml *xml)
+{
+  if (o->here || !xml || topo_has_ranks(xml)) return;
+  fprintf(stderr,
+          "tutti-topo: %s has no GPU of a rank. If it is a skeleton, have a job fill it, on any machine: "
+          "NCCL_TOPO_FILE=%s NCCL_TOPO_DUMP_FILE=full.xml tutti-perf all_reduce --device host -n 8 -b 8 -e 8; "
+          "then look at full.xml\n",
+          o->file, o->file);
+}
+
 /* `status`, if all output could be written. */
 static int finish(int status)
 {
@@ -127,7 +138,10 @@ int main(int argc, char **argv)
   if (status >= 0) return finish(status);
   ncclResult_t result = read_file(&o, &xml);
   if (result == ncclSuccess) result = work(&o, xml, &t);
-  if (result != ncclSuccess) fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti-topo: %s\n", tt_log_thread_error());
+    explain_skeleton(&o, xml);
+  }
   status = result == ncclSuccess ? TOPO_GOOD : result == ncclSystemError ? TOPO_FAILED : TOPO_REFUSED;
   tt_topology_free(t);
   tt_xml_free(xml);

@@ -57,7 +57,7 @@ static void help(FILE *out)
       "  tutti-topo draw FILE    the machine and its graphs, as a picture (--svg) or a page to step through "
       "(--html)\n"
       "  tutti-topo copy FILE    the file as it was understood, in the form that NCCL reads\n\n"
-      "FILE is what NCCL_TOPO_FILE takes and NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
+      "FILE is what NCCL_TOPO_DUMP_FILE writes. Bandwidths are GB/s, one direction.\n\n"
       "      --here       in place of FILE: this machine; show then also has tables and warnings\n"
       "      --sysfs DIR  --here: a copy of /sys\n"
       "  -r, --rank N     as this rank sees it: with the GPUs that it reaches without a network (default: the "

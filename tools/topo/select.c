@@ -85,12 +85,23 @@ out:
   return result;
 }
 
-int topo_lowest_rank(const struct tt_xml *xml)
+/* MOST_RANKS: there is none. */
+static int64_t lowest_rank(const struct tt_xml *xml)
 {
   int64_t lowest = MOST_RANKS, its;
   for (int e = 0; e < xml->count; e++) {
     const char *text = tt_xml_is(xml, e, "gpu") ? tt_xml_get(xml, e, "rank") : NULL;
     if (text && tt_text_int(text, &its) && its >= 0) lowest = TT_MIN(lowest, its);
   }
-  return lowest == MOST_RANKS ? 0 : (int)lowest;
+  return lowest;
+}
+
+int topo_lowest_rank(const struct tt_xml *xml)
+{
+  return topo_has_ranks(xml) ? (int)lowest_rank(xml) : 0;
+}
+
+bool topo_has_ranks(const struct tt_xml *xml)
+{
+  return lowest_rank(xml) < MOST_RANKS;
 }

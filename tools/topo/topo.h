@@ -36,6 +36,9 @@ ncclResult_t topo_loads(const struct tt_topology *topology, const struct tt_grap
 /* A copy of a file, in which only the GPUs of some ranks have one (NULL: all). ncclInvalidArgument: the list is wrong.
  */
 ncclResult_t topo_select(const struct tt_xml *xml, const char *list, struct tt_xml **copy);
+/* 0 if there is none. */
 int topo_lowest_rank(const struct tt_xml *xml);
+/* Whether it has the GPU of a rank: files that clouds ship have none. */
+bool topo_has_ranks(const struct tt_xml *xml);
 
 #endif
