@@ -262,7 +262,7 @@ START_TEST(refusals_name_their_cause)
       {"tutti-perf all_reduce --device gpu", "--device gpu"},
       {"tutti-perf all_reduce --device", "--device"},
       {"tutti-perf all_reduce --alloc heap", "plain nccl registered window"},
-      {"tutti-perf all_reduce --alloc nccl --device host", "--alloc nccl"},
+      {"tutti-perf all_reduce --alloc nccl --device host", "host device, for which all memory is alike"},
       {"tutti-perf all_reduce --form side", "out in both"},
       {"tutti-perf sendrecv --form in", "no in-place form"},
       {"tutti-perf all_reduce --repeats 0", "--repeats 0"},
@@ -326,6 +326,14 @@ START_TEST(help_names_every_short_flag)
   for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
     ck_assert_msg(strstr(text, words[i]) != NULL, "--help lacks %s", words[i]);
   ck_assert(strstr(text, "Differences from nccl-tests") != NULL);
+  /* Of those that it calls refused, none is taken. */
+  const char *refused = strstr(text, "  -D -V");
+  ck_assert(refused != NULL);
+  for (refused += 3; refused[-1] == '-'; refused += 3) {
+    char line[64];
+    snprintf(line, sizeof(line), "tutti-perf all_reduce -%c 1", *refused);
+    ck_assert_msg(parse(line) == PERF_PARSE_WRONG, "%s is accepted", line);
+  }
   free(text);
 }
 END_TEST

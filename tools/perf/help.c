@@ -28,10 +28,10 @@ void perf_options_help(const struct perf_options *o, FILE *out)
         "GPUs if\n"
         "                        there are any (auto). TUTTI_ALLOW_DUPLICATE_DEVICE=1 lets ranks share a GPU.\n"
         "                        TUTTI_PERF_CUDA=FILE: the helper libtutti-perf-cuda.so, if it is somewhere else\n"
-        "      --alloc M         plain: the device's own memory; nccl: from ncclMemAlloc; registered: that, and "
-        "ncclCommRegister;\n"
-        "                        window: that, and symmetric windows (plain)\n"
-        "  -R, --local_register N  1: --alloc registered; 2: --alloc window (0)\n"
+        "      --alloc M         plain: the device's own memory; on GPUs also nccl: from ncclMemAlloc; registered: "
+        "that, and\n"
+        "                        ncclCommRegister; window: that, and symmetric windows (plain)\n"
+        "  -R, --local_register N  GPUs: 1: --alloc registered; 2: --alloc window (0)\n"
         "  -G, --graph N         GPUs: capture all iterations in a graph and launch it N times (0: no graph).\n"
         "                        Checks then launch a graph again and again, with new data each (--cudagraph)\n"
         "  -y, --stream_null B   1: use the NULL stream; 0: a stream of its own for each rank, on which all are "
@@ -99,7 +99,7 @@ void perf_options_help(const struct perf_options *o, FILE *out)
   fputs("  The time is the slowest rank's (-a 3); there the mean (-a 1).\n"
         "  alltoall and sendrecv have no in-place form: those columns say N/A and do not count in the average.\n"
         "  Counts of gathering and scattering collectives are not rounded to 16 bytes.\n"
-        "  -D -V -x -M -I -K are refused.\n\n"
+        "  -D -V -M -I -K are refused.\n\n"
         "Exit status: 0 all correct; 1 wrong data or too little bandwidth; 2 wrong command line; 3 an error ended the "
         "run.\n",
         out);

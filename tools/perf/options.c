@@ -245,8 +245,8 @@ bool perf_options_fit(const struct perf_options *o, bool streams, char *error, s
   if (!streams && o->graph)
     said = "-G: not supported: CUDA graphs need a GPU, and the ranks here run on the host device";
   else if (!streams && o->memory != PERF_MEMORY_PLAIN)
-    said = "--alloc nccl, registered or window (-R): not supported: ncclMemAlloc gives a GPU's memory, and the ranks "
-           "here run on the host device";
+    said = "--alloc nccl, registered or window (-R): not supported: the ranks here run on the host device, "
+           "for which all memory is alike; it is for GPUs";
   if (said) snprintf(error, size, "%s", said);
   return !said;
 }
