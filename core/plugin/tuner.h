@@ -77,6 +77,22 @@ ncclResult_t tt_tuner_ask(struct tt_tuner *tuner, const struct tt_tuner_question
 ncclResult_t tt_tuner_ask_chunk(struct tt_tuner *tuner, const struct tt_tuner_question *question, int algorithm,
                                 int protocol, int nchannels, size_t *chunk);
 
+/* ---- Looking: what would be loaded, for tutti-info ---- */
+
+struct tt_tuner_report {
+  char asked[256];      /* an entry of NCCL_TUNER_PLUGIN, or a file that is looked for without one */
+  const char *asked_by; /* who names it */
+  char path[1024];      /* the file that was loaded; "" if none */
+  char name[TT_TUNER_NAME_BYTES];
+  int version; /* the ABI version that would be used; 0: none */
+  bool usable; /* of these the first is taken, if its init does not fail */
+  char reason[384];
+};
+
+/* Fills *report for candidate i, in order of preference; false past the end. Loads it for the time of the call, and
+ * begins no context. `net_path`: of the net plugin that would be used, whose library may hold a tuner too, or NULL. */
+bool tt_tuner_report(int i, const char *net_path, struct tt_tuner_report *report);
+
 /* Forgets the list of libraries, so that the environment is read anew; for tests. ncclInvalidUsage while any is used.
  */
 ncclResult_t tt_tuner_reset(void);

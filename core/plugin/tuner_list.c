@@ -337,6 +337,33 @@ void tt_tuner_close(struct tt_tuner *tuner)
   free(tuner);
 }
 
+bool tt_tuner_report(int i, const char *net_path, struct tt_tuner_report *report)
+{
+  static const char *const askers[] = {[TT_TUNER_NAMED] = "NCCL_TUNER_PLUGIN",
+                                       [TT_TUNER_DEFAULT] = "default search",
+                                       [TT_TUNER_OF_NET] = "the net plugin",
+                                       [TT_TUNER_OWN] = "NCCL_TUNER_CONFIG_FILE or TUTTI_TUNER_ADAPT"};
+  pthread_mutex_lock(&list.lock);
+  make_list();
+  add_net(net_path);
+  const bool there = i < list.count;
+  if (there) {
+    struct tt_tuner_library *library = &list.libraries[i];
+    *report = (struct tt_tuner_report){.asked_by = askers[library->kind], .usable = load(library)};
+    snprintf(report->asked, sizeof report->asked, "%s", library->asked);
+    if (report->usable) {
+      snprintf(report->path, sizeof report->path, "%s", library->path);
+      snprintf(report->name, sizeof report->name, "%s", library->plugin.abi.v6.name);
+      report->version = library->plugin.shim->version;
+      unload(library);
+    } else {
+      snprintf(report->reason, sizeof report->reason, "%s", library->reason);
+    }
+  }
+  pthread_mutex_unlock(&list.lock);
+  return there;
+}
+
 ncclResult_t tt_tuner_reset(void)
 {
   ncclResult_t result = ncclSuccess;

@@ -280,6 +280,33 @@ START_TEST(agreement)
 }
 END_TEST
 
+/* What tutti-info shows: each candidate in its place, without a context, and nothing stays loaded. */
+START_TEST(reports)
+{
+  struct tt_tuner_report report;
+  start("nosuch," STUB("tuner4") "," STUB("tuner-mute"), "");
+  ck_assert(tt_tuner_report(0, STUB("stub12"), &report));
+  ck_assert(!report.usable && report.version == 0 && report.path[0] == '\0');
+  ck_assert_str_eq(report.asked, "nosuch");
+  ck_assert_str_eq(report.asked_by, "NCCL_TUNER_PLUGIN");
+  ck_assert_str_eq(report.reason, "no such file, and no libnccl-tuner-nosuch.so");
+  ck_assert(tt_tuner_report(1, STUB("stub12"), &report));
+  ck_assert(report.usable && report.reason[0] == '\0');
+  ck_assert_int_eq(report.version, 4);
+  ck_assert_str_ne(report.name, "");
+  ck_assert(tt_tuner_report(2, STUB("stub12"), &report));
+  ck_assert(!report.usable && report.reason[0] != '\0');
+  ck_assert(tt_tuner_report(3, STUB("stub12"), &report));
+  ck_assert_str_eq(report.asked_by, "the net plugin");
+  ck_assert_str_eq(report.reason, "the net plugin's library holds no tuner");
+  ck_assert(!tt_tuner_report(4, STUB("stub12"), &report));
+  check_calls("");
+  ck_assert_int_eq(tt_tuner_reset(), ncclSuccess);
+  start("none", "");
+  ck_assert(!tt_tuner_report(0, STUB("stub12"), &report));
+}
+END_TEST
+
 /* With raised privileges the environment's paths count for nothing. */
 START_TEST(privileges)
 {
@@ -310,6 +337,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, extension);
   tcase_add_test(tcase, again);
   tcase_add_test(tcase, agreement);
+  tcase_add_test(tcase, reports);
   tcase_add_test(tcase, privileges);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -29,6 +29,21 @@ class Info(Case):
         self.assertEqual((missing["state"], missing["asked_by"]), ("passed over", "NCCL_NET_PLUGIN"))
         self.assertTrue(missing["reason"])
 
+    def tuners(self, **env):
+        return json.loads(run(self.INFO, "-P", "--json", env=environment(**env)).stdout)["tuner_plugins"]
+
+    def test_tuners(self):
+        default = self.tuners()[0]
+        self.assertEqual((default["name"], default["asked_by"]), ("libnccl-tuner.so", "default search"))
+        self.assertEqual(self.tuners(NCCL_TUNER_PLUGIN="none"), [])
+        missing, own = self.tuners(NCCL_TUNER_PLUGIN="nosuch,tutti")[:2]
+        self.assertEqual((missing["name"], missing["asked_by"]), ("nosuch", "NCCL_TUNER_PLUGIN"))
+        self.assertEqual((missing["state"], missing["reason"]), ("passed over", "no such file, and no libnccl-tuner-nosuch.so"))
+        self.assertEqual((own["state"], own["abi_in_use"], own["reason"]), ("usable", 6, None))
+        self.assertTrue(os.path.isfile(own["path"]), own)
+        shown = run(self.INFO, "-P", env=environment(TUTTI_TUNER_ADAPT=1)).stdout
+        self.assertRegex(shown, r"(?m)^tuner_plugin:\tlibtutti-tuner\.so\n\ttuner:\t+\S.*\n\tpath:\t+/.*\n\tasked_by:\t+.*ADAPT$")
+
     def test_params(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
             conf.write("NCCL_BUFFSIZE=1048576\n")

@@ -21,6 +21,7 @@ void info_words(struct info_out *out, const char *key, const char *const *words,
 void info_library(struct info_out *out, const char *path);
 void info_devices(struct info_out *out);
 void info_plugins(struct info_out *out);
+void info_tuners(struct info_out *out);
 void info_params(struct info_out *out, bool verbose);
 
 /* What the communicators of a running process are at: prints its report. The program's exit status; a refusal is said

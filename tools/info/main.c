@@ -21,7 +21,7 @@ static void help(FILE *out)
         "Shows the library, its devices, the plugins that it would load or pass over and why, and its parameters.\n\n"
         "  -L, --library   only the library\n"
         "  -D, --devices   only devices\n"
-        "  -P, --plugins   only plugins\n"
+        "  -P, --plugins   only net plugins and tuners\n"
         "  -E, --params    only parameters (environment and configuration files); these flags may be combined\n"
         "  -v, --verbose   with type, range, default and meaning of each parameter\n"
         "  -p, --pid N     what the communicators of process N are at: pending operations, ranks waited for, memory\n"
@@ -47,14 +47,22 @@ static const char *find_library(char *path)
 static void show(struct info_out *out, int what, bool verbose, const char *path)
 {
   struct tool_json *json = out->json;
-  static const char *const names[] = {"library", "devices", "net_plugins", "params"};
-  for (int i = 0; i < 4; i++) {
-    if (!(what & (1 << i))) continue;
-    if (json) tool_json_open(json, names[i], '[');
+  static const struct {
+    const char *name;
+    int flag;
+  } sections[] = {{"library", LIBRARY},
+                  {"devices", DEVICES},
+                  {"net_plugins", PLUGINS},
+                  {"tuner_plugins", PLUGINS},
+                  {"params", PARAMS}};
+  for (int i = 0; i < 5; i++) {
+    if (!(what & sections[i].flag)) continue;
+    if (json) tool_json_open(json, sections[i].name, '[');
     if (i == 0) info_library(out, path);
     if (i == 1) info_devices(out);
     if (i == 2) info_plugins(out);
-    if (i == 3) info_params(out, verbose);
+    if (i == 3) info_tuners(out);
+    if (i == 4) info_params(out, verbose);
     if (json) tool_json_close(json, '[');
   }
 }

@@ -11,6 +11,7 @@
 #include "device/choose.h"
 #include "kernels/host/host.h"
 #include "plugin/net.h"
+#include "plugin/tuner.h"
 #include "tutti.h"
 
 void info_library(struct info_out *out, const char *path)
@@ -145,6 +146,36 @@ void info_plugins(struct info_out *out)
     info_number(out, "devices", report.ndev);
     print_abilities(out, report.can);
     info_text(out, "state", states[report.state]);
+    if (report.reason[0] || out->json) info_text(out, "reason", report.reason[0] ? report.reason : NULL);
+    info_end(out);
+  }
+}
+
+/* Of the net plugin that comes first; false if there is none. */
+static bool find_net(char *path, size_t size)
+{
+  struct tt_net_report report;
+  tt_net_survey();
+  for (int i = 0; tt_net_report(i, &report); i++) {
+    if (report.state != TT_NET_USABLE) continue;
+    snprintf(path, size, "%s", report.path);
+    return true;
+  }
+  return false;
+}
+
+void info_tuners(struct info_out *out)
+{
+  struct tt_tuner_report report;
+  char net[sizeof(((struct tt_net_report *)NULL)->path)];
+  const char *net_path = find_net(net, sizeof(net)) ? net : NULL;
+  for (int i = 0; tt_tuner_report(i, net_path, &report); i++) {
+    info_begin(out, "tuner_plugin", report.asked);
+    info_text(out, "tuner", report.name[0] ? report.name : NULL);
+    info_text(out, "path", report.path[0] ? report.path : NULL);
+    info_text(out, "asked_by", report.asked_by);
+    info_number(out, "abi_in_use", report.version);
+    info_text(out, "state", report.usable ? "usable" : "passed over");
     if (report.reason[0] || out->json) info_text(out, "reason", report.reason[0] ? report.reason : NULL);
     info_end(out);
   }
