@@ -137,6 +137,7 @@ ncclResult_t tt_machine_fuse_nets(const struct ncclComm *comm, const struct tt_x
   int ngroups;
   *fused = NULL;
   *count = 0;
+  TT_TRY(tt_merge_check(&rules));
   if (rules.most == 0) {
     if (rules.force != NULL && comm->net != NULL)
       TT_INFO(TT_GRAPH | TT_NET, "network %s cannot fuse devices: NCCL_NET_FORCE_MERGE has no effect",

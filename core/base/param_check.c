@@ -25,6 +25,9 @@ static bool string_is_wrong(enum tt_param_id id, const char **allowed)
     *allowed = "AF_INET or AF_INET6";
     return !tt_text_equal_nocase(text, strlen(text), "AF_INET") &&
            !tt_text_equal_nocase(text, strlen(text), "AF_INET6");
+  case TT_PARAM_NCCL_LAUNCH_MODE:
+    *allowed = "PARALLEL or GROUP";
+    return !tt_text_equal_nocase(text, strlen(text), "PARALLEL") && !tt_text_equal_nocase(text, strlen(text), "GROUP");
   case TT_PARAM_TUTTI_PORT_RANGE:
     *allowed = "first-last with 1 <= first <= last <= 65535, such as 40000-40099";
     return !tt_text_port_range(text, &first, &last);

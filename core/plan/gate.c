@@ -46,12 +46,10 @@ static void make_condition(void)
 
 /* ---- Life ---- */
 
-static ncclResult_t is_wanted(bool *wanted)
+static bool is_wanted(void)
 {
   const char *mode = tt_param_string(TT_PARAM_NCCL_LAUNCH_MODE);
-  *wanted = mode != NULL && tt_text_equal_nocase(mode, strlen(mode), "GROUP");
-  if (*wanted || mode == NULL || tt_text_equal_nocase(mode, strlen(mode), "PARALLEL")) return ncclSuccess;
-  return TT_FAIL(ncclInvalidUsage, "NCCL_LAUNCH_MODE=%s is not allowed: it must be PARALLEL or GROUP", mode);
+  return mode != NULL && tt_text_equal_nocase(mode, strlen(mode), "GROUP");
 }
 
 static void free_gate(struct tt_gate *gate)
@@ -91,10 +89,8 @@ out:
 
 ncclResult_t tt_gate_open(struct ncclComm *comm)
 {
-  bool wanted;
   int count = 0;
-  TT_TRY(is_wanted(&wanted));
-  if (!wanted || !tt_stream_device(comm) || comm->env == NULL) return ncclSuccess;
+  if (!is_wanted() || !tt_stream_device(comm) || comm->env == NULL) return ncclSuccess;
   for (int r = 0; r < comm->nranks; r++) count += comm->env->peers[r].process == comm->env->peers[comm->rank].process;
   if (count == 1) return ncclSuccess;
   TT_TRY(make_gate(comm, count, &comm->gate));

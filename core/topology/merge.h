@@ -26,6 +26,9 @@ struct tt_merge_rules {
   int most;           /* devices that the plugin can fuse; at most TT_MERGE_MOST */
 };
 
+/* ncclInvalidUsage if the level or the policy is none, whether or not there is anything to fuse. */
+ncclResult_t tt_merge_check(const struct tt_merge_rules *rules);
+
 /* Groups of two devices and more; devices that are in none stay as they are. A device is in one group at most: first
  * those that are forced, then, in the order of their numbers, each with those that are near to it. *groups is the
  * caller's to free. Errors are variables that are wrong: ncclInvalidUsage. */

@@ -41,6 +41,12 @@ static ncclResult_t read_rules(struct planning *p, const struct tt_merge_rules *
   return ncclSuccess;
 }
 
+ncclResult_t tt_merge_check(const struct tt_merge_rules *rules)
+{
+  struct planning p;
+  return read_rules(&p, rules);
+}
+
 /* "mlx5_0", or "mlx5_0:1" with its port. */
 static bool is_named(const struct tt_detect_net *net, const char *piece, size_t bytes)
 {

@@ -117,6 +117,7 @@ START_TEST(malformed_values)
       {"NCCL_SOCKET_RETRY_CNT", "99999999999999999999", "an integer from 0 to 1000000"},
       {"NCCL_SHM_DISABLE", "2", "0 or 1"},
       {"NCCL_SHM_DISABLE", "yes", "0 or 1"},
+      {"NCCL_LAUNCH_MODE", "SERIAL", "PARALLEL or GROUP"},
       {"NCCL_SOCKET_FAMILY", "INET", "AF_INET or AF_INET6"},
       {"TUTTI_PORT_RANGE", "5", "first-last"},
   };

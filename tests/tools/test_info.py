@@ -3,7 +3,7 @@ import json
 import os
 import tempfile
 
-from support import BIN, Case, environment, main, run
+from support import BIN, Case, environment, main, PERF, run
 
 
 class Info(Case):
@@ -61,6 +61,27 @@ class Info(Case):
         self.assertEqual(done.returncode, 1)
         self.assertIn("NCCL_BUFFSIZE", json.loads(done.stdout)["problem"])
         self.assertIn("many", done.stderr)
+
+    def test_malformed_words(self):
+        """What the layers above read is checked as a communicator checks it, in the same words."""
+        for name, value in (("NCCL_ALGO", "bogus"), ("NCCL_PROTO", "ring"), ("NCCL_LAUNCH_MODE", "FOO"),
+                            ("NCCL_P2P_LEVEL", "FOO"), ("NCCL_NETDEVS_POLICY", "foo"), ("NCCL_COMM_ID", "foo"),
+                            ("NCCL_BUFFSIZE", "1"), ("NCCL_NET_MERGE_LEVEL", "FOO"), ("NCCL_NET_MERGE_POLICY", "FOO"),
+                            ("TUTTI_DEVICE", "bogus")):
+            with self.subTest(name):
+                done = run(self.INFO, "-E", "-J", env=environment(**{name: value}))
+                self.assertEqual(done.returncode, 1, done.stderr)
+                said = json.loads(done.stdout)["problem"]
+                self.assertIn(name, said)
+                self.assertIn(value, said)
+                if name == "TUTTI_DEVICE":
+                    continue  # tutti-perf itself looks for the device's memory first
+                ranks = run(PERF, "all_reduce", "-t", 2, "-b", 8, "-e", 8, env=environment(**{name: value}))
+                self.assertEqual(ranks.returncode, 3, ranks.stdout)
+                self.assertIn(said, ranks.stderr)
+        good = {"NCCL_ALGO": "allreduce:^tree", "NCCL_COMM_ID": "127.0.0.1:4000", "NCCL_LAUNCH_MODE": "group",
+                "NCCL_BUFFSIZE": "1048576", "NCCL_NET_MERGE_LEVEL": "pix", "NCCL_P2P_LEVEL": "SYS", "TUTTI_DEVICE": "host"}
+        self.assertEqual(run(self.INFO, "-E", env=environment(**good)).returncode, 0)
 
     def test_wrong_flags(self):
         self.assertEqual(run(self.INFO, "-q").returncode, 2)

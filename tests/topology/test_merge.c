@@ -80,6 +80,9 @@ START_TEST(levels)
   ck_assert_str_eq(plan((struct tt_merge_rules){.level = "PHB", .most = 8}), "0,1,2,3,4 5,6,7");
   ck_assert_str_eq(plan((struct tt_merge_rules){.level = "SYS", .most = 100}), "0,1,2,3,4,5,6,7");
   ck_assert_str_eq(plan((struct tt_merge_rules){.level = "SYS", .most = 1}), "");
+  ck_assert_int_eq(tt_merge_check(&(struct tt_merge_rules){.level = "near"}), ncclInvalidUsage);
+  ck_assert_int_eq(tt_merge_check(&(struct tt_merge_rules){.policy = "SOME"}), ncclInvalidUsage);
+  ck_assert_int_eq(tt_merge_check(&(struct tt_merge_rules){.level = "pix", .policy = "rail"}), ncclSuccess);
   refused(plan((struct tt_merge_rules){.level = "NEAR"}), "NCCL_NET_MERGE_LEVEL is \"NEAR\"; it must be LOC, PORT");
 }
 END_TEST

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include "json.h"
+#include "nccl.h"
 
 struct info_out {
   struct tool_json *json; /* NULL: text on stdout */
@@ -23,6 +24,9 @@ void info_devices(struct info_out *out);
 void info_plugins(struct info_out *out);
 void info_tuners(struct info_out *out);
 void info_params(struct info_out *out, bool verbose);
+
+/* Whether a communicator would take all parameters; ncclInvalidUsage names the first malformed one. */
+ncclResult_t info_check(void);
 
 /* What the communicators of a running process are at: prints its report. The program's exit status; a refusal is said
  * on stderr. */

@@ -123,14 +123,15 @@ int main(int argc, char **argv)
   struct tool_json json = {0};
   struct info_out out = {as_json ? &json : NULL};
   /* Malformed and unknown parameters are reported on stderr; the rest is shown all the same. */
-  ncclResult_t checked = tt_param_check();
+  if (!what) what = ALL;
+  ncclResult_t checked = what & PARAMS ? info_check() : tt_param_check();
   char problem[1024] = "";
   if (checked != ncclSuccess) tt_log_last_error(problem, sizeof(problem));
   if (as_json) {
     tool_json_open(&json, NULL, '{');
     tool_json_string(&json, "problem", problem[0] ? problem : NULL);
   }
-  show(&out, what ? what : ALL, verbose, library);
+  show(&out, what, verbose, library);
   if (as_json) {
     tool_json_close(&json, '{');
     if (json.failed) {
