@@ -2,8 +2,10 @@
 
 A group runs in processes of its own, since most of what is tried is set by the environment, which a process reads once.
 """
+import argparse
 import glob
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -144,8 +146,6 @@ def tell(lines, log, counts):
 def chosen_groups(groups, only, shard):
     """Those with the text in their names, and of these every n-th."""
     number, of = (int(part) for part in shard.split("/"))
-    if not 1 <= number <= of:
-        raise SystemExit(f"--shard {shard}: the first number is from 1 to the second")
     return [group for group in groups if only in group.name][number - 1::of]
 
 
@@ -174,14 +174,31 @@ def count_gpus():
     return len(glob.glob("/proc/driver/nvidia/gpus/*")) or len(glob.glob("/dev/nvidia[0-9]*"))
 
 
+def part(text):
+    """I/N of --shard."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text}: must be I/N with I from 1 to N, such as 1/4")
+    return text
+
+
+def writable(text):
+    """A file that can be written: else that would show when groups have run, or never."""
+    try:
+        with open(text, "a"):
+            return pathlib.Path(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: {error.strerror}") from error
+
+
 def add_options(parser, build, budget):
     """The options that all scripts have."""
     parser.add_argument("--build", type=type(build), default=build)
     parser.add_argument("--gpus", type=int, default=0, help="use so many (all)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--log", type=type(build), help="every line goes there; failures are printed, too")
+    parser.add_argument("--log", type=writable, help="every line goes there; failures are printed, too")
     parser.add_argument("--only", default="", help="groups whose name has this text")
-    parser.add_argument("--shard", default="1/1", help="I/N: the I-th part of N, to spread the work over several calls")
+    parser.add_argument("--shard", type=part, default="1/1", help="I/N: the I-th part of N, to spread the work over several calls")
     parser.add_argument("--budget", type=int, default=budget, help="seconds for all")
     parser.add_argument("--device", default="cuda", help="host: the same on CPUs, to try the script")
 

@@ -419,9 +419,18 @@ class Programs(unittest.TestCase):
             done = subprocess.run([FOLDER / "plot", out, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 1)
 
+    def test_no_pictures_of_something_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "out.json")
+            out.write_text("[]")
+            done = subprocess.run([FOLDER / "plot", out, folder], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, f"^plot: {out}: .*it is not what bench/gpu/run --json writes.*\n$")
+
     def test_wrong_options(self):
         for words in (["--modes", "fast"], ["--sides", "mpi"], ["--dropin"], ["--sizes", "8x"], ["--variants", "slow"],
-                      ["--ranks", "hosts"], ["--variants", "load", "--collectives", "reduce"], ["--rounds", "0"]):
+                      ["--ranks", "hosts"], ["--variants", "load", "--collectives", "reduce"], ["--rounds", "0"],
+                      ["--json", "/nowhere/out.json"]):
             with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
                 bench_gpu.parse(words)
         done = subprocess.run([sys.executable, SCRIPT, "--modes", "fast"], stderr=subprocess.PIPE, text=True)
