@@ -32,7 +32,7 @@ static ncclResult_t profile(void **event, int type, void *phandle, int64_t id, v
 static ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 
 /* What is written the same way for all versions: V is the number, P the variable that holds the struct. */
-#define COMMON(V)                                                                                                      \
+#define COMMON(V, CONSUMED)                                                                                            \
   static const ncclNet_v##V##_t *p##V;                                                                                 \
   static const char *name##V(void)                                                                                     \
   {                                                                                                                    \
@@ -56,11 +56,6 @@ static ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_
            : !p##V->closeListen   ? "closeListen"                                                                      \
                                   : more_missing##V();                                                                   \
   }                                                                                                                    \
-  static ncclResult_t accept##V(void *listen, void **comm)                                                             \
-  {                                                                                                                    \
-    ncclNetDeviceHandle_v##V##_t handle = {0}, *offload = &handle;                                                     \
-    return p##V->accept(listen, comm, &offload);                                                                       \
-  }                                                                                                                    \
   static void bind##V(struct net *out)                                                                                 \
   {                                                                                                                    \
     *out = (struct net){                                                                                               \
@@ -75,7 +70,7 @@ static ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_
         .listen = listen##V,                                                                                           \
         .connect = connect##V,                                                                                         \
         .accept = accept##V,                                                                                           \
-        .reg = p##V->regMr,                                                                                            \
+        .reg = reg##V,                                                                                                 \
         .dereg = p##V->deregMr,                                                                                        \
         .isend = isend##V,                                                                                             \
         .irecv = irecv##V,                                                                                             \
@@ -84,23 +79,24 @@ static ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_
         .close_recv = p##V->closeRecv,                                                                                 \
         .close_listen = p##V->closeListen,                                                                             \
         .iflush = p##V->iflush,                                                                                        \
-        .consumed = p##V->irecvConsumed,                                                                               \
+        .consumed = CONSUMED,                                                                                          \
         .vdevice = has_vdevice##V() ? vdevice##V : NULL,                                                               \
     };                                                                                                                 \
   }
 
 /* ---- properties: copied member by member, since layouts differ ---- */
 
-#define COPY_V8(to, from)                                                                                              \
+#define COPY_V6(to, from)                                                                                              \
   (to)->name = (from)->name, (to)->pciPath = (from)->pciPath, (to)->guid = (from)->guid,                               \
-  (to)->ptrSupport = (from)->ptrSupport, (to)->regIsGlobal = (from)->regIsGlobal, (to)->speed = (from)->speed,         \
-  (to)->port = (from)->port, (to)->latency = (from)->latency, (to)->maxComms = (from)->maxComms,                       \
-  (to)->maxRecvs = (from)->maxRecvs, (to)->netDeviceType = (from)->netDeviceType,                                      \
-  (to)->netDeviceVersion = (from)->netDeviceVersion
+  (to)->ptrSupport = (from)->ptrSupport, (to)->speed = (from)->speed, (to)->port = (from)->port,                       \
+  (to)->latency = (from)->latency, (to)->maxComms = (from)->maxComms, (to)->maxRecvs = (from)->maxRecvs
+#define COPY_V7(to, from)                                                                                              \
+  COPY_V6(to, from), (to)->netDeviceType = (from)->netDeviceType, (to)->netDeviceVersion = (from)->netDeviceVersion
+#define COPY_V8(to, from) COPY_V7(to, from), (to)->regIsGlobal = (from)->regIsGlobal
 #define COPY_V9(to, from)                                                                                              \
-  (to)->forceFlush = (from)->forceFlush, (to)->vProps.ndevs = (from)->vProps.ndevs,                                    \
-  (to)->vProps.devs[0] = (from)->vProps.devs[0], (to)->maxP2pBytes = (from)->maxP2pBytes,                              \
-  (to)->maxCollBytes = (from)->maxCollBytes
+  COPY_V8(to, from), (to)->forceFlush = (from)->forceFlush, (to)->vProps.ndevs = (from)->vProps.ndevs,                 \
+                     (to)->vProps.devs[0] = (from)->vProps.devs[0], (to)->maxP2pBytes = (from)->maxP2pBytes,           \
+                     (to)->maxCollBytes = (from)->maxCollBytes
 
 #define PROPERTIES(V, ...)                                                                                             \
   static const ncclNet_v##V##_t *p##V;                                                                                 \
@@ -114,11 +110,12 @@ static ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_
                                        .railId = NCCL_NET_ID_UNDEF,                                                    \
                                        .planeId = NCCL_NET_ID_UNDEF};                                                  \
     ncclResult_t result = p##V->getProperties(dev, &own);                                                              \
-    COPY_V8(props, &own);                                                                                              \
     __VA_ARGS__;                                                                                                       \
     return result;                                                                                                     \
   }
-PROPERTIES(8, (void)0)
+PROPERTIES(6, COPY_V6(props, &own))
+PROPERTIES(7, COPY_V7(props, &own))
+PROPERTIES(8, COPY_V8(props, &own))
 PROPERTIES(9, COPY_V9(props, &own))
 PROPERTIES(10, COPY_V9(props, &own))
 PROPERTIES(11, COPY_V9(props, &own); props->maxMultiRequestSize = own.maxMultiRequestSize)
@@ -152,7 +149,9 @@ PROPERTIES(12, COPY_V9(props, &own); props->maxMultiRequestSize = own.maxMultiRe
 WITH_CONTEXT(11)
 WITH_CONTEXT(12)
 
-/* ---- v8 to v10: none ---- */
+/* ---- v6 to v10: none ---- */
+
+typedef ncclNetDeviceHandle_v7_t ncclNetDeviceHandle_v6_t; /* which has none, and uses none */
 
 #define WITHOUT_CONTEXT(V, CONNECT, ...)                                                                               \
   static ncclResult_t init##V(void **ctx)                                                                              \
@@ -180,6 +179,8 @@ WITH_CONTEXT(12)
   {                                                                                                                    \
     return NULL;                                                                                                       \
   }
+WITHOUT_CONTEXT(6, ((void)offload, p6->connect(dev, handle, comm)), logger)
+WITHOUT_CONTEXT(7, p7->connect(dev, handle, comm, &offload), logger)
 WITHOUT_CONTEXT(8, p8->connect(dev, handle, comm, &offload), logger)
 WITHOUT_CONTEXT(9, p9->connect(dev, handle, comm, &offload), logger)
 WITHOUT_CONTEXT(10, p10->connect(dev, &config, handle, comm, &offload), logger, profile)
@@ -209,16 +210,51 @@ static ncclResult_t irecv9(void *comm, int n, void **data, size_t *sizes, int *t
 {
   return p9->irecv(comm, n, data, sizes, tags, mhandles, request);
 }
-static ncclResult_t isend8(void *comm, void *data, size_t bytes, int tag, void *mhandle, void **request)
-{
-  return p8->isend(comm, data, (int)bytes, tag, mhandle, request);
-}
-static ncclResult_t irecv8(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request)
-{
-  int narrow[64];
-  for (int i = 0; i < n; i++) narrow[i] = (int)sizes[i];
-  return p8->irecv(comm, n, data, narrow, tags, mhandles, request);
-}
+
+#define WITH_SHORT_SIZES(V)                                                                                            \
+  static ncclResult_t isend##V(void *comm, void *data, size_t bytes, int tag, void *mhandle, void **request)           \
+  {                                                                                                                    \
+    return p##V->isend(comm, data, (int)bytes, tag, mhandle, request);                                                 \
+  }                                                                                                                    \
+  static ncclResult_t irecv##V(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles,              \
+                               void **request)                                                                         \
+  {                                                                                                                    \
+    int narrow[64];                                                                                                    \
+    for (int i = 0; i < n; i++) narrow[i] = (int)sizes[i];                                                             \
+    return p##V->irecv(comm, n, data, narrow, tags, mhandles, request);                                                \
+  }
+WITH_SHORT_SIZES(6)
+WITH_SHORT_SIZES(7)
+WITH_SHORT_SIZES(8)
+
+/* ---- accept, regMr ---- */
+
+#define ACCEPTS(V, ACCEPT)                                                                                             \
+  static ncclResult_t accept##V(void *listen, void **comm)                                                             \
+  {                                                                                                                    \
+    ncclNetDeviceHandle_v##V##_t handle = {0}, *offload = &handle;                                                     \
+    return ACCEPT;                                                                                                     \
+  }
+ACCEPTS(6, ((void)offload, p6->accept(listen, comm)))
+ACCEPTS(7, p7->accept(listen, comm, &offload))
+ACCEPTS(8, p8->accept(listen, comm, &offload))
+ACCEPTS(9, p9->accept(listen, comm, &offload))
+ACCEPTS(10, p10->accept(listen, comm, &offload))
+ACCEPTS(11, p11->accept(listen, comm, &offload))
+ACCEPTS(12, p12->accept(listen, comm, &offload))
+
+#define REGISTERS(V, TYPE)                                                                                             \
+  static ncclResult_t reg##V(void *comm, void *data, size_t bytes, int type, void **mhandle)                           \
+  {                                                                                                                    \
+    return p##V->regMr(comm, data, (TYPE)bytes, type, mhandle);                                                        \
+  }
+REGISTERS(6, int)
+REGISTERS(7, int)
+REGISTERS(8, size_t)
+REGISTERS(9, size_t)
+REGISTERS(10, size_t)
+REGISTERS(11, size_t)
+REGISTERS(12, size_t)
 
 /* ---- makeVDevice ---- */
 
@@ -238,21 +274,27 @@ WITH_VDEVICE(10)
 WITH_VDEVICE(11)
 WITH_VDEVICE(12)
 
-static bool has_vdevice8(void)
-{
-  return false;
-}
-static ncclResult_t vdevice8(int *dev, const int *devs, int count)
-{
-  (void)dev, (void)devs, (void)count;
-  return ncclInternalError;
-}
+#define WITHOUT_VDEVICE(V)                                                                                             \
+  static bool has_vdevice##V(void)                                                                                     \
+  {                                                                                                                    \
+    return false;                                                                                                      \
+  }                                                                                                                    \
+  static ncclResult_t vdevice##V(int *dev, const int *devs, int count)                                                 \
+  {                                                                                                                    \
+    (void)dev, (void)devs, (void)count;                                                                                \
+    return ncclInternalError;                                                                                          \
+  }
+WITHOUT_VDEVICE(6)
+WITHOUT_VDEVICE(7)
+WITHOUT_VDEVICE(8)
 
-COMMON(8)
-COMMON(9)
-COMMON(10)
-COMMON(11)
-COMMON(12)
+COMMON(6, NULL)
+COMMON(7, p7->irecvConsumed)
+COMMON(8, p8->irecvConsumed)
+COMMON(9, p9->irecvConsumed)
+COMMON(10, p10->irecvConsumed)
+COMMON(11, p11->irecvConsumed)
+COMMON(12, p12->irecvConsumed)
 
 bool net_find(void *library, int abi, struct net *net)
 {
@@ -261,6 +303,14 @@ bool net_find(void *library, int abi, struct net *net)
   const void *found = dlsym(library, symbol);
   if (!found) return false;
   switch (abi) {
+  case 6:
+    p6 = found;
+    bind6(net);
+    return true;
+  case 7:
+    p7 = found;
+    bind7(net);
+    return true;
   case 8:
     p8 = found;
     bind8(net);

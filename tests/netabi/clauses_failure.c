@@ -51,22 +51,23 @@ static void killed_recv(void)
 
 /* More than all buffers of the system between the two can hold, whatever the plugin does with connections: sends of one
  * buffer, receives into one, so that it costs no memory. Some of them may have got through before the end. */
-enum { MANY = 32 };
+enum { MANY = NCCL_NET_MAX_REQUESTS };
 
 static void killed_middle(void)
 {
   struct connection c;
   char *data = buffer_new(LARGE);
   void *requests[MANY];
+  const int many = promised_requests();
   connect_all(&c, 1);
-  for (int i = 0; i < MANY; i++)
+  for (int i = 0; i < many; i++)
     requests[i] = side == 1 ? must_send(c.send, data, LARGE, 0) : must_recv1(c.recv, data, LARGE, 0);
   if (side == 1) {
-    for (int i = 0; i < 10; i++) test_done(requests[MANY - 1], NULL); /* nobody reads, so this can only begin */
+    for (int i = 0; i < 10; i++) test_done(requests[many - 1], NULL); /* nobody reads, so this can only begin */
     die();
   }
   meet();
-  expect_loss_of(requests, MANY, MANY - 1, "receives whose sender was killed in the middle");
+  expect_loss_of(requests, many, many - 1, "receives whose sender was killed in the middle");
   close_all(&c, 1);
   buffer_free(data);
 }
@@ -76,11 +77,12 @@ static void killed_send(void)
   struct connection c;
   char *data = buffer_new(LARGE);
   void *requests[MANY];
+  const int many = promised_requests();
   connect_all(&c, 1);
   if (side == 1) die();
-  for (int i = 0; i < MANY; i++) requests[i] = must_send(c.send, data, LARGE, 0);
+  for (int i = 0; i < many; i++) requests[i] = must_send(c.send, data, LARGE, 0);
   meet();
-  expect_loss_of(requests, MANY, MANY - 1, "sends to a peer that was killed");
+  expect_loss_of(requests, many, many - 1, "sends to a peer that was killed");
   close_all(&c, 1);
   buffer_free(data);
 }

@@ -40,7 +40,7 @@ struct net {
   ncclResult_t (*vdevice)(int *dev, const int *devs, int count);
 };
 
-#define OLDEST_ABI 8
+#define OLDEST_ABI 6
 #define NEWEST_ABI 12
 /* Finds the struct of that version in an opened library; false if it is not exported. */
 bool net_find(void *library, int abi, struct net *net);
@@ -60,6 +60,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void skip(const char *format, ..
 
 void side_begin(int index, int peer_fd, int report_fd, int deadline_s);
 void load_plugin(int abi);
+int promised_requests(void);           /* that a comm allows in flight, by the plugin's version */
 void *plugin_symbol(const char *name); /* NULL: it is not exported */
 void init_plugin(void);                /* init, devices, properties */
 void final_plugin(void);

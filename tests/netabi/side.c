@@ -103,6 +103,11 @@ void load_plugin(int abi)
   if (!net_find(library, abi, &net)) skip("ncclNetPlugin_v%d is not exported", abi);
 }
 
+int promised_requests(void)
+{
+  return net.abi <= 6 ? NCCL_NET_MAX_REQUESTS_V6 : NCCL_NET_MAX_REQUESTS;
+}
+
 void *plugin_symbol(const char *name)
 {
   return dlsym(library, name);
