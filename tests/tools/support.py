@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 BIN, FAULTY = sys.argv[1], sys.argv[2]
@@ -62,6 +63,13 @@ def alive(pid):
 
 
 class Case(unittest.TestCase):
+    def until(self, condition, what):
+        """Bounds a hang; how busy the machine is does not matter."""
+        end = time.monotonic() + 120
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"{what} did not happen")
+            time.sleep(0.01)
+
     def good_rows(self, done, count):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("# Out of bounds values : 0 OK", done.stdout)

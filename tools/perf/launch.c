@@ -14,7 +14,10 @@
 #include <unistd.h>
 #include "signals.h"
 
-enum { GRACE_SECONDS = 5 }; /* between asking processes to end and killing them */
+enum {
+  GRACE_SECONDS = 5, /* between asking processes to end and killing them */
+  SIGNAL_SECONDS = 3 /* between a signal's arrival in a child and here, if it is for all */
+};
 
 struct family {
   const char *program;
@@ -22,8 +25,9 @@ struct family {
   int processes, running, ranks_each;
   int status; /* what to exit with */
   bool ending;
-  bool asked; /* ending because this process was asked to */
+  bool asked; /* ending because this process, or a child, was asked to */
   time_t kill_at;
+  char alone[256]; /* what to say if only a child was asked */
 };
 
 static time_t seconds_now(void)
@@ -33,10 +37,10 @@ static time_t seconds_now(void)
   return time.tv_sec;
 }
 
-static void signal_all(const struct family *family, int number)
+static void kill_all(const struct family *family)
 {
   for (int p = 0; family->pids && p < family->processes; p++)
-    if (family->pids[p] > 0) kill(family->pids[p], number);
+    if (family->pids[p] > 0) kill(family->pids[p], SIGKILL);
 }
 
 static void end_all(struct family *family, int status)
@@ -45,10 +49,16 @@ static void end_all(struct family *family, int status)
   family->ending = true;
   family->status = status;
   family->kill_at = seconds_now() + GRACE_SECONDS;
-  signal_all(family, status == 128 + SIGINT ? SIGINT : SIGTERM);
+  for (int p = 0; family->pids && p < family->processes; p++) {
+    if (family->pids[p] <= 0) continue;
+    if (family->asked)
+      kill(family->pids[p], status - 128);
+    else
+      sigqueue(family->pids[p], SIGTERM, (union sigval){.sival_int = PERF_ORDER_FAILED});
+  }
 }
 
-static void report_end(struct family *family, int p, int wait_status)
+static void describe_end(const struct family *family, int p, int wait_status, char *text, size_t size)
 {
   char ranks[48], what[96];
   pid_t pid = family->pids[p];
@@ -61,7 +71,14 @@ static void report_end(struct family *family, int p, int wait_status)
              strsignal(WTERMSIG(wait_status)));
   else
     snprintf(what, sizeof(what), "ended with status %d", WEXITSTATUS(wait_status));
-  fprintf(stderr, "%s: %s (process %d) %s; ending the others\n", family->program, ranks, (int)pid, what);
+  snprintf(text, size, "%s: %s (process %d) %s; ending the others\n", family->program, ranks, (int)pid, what);
+}
+
+static void report_end(const struct family *family, int p, int wait_status)
+{
+  char text[256];
+  describe_end(family, p, wait_status, text, sizeof(text));
+  fputs(text, stderr);
 }
 
 /* A killed process closes its sockets before it can be waited for, so another that noticed may be seen to end first;
@@ -72,14 +89,20 @@ static bool killed_by_another(const struct family *family, int wait_status)
   return WTERMSIG(wait_status) != SIGKILL || seconds_now() < family->kill_at;
 }
 
-/* A verdict (PERF_EXIT_FAILED) is agreed among all processes, and each ends with it by itself. Ctrl-C may end a process
- * before it reaches this one. */
+static bool ends_runs(int number)
+{
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+/* A verdict (PERF_EXIT_FAILED) is agreed among all processes, and each ends with it by itself. A signal for all may end
+ * a process before it reaches this one. */
 static void note_end(struct family *family, int p, int wait_status)
 {
   int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
   if (status == PERF_EXIT_FAILED && !family->ending) {
     family->status = status;
-  } else if (status == 128 + SIGINT && !family->ending) {
+  } else if (ends_runs(status - 128) && !family->ending) {
+    describe_end(family, p, wait_status, family->alone, sizeof(family->alone));
     family->pids[p] = 0;
     family->asked = true;
     end_all(family, status);
@@ -104,18 +127,27 @@ static void reap(struct family *family)
       if (family->pids[p] == pid) note_end(family, p, wait_status);
 }
 
+/* Whether one of `signals` came to this process within some time, and ends the run. */
+static bool heed(struct family *family, const sigset_t *signals, time_t seconds)
+{
+  int number = sigtimedwait(signals, NULL, &(struct timespec){seconds, 0});
+  if (!ends_runs(number)) return false;
+  family->asked = true;
+  family->alone[0] = 0;
+  end_all(family, 128 + number);
+  return true;
+}
+
 static int supervise(struct family *family, const sigset_t *signals)
 {
+  sigset_t ends = *signals;
+  sigdelset(&ends, SIGCHLD);
   while (family->running > 0) {
-    struct timespec second = {1, 0};
-    int number = sigtimedwait(signals, NULL, &second);
-    if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
-      family->asked = true;
-      end_all(family, 128 + number);
-    }
+    heed(family, signals, 1);
     reap(family);
-    if (family->ending && seconds_now() >= family->kill_at) signal_all(family, SIGKILL);
+    if (family->ending && seconds_now() >= family->kill_at) kill_all(family);
   }
+  if (family->alone[0] && !heed(family, &ends, SIGNAL_SECONDS)) fputs(family->alone, stderr);
   return family->status;
 }
 

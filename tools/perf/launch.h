@@ -12,11 +12,14 @@ enum {
   PERF_EXIT_ERROR = 3, /* the run could not be completed */
 };
 
+/* The value of the SIGTERM that children get when one of them has failed; a signal that a user sent to all has none. */
+enum { PERF_ORDER_FAILED = 1 };
+
 /* Forks `processes` children, joined by `control`. Returns -1 in each child, which then runs its ranks. The parent
  * returns only when all children have ended, with the status to exit with: 0, the status of the first that failed, or
- * 130 after Ctrl-C. When one fails the others are ended, and a message says which it was. `ranks_each` is for that
- * message. Where they cannot all be started, none goes on, and `error` says why; else that stays empty. Call before any
- * thread is started and before the library is used. */
+ * 128 and the number of the signal that ended the run. When one fails the others are ended, and a message says which it
+ * was. `ranks_each` is for that message. Where they cannot all be started, none goes on, and `error` says why; else
+ * that stays empty. Call before any thread is started and before the library is used. */
 int perf_launch(struct perf_control *control, int processes, int ranks_each, const char *program, char *error,
                 size_t size);
 

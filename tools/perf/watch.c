@@ -50,18 +50,23 @@ void perf_watch_fail(struct perf_watch *watch, const char *format, ...)
   leave(watch, PERF_EXIT_ERROR, "error", sentence, PRINT | TELL);
 }
 
+/* How long to wait once another process is gone: for a signal, since one that is for all reaches one process after the
+ * other, and the first may be gone before it is here; for its last words, where only the library has lost it. Who
+ * started this process as one of several learns of each end and then always sends a signal: that is awaited longer than
+ * a busy machine takes. */
+enum { SIGNAL_MS = 100, CAUSE_MS = 500, ORDER_MS = 5000 };
+
 void perf_watch_await_cause(struct perf_watch *watch)
 {
   char sentence[1024];
-  for (int waited = 0; waited < 500; waited += 20) {
+  int most = watch->launched ? ORDER_MS : CAUSE_MS;
+  perf_watch_arm(watch, 0); /* -T is not the cause */
+  for (int waited = 0; waited < most; waited += 20) {
     if (perf_control_lost(watch->control, sentence, sizeof(sentence)) == PERF_CONTROL_TOLD)
       perf_watch_lost(watch, PERF_CONTROL_TOLD, sentence);
     poll(NULL, 0, 20);
   }
 }
-
-/* Ctrl-C reaches one process after the other: the first may be gone before the signal is here. */
-enum { INTERRUPT_MS = 100 };
 
 _Noreturn static void end_interrupted(struct perf_watch *watch, int number)
 {
@@ -70,42 +75,42 @@ _Noreturn static void end_interrupted(struct perf_watch *watch, int number)
   leave(watch, 128 + number, number == SIGINT ? "interrupted" : "error", sentence, SILENT);
 }
 
-/* The number of a signal that came; 0: none. Another thread may take it, and ends the process then. */
-static int take_signal(struct perf_watch *watch)
+/* Whether a user wants the end of all, and no failure of another process: a launcher may end all for either. */
+static bool is_users(const struct perf_watch *watch, const struct signalfd_siginfo *info)
 {
-  struct signalfd_siginfo info;
-  return read(watch->signal_fd, &info, sizeof(info)) == sizeof(info) ? (int)info.ssi_signo : 0;
+  if (info->ssi_signo == SIGINT) return true;
+  return watch->launched && !(info->ssi_code == SI_QUEUE && info->ssi_int == PERF_ORDER_FAILED);
 }
 
-static void await_interrupt(struct perf_watch *watch)
+/* A signal: Ctrl-C, or the end ordered by whoever started this process, perhaps because another process failed. Another
+ * thread may take it, and ends the process then. */
+static void on_signal(struct perf_watch *watch)
+{
+  char sentence[1024];
+  struct signalfd_siginfo info;
+  if (read(watch->signal_fd, &info, sizeof(info)) != sizeof(info)) return;
+  enum perf_control_state state = perf_control_lost(watch->control, sentence, sizeof(sentence));
+  if (state == PERF_CONTROL_TOLD || (state == PERF_CONTROL_GONE && !is_users(watch, &info)))
+    leave(watch, PERF_EXIT_ERROR, "error", sentence, SILENT);
+  end_interrupted(watch, (int)info.ssi_signo);
+}
+
+static void await_signal(struct perf_watch *watch)
 {
   struct pollfd signal = {watch->signal_fd, POLLIN, 0};
-  if (watch->signal_fd > 0 && poll(&signal, 1, INTERRUPT_MS) > 0 && take_signal(watch) == SIGINT)
-    end_interrupted(watch, SIGINT);
+  if (watch->signal_fd > 0 && poll(&signal, 1, watch->launched ? ORDER_MS : SIGNAL_MS) > 0) on_signal(watch);
 }
 
 void perf_watch_lost(struct perf_watch *watch, enum perf_control_state state, const char *sentence)
 {
   char told[1200];
-  if (state == PERF_CONTROL_GONE) await_interrupt(watch);
+  if (state == PERF_CONTROL_GONE) await_signal(watch);
   if (state == PERF_CONTROL_GONE || watch->launched)
     leave(watch, PERF_EXIT_ERROR, "error", sentence, state == PERF_CONTROL_GONE ? PRINT | TELL : TELL);
   /* The sentence goes on as it was: whoever is told adds its own process. */
   snprintf(told, sizeof(told), "process %d ends too: %s", watch->control->process, sentence);
   perf_control_fail(watch->control, sentence);
   leave(watch, PERF_EXIT_ERROR, "error", told, PRINT);
-}
-
-/* A signal: Ctrl-C, or the end ordered by whoever started this process, perhaps because another process failed. */
-static void on_signal(struct perf_watch *watch)
-{
-  char sentence[1024];
-  int number = take_signal(watch);
-  if (number == 0) return;
-  enum perf_control_state state = perf_control_lost(watch->control, sentence, sizeof(sentence));
-  if (state == PERF_CONTROL_TOLD || (state == PERF_CONTROL_GONE && number != SIGINT))
-    leave(watch, PERF_EXIT_ERROR, "error", sentence, SILENT);
-  end_interrupted(watch, number);
 }
 
 static int poll_set(struct perf_watch *watch, struct pollfd *set)

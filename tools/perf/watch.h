@@ -32,8 +32,8 @@ void perf_watch_stop(struct perf_watch *watch);
 /* Says the sentence here and to the other processes, writes it into the JSON file, and exits with PERF_EXIT_ERROR.
  * Any thread; the first call wins. */
 _Noreturn void perf_watch_fail(struct perf_watch *watch, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* To be called before reporting that the library lost another rank: if that rank's process says within half a second
- * why it ended, this process ends with that sentence instead, and the call does not return. */
+/* To be called before reporting that the library lost another rank: if that rank's process says soon why it ended, or a
+ * signal is for all, this process ends with that instead, and the call does not return. */
 void perf_watch_await_cause(struct perf_watch *watch);
 /* As perf_watch_fail, for what perf_control_gather returned. A sentence that another process has printed is repeated
  * only where its output may be elsewhere. */
