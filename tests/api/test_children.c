@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "nccl.h"
+#include "tests/common/free_port.h"
 
 enum { N = 6 };
 
@@ -106,7 +107,7 @@ START_TEST(children_with_a_fixed_id)
   ncclComm_t parents[N], halves[N], rest[N] = {NULL}, all[2];
   int excluded[] = {0, 3};
   char address[64];
-  snprintf(address, sizeof address, "127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+  snprintf(address, sizeof address, "127.0.0.1:%d", free_port());
   setenv("NCCL_COMM_ID", address, 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   tt_param_reset();

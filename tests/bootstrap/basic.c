@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "bootstrap/root.h"
+#include "tests/common/free_port.h"
 #include "tests/common/to_itself.h"
 
 #define TAG(n) (TT_TAG_USER + (n))
@@ -305,7 +306,7 @@ END_TEST
 START_TEST(fixed_root_serves_one_after_the_other)
 {
   char value[64];
-  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", 20000 + (int)(getpid() % 10000));
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", free_port());
   environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
   uint64_t seed = 4242;
   for (int i = 0; i < 5; i++) ranks_succeed(4, body_gather, &seed);
@@ -322,17 +323,10 @@ static void *begin(void *arg)
 /* Rank 1 is the first to come, and the kernel picks the root's port for it. */
 START_TEST(fixed_root_is_not_met_by_oneself)
 {
-  union tt_address address;
   char value[64];
-  int fd;
   pthread_t thread;
   ncclUniqueId id;
-  environment(NULL);
-  ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
-  address.v4.sin_port = 0;
-  ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
-  tt_socket_close(&fd);
-  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", ntohs(address.v4.sin_port));
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", free_port());
   environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
   ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
   struct rank ranks[2] = {{.rank = -1, .nranks = 2, .id = &id}, {.rank = 1, .nranks = 2, .id = &id}};

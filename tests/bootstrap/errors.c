@@ -1,6 +1,7 @@
 /* What goes wrong is an error on every rank, in bounded time, and says why. */
 #include "ranks.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bootstrap/wire.h"
+#include "tests/common/free_port.h"
 
 #define TAG(n) (TT_TAG_USER + (n))
 
@@ -132,10 +134,9 @@ START_TEST(fixed_root_errors)
   union tt_address address;
   char value[96], text[TT_ADDRESS_TEXT];
   int fd;
-  ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
-  address.v4.sin_port = 0;
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", free_port());
+  ck_assert_int_eq(tt_address_parse(strchr(value, '=') + 1, &address), ncclSuccess);
   ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
-  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", ntohs(address.v4.sin_port));
   environment((const char *[]){value, "NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
   id = new_id();
   struct rank ranks[1] = {{.rank = -1, .nranks = 2}};
@@ -155,11 +156,8 @@ START_TEST(root_is_gone)
   environment(NULL);
   ncclUniqueId id = new_id();
   union tt_address address;
-  int fd;
   ck_assert_int_eq(tt_address_parse("127.0.0.1:1", &address), ncclSuccess);
-  address.v4.sin_port = 0;
-  ck_assert_int_eq(tt_socket_listen(&address, &fd), ncclSuccess);
-  close(fd);
+  address.v4.sin_port = htons((uint16_t)free_port());
   struct tt_id forged;
   ck_assert_int_eq(tt_wire_get_id(&id, &forged), ncclSuccess);
   forged.nonce++;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/param.h"
 #include "collectives.h"
+#include "tests/common/free_port.h"
 #include "tests/fakes/device/fake.h"
 
 enum { MOST = 4, LONG_MS = 60000, BYTES = 1 << 20, COUNT = 3000 };
@@ -119,7 +120,7 @@ START_TEST(of_one_id)
   enum { N = 2 };
   struct world worlds[2];
   char address[64];
-  snprintf(address, sizeof address, "127.0.0.1:%d", 21000 + (int)(getpid() % 9000));
+  snprintf(address, sizeof address, "127.0.0.1:%d", free_port());
   setenv("NCCL_COMM_ID", address, 1);
   for (int w = 0; w < 2; w++) {
     ncclUniqueId id;
