@@ -162,8 +162,10 @@ START_TEST(killed_before_all_came)
   struct rank ranks[1] = {{.rank = 2, .nranks = 4}};
   environment(NULL);
   ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  int before = held_descriptors();
   for (int r = 0; r < 2; r++) pids[r] = start(&id, r, 4, -1);
-  usleep(500000);
+  while (held_descriptors() < before + 2) usleep(1000); /* the root, in this process, keeps who has come */
+  usleep(500000);                                       /* for the rest of the check-in */
   kill(pids[1], SIGKILL);
   ranks_run(&id, 1, NULL, NULL, ranks);
   ck_assert_int_eq(ranks[0].result, ncclRemoteError);

