@@ -33,8 +33,21 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
   return code;
 }
 
+/* This thread comes late to its next message. */
+static _Thread_local bool hesitates;
+
+ssize_t __real_send(int fd, const void *data, size_t bytes, int flags);
+SEEN ssize_t __wrap_send(int fd, const void *data, size_t bytes, int flags);
+ssize_t __wrap_send(int fd, const void *data, size_t bytes, int flags)
+{
+  if (hesitates) usleep(800000);
+  hesitates = false;
+  return __real_send(fd, data, bytes, flags);
+}
+
 struct party {
   struct perf_join join;
+  bool hesitates;
   const char *const *known_as;
   struct perf_control control;
   bool joined;
@@ -48,6 +61,7 @@ static void *attend(void *arg)
 {
   struct party *p = arg;
   known_as = p->known_as;
+  hesitates = p->hesitates;
   p->joined = perf_join(&p->join, &p->control, p->error, sizeof(p->error));
   if (!p->joined) return NULL;
   for (int round = 0; round < 50; round++) {
@@ -175,6 +189,26 @@ START_TEST(strangers_do_no_harm)
   }
   close(silent);
   close(noisy);
+}
+END_TEST
+
+/* Process 1 is slow to say who it is. */
+START_TEST(who_hesitates_is_no_stranger)
+{
+  char address[64];
+  struct party parties[3];
+  memset(parties, 0, sizeof(parties));
+  free_address(address, sizeof(address));
+  for (int i = 0; i < 3; i++) {
+    parties[i].join = (struct perf_join){i, 3, address, "", 20};
+    parties[i].hesitates = i == 1;
+    ck_assert(!pthread_create(&parties[i].thread, NULL, attend, &parties[i]));
+  }
+  for (int i = 0; i < 3; i++) pthread_join(parties[i].thread, NULL);
+  for (int i = 0; i < 3; i++) {
+    ck_assert_msg(parties[i].joined && parties[i].state == PERF_CONTROL_OK, "%s", parties[i].error);
+    perf_control_close(&parties[i].control);
+  }
 }
 END_TEST
 
@@ -340,6 +374,7 @@ Suite *suite_join(void)
   tcase_add_test(tests, meet_by_name);
   tcase_add_loop_test(tests, names_have_several_addresses, 0, 2);
   tcase_add_test(tests, strangers_do_no_harm);
+  tcase_add_test(tests, who_hesitates_is_no_stranger);
   tcase_add_test(tests, who_never_comes_is_named);
   tcase_add_test(tests, numbers_that_differ_are_named);
   tcase_add_test(tests, wrong_addresses_are_named);

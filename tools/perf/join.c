@@ -1,5 +1,5 @@
 /* See join.h. A client that is not of this job, is silent or speaks something else is dropped without harm: each
- * connection begins with a greeting that carries the job's key, and accepting never waits long for one. */
+ * connection begins with a greeting that carries the job's key, and nobody else waits for one. */
 #include "join.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GREETING_MS = 500, RETRY_MS = 50, MOST_ADDRESSES = 8 };
+enum { RETRY_MS = 50, MOST_ADDRESSES = 8, MOST_VISITORS = 256 };
 
 struct greeting {
   char magic[8];
@@ -109,31 +109,6 @@ static int open_socket(int family)
   return fd;
 }
 
-/* Waits for `events`, at most until `deadline`. */
-static bool wait_for(int fd, short events, int64_t deadline)
-{
-  struct pollfd ready = {fd, events, 0};
-  for (;;) {
-    int64_t left = deadline - now_ms();
-    int n = poll(&ready, 1, left > 0 ? (int)left : 0);
-    if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
-  }
-}
-
-static bool receive(int fd, void *data, size_t bytes, int64_t deadline)
-{
-  char *to = data;
-  while (bytes) {
-    if (!wait_for(fd, POLLIN, deadline)) return false;
-    ssize_t n = recv(fd, to, bytes, MSG_DONTWAIT);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (n <= 0) return false;
-    to += n, bytes -= (size_t)n;
-  }
-  return true;
-}
-
 static void list_missing(const struct perf_join *join, const int *fds, char *text, size_t size)
 {
   size_t used = 0;
@@ -149,27 +124,43 @@ static void list_missing(const struct perf_join *join, const int *fds, char *tex
   }
 }
 
-/* Takes one connection if it is one of ours; true when a process was added. */
-static bool take(const struct perf_join *join, int listener, int *fds, char *error, size_t size)
-{
+/* A connection whose greeting has not come, or not all of it. */
+struct visitor {
+  int fd;
+  size_t got;
   struct greeting greeting;
-  int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), one = 1;
-  if (fd < 0) return false;
-  bool ours = receive(fd, &greeting, sizeof(greeting), now_ms() + GREETING_MS) &&
-              !memcmp(greeting.magic, magic, sizeof(magic)) && greeting.key == key_of(join);
-  if (ours && (greeting.processes != join->processes || greeting.process < 1 || greeting.process >= join->processes ||
-               fds[greeting.process] >= 0)) {
+};
+
+/* Whether the visitor need not be listened to any more: it has said all, or has gone. */
+static bool has_spoken(struct visitor *visitor)
+{
+  ssize_t n = recv(visitor->fd, (char *)&visitor->greeting + visitor->got, sizeof(struct greeting) - visitor->got,
+                   MSG_DONTWAIT);
+  if (n < 0) return errno != EINTR && errno != EAGAIN;
+  visitor->got += (size_t)n;
+  return n == 0 || visitor->got == sizeof(struct greeting);
+}
+
+/* Takes a visitor if it is one of ours; true when a process was added. */
+static bool take(const struct perf_join *join, const struct visitor *visitor, int *fds, char *error, size_t size)
+{
+  const struct greeting *greeting = &visitor->greeting;
+  int one = 1;
+  bool ours = visitor->got == sizeof(*greeting) && !memcmp(greeting->magic, magic, sizeof(magic)) &&
+              greeting->key == key_of(join);
+  if (ours && (greeting->processes != join->processes || greeting->process < 1 ||
+               greeting->process >= join->processes || fds[greeting->process] >= 0)) {
     snprintf(error, size, "a process says that it is %d of %d, but process 0 was told that there are %d%s",
-             greeting.process, greeting.processes, join->processes,
-             greeting.processes == join->processes ? ", and that number is taken" : "");
+             greeting->process, greeting->processes, join->processes,
+             greeting->processes == join->processes ? ", and that number is taken" : "");
     ours = false;
   }
   if (!ours) {
-    close(fd);
+    close(visitor->fd);
     return false;
   }
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails, harmlessly, on a Unix socket */
-  fds[greeting.process] = fd;
+  setsockopt(visitor->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails, harmlessly, on a Unix socket */
+  fds[greeting->process] = visitor->fd;
   return true;
 }
 
@@ -202,6 +193,47 @@ static int open_listener(const struct place *place)
   return fd >= 0 ? fd : listen_at(&place->addresses[0], place->lengths[0]);   /* the port may be in use elsewhere */
 }
 
+/* Waits until somebody comes or speaks, at most until `deadline`. */
+static bool await_visitors(struct pollfd *set, int listener, const struct visitor *visitors, int count,
+                           int64_t deadline)
+{
+  set[0] = (struct pollfd){listener, POLLIN, 0};
+  for (int v = 0; v < count; v++) set[1 + v] = (struct pollfd){visitors[v].fd, POLLIN, 0};
+  for (;;) {
+    int64_t left = deadline - now_ms();
+    int n = poll(set, (nfds_t)count + 1, left > 0 ? (int)left : 0);
+    if (n >= 0 || errno != EINTR) return n > 0;
+  }
+}
+
+/* How many processes came. Nobody waits for a visitor that is silent, and it may speak as late as it likes: one on a
+ * busy host, or behind a network that lost its greeting, is no stranger. Of too many the first is sent away. */
+static int receive_all(const struct perf_join *join, int listener, int64_t deadline, int *fds, char *error, size_t size)
+{
+  struct visitor visitors[MOST_VISITORS];
+  struct pollfd set[1 + MOST_VISITORS];
+  int count = 0, came = 0;
+  while (came < join->processes - 1 && !error[0] && await_visitors(set, listener, visitors, count, deadline)) {
+    int polled = count;
+    count = 0;
+    for (int v = 0; v < polled; v++)
+      if (!set[1 + v].revents || !has_spoken(&visitors[v]))
+        visitors[count++] = visitors[v];
+      else if (!error[0])
+        came += take(join, &visitors[v], fds, error, size);
+      else
+        close(visitors[v].fd);
+    if (set[0].revents && count == MOST_VISITORS) {
+      close(visitors[0].fd);
+      memmove(visitors, visitors + 1, sizeof(visitors[0]) * (size_t)--count);
+    }
+    int fd = set[0].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+    if (fd >= 0) visitors[count++] = (struct visitor){.fd = fd};
+  }
+  for (int v = 0; v < count; v++) close(visitors[v].fd);
+  return came;
+}
+
 static bool gather_all(const struct perf_join *join, const struct place *place, int *fds, char *error, size_t size)
 {
   int64_t deadline = now_ms() + join->timeout * 1000ll;
@@ -214,8 +246,7 @@ static bool gather_all(const struct perf_join *join, const struct place *place, 
              place->text, strerror(errno));
     return false;
   }
-  while (present < join->processes && !error[0] && wait_for(listener, POLLIN, deadline))
-    present += take(join, listener, fds, error, size);
+  present += receive_all(join, listener, deadline, fds, error, size);
   close(listener);
   if (present < join->processes && !error[0]) {
     char missing[200];
