@@ -25,6 +25,17 @@ class Run(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return out
 
+    def reported(self, *command):
+        """The command has its standard input until tutti-run says something, however long that takes."""
+        process = subprocess.Popen([self.RUN, *command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        with process:
+            errors = process.stderr.readline()
+            process.stdin.close()
+            errors += process.stderr.read()
+            out = process.stdout.read()
+        return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
     def other_nccl(self):
         os.mkdir(os.path.join(self.directory, "other"))
         return self.build("other/libnccl.so.2", "#define _GNU_SOURCE\n#include <pthread.h>\n#include <unistd.h>\n"
@@ -53,9 +64,9 @@ class Run(Case):
         program = self.build("loads", "#include <dlfcn.h>\n#include <unistd.h>\n"
                              "int main(int c, char **v) { (void)c; void *l = dlopen(v[1], RTLD_NOW);\n"
                              "  if (!l) return 1; int (*init)(void) = (int (*)(void))dlsym(l, \"ncclCommInitAll\");\n"
-                             "  if (!init || init()) return 2; sleep(2); return 0; }", "-ldl")
+                             "  char end; if (!init || init()) return 2; return read(0, &end, 1); }", "-ldl")
         for command in ([program, other], ["sh", "-c", f"{program} {other}; exit $?"]):
-            done = run(self.RUN, *command)
+            done = self.reported(*command)
             self.assertEqual(done.returncode, 0)
             self.assertIn("calls another NCCL", done.stderr)
             self.assertIn(other, done.stderr)
@@ -70,16 +81,16 @@ class Run(Case):
                              "int main(int c, char **v) { (void)c; int n = 0; if (!dlopen(v[1], RTLD_NOW)) return 1;\n"
                              "  void *l = dlopen(v[2], RTLD_NOW); if (!l) return 2;\n"
                              "  int (*user)(int *) = (int (*)(int *))dlsym(l, \"user\"); if (!user || user(&n)) return 3;\n"
-                             "  printf(\"%d\\n\", n); fflush(stdout); sleep(1); return 0; }", "-ldl")
-        done = run(self.RUN, program, other, user)
+                             "  char end; printf(\"%d\\n\", n); fflush(stdout); return read(0, &end, 1); }", "-ldl")
+        done = run("sh", "-c", 'sleep 1 | "$@"', "sh", self.RUN, program, other, user)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "22809\n", ""))
-        done = run(self.RUN, "env", "-u", "LD_PRELOAD", program, other, user)
+        done = self.reported("env", "-u", "LD_PRELOAD", program, other, user)
         self.assertEqual((done.returncode, done.stdout), (0, "1\n"))
         self.assertIn("has another NCCL mapped", done.stderr)
         self.assertIn(other, done.stderr)
 
     def test_a_removed_preload_is_reported(self):
-        done = run(self.RUN, "env", "-u", "LD_PRELOAD", "sleep", 2)
+        done = self.reported("env", "-u", "LD_PRELOAD", "cat")
         self.assertIn("without Tutti's drop-in", done.stderr)
 
     def test_refusals(self):
