@@ -277,7 +277,7 @@ struct caller {
   cudaStream_t stream;
   ncclResult_t result;
   pthread_t thread;
-  _Atomic int done;
+  _Atomic int calls, done;
 };
 
 static void *reduce_both_now(void *arg)
@@ -491,6 +491,7 @@ static void *call_both(void *arg)
   ok(ncclGroupStart());
   ok(reduce(pair, 0, caller->stream));
   ok(reduce(pair, 0, NULL));
+  atomic_store(&caller->calls, 1);
   caller->result = ncclGroupEnd();
   atomic_store(&caller->done, 1);
   return NULL;
@@ -506,6 +507,7 @@ START_TEST(abort_ends_a_group_that_waits)
   caller.stream = waits.streams[0];
   ok(reduce(&waits, 0, waits.streams[0]));
   ck_assert_int_eq(pthread_create(&caller.thread, NULL, call_both, &caller), 0);
+  while (!atomic_load(&caller.calls)) usleep(1000); /* what it calls with must be good until then */
   usleep(50000);
   ck_assert(!atomic_load(&caller.done));
   ok(ncclCommAbort(ends.comms[0]));
