@@ -10,7 +10,7 @@
 #include "kernels/cuda/multicast.h"
 
 /* Compute capabilities, as tt_device_properties has them, from which on there is what. */
-enum { HAS_CLUSTERS = 90, HAS_DOMAINS = 90, HAS_EARLY = 90, HAS_LINKS = 100 };
+enum { HAS_CLUSTERS = 90, HAS_DOMAINS = 90, HAS_LINKS = 100 };
 /* Of CUDA, likewise; 12.0, which all others came with, is needed anyway. EARLY: edges of graphs say what kind they are.
  */
 enum { CUDA_HAS_EARLY = 12030, CUDA_HAS_LINKS = 13000 };
@@ -166,9 +166,9 @@ static void add_clusters(struct tt_cuda_attributes *attributes)
 static void choose_early(const struct tt_device_context *context, int capability)
 {
   int driver = 0;
-  context->executor->can_begin_early = tt_param_int(TT_PARAM_TUTTI_PROGRAMMATIC_LAUNCH) != 0 &&
-                                       capability >= HAS_EARLY && cudaDriverGetVersion(&driver) == cudaSuccess &&
-                                       driver >= CUDA_HAS_EARLY;
+  if (tt_param_int(TT_PARAM_TUTTI_PROGRAMMATIC_LAUNCH) == 0 || capability < TT_CUDA_EARLY_CAPABILITY ||
+      cudaDriverGetVersion(&driver) != cudaSuccess || driver < CUDA_HAS_EARLY)
+    context->executor->can_begin_early = false;
 }
 
 /* ---- All ---- */

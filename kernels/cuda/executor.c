@@ -21,14 +21,17 @@ tt_cuda_kernel *const tt_cuda_kernels[12] = {
 
 /* ---- Life ---- */
 
-/* Asking for a kernel's attributes loads its code. */
-static ncclResult_t load_kernels(void)
+/* Asking for a kernel's attributes loads its code. One that was compiled for GPUs before 9.0 does not wait for the grid
+ * before it (ptx.cuh), on whatever GPU it runs. */
+static ncclResult_t load_kernels(struct tt_cuda_executor *executor)
 {
+  executor->can_begin_early = true;
   for (size_t type = 0; type < TT_COUNT(tt_cuda_kernels); type++)
     for (int k = 0; k < TT_CUDA_FORMS * TT_NUM_PROTOCOLS; k++) {
       struct cudaFuncAttributes attributes;
       const void *kernel = tt_cuda_kernels[type](k / TT_CUDA_FORMS, k % TT_CUDA_FORMS);
       TT_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+      if (attributes.ptxVersion < TT_CUDA_EARLY_CAPABILITY) executor->can_begin_early = false;
     }
   return ncclSuccess;
 }
@@ -45,7 +48,7 @@ ncclResult_t tt_cuda_executor_create(struct tt_device_context *context)
   TT_TRY(tt_cuda_small_alloc(context, TT_CUDA_CONTEXT_CONNS * sizeof(*executor->conns), &conns));
   executor->claim = claim;
   executor->conns = conns;
-  return load_kernels();
+  return load_kernels(executor);
 }
 
 /* ---- Programs ---- */

@@ -23,7 +23,7 @@ struct tt_cuda_executor {
   cudaStream_t last_stream;        /* of the last launch outside of captures */
   struct tt_cuda_graph *graphs;    /* that have launches, as far as they are not known to be gone */
   bool replayed;                   /* one that is gone may have been launched since the last launch */
-  bool can_begin_early;            /* attributes.c */
+  bool can_begin_early;            /* kernels, GPU and driver know of it: executor.c, attributes.c */
   bool begins_early;               /* the next launch, which is captured right behind the last one */
   struct tt_cuda_repeats *repeats; /* repeat.c; NULL: nothing is kept yet */
 };
@@ -31,6 +31,9 @@ struct tt_cuda_executor {
 /* Ends of connections that a context can have: 64 channels to 32 peers, both ways, in two protocols; over networks two
  * channels to 2048 ranks. */
 enum { TT_CUDA_CONTEXT_CONNS = 16384 };
+
+/* From which on kernels and GPUs know of programmatic dependent launch: 9.0. */
+enum { TT_CUDA_EARLY_CAPABILITY = 90 };
 
 /* kernel.cu, by ncclDataType_t. */
 extern tt_cuda_kernel *const tt_cuda_kernels[12];
@@ -87,12 +90,14 @@ bool tt_cuda_has_engines(const struct tt_work *work);
 ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const struct tt_work *work, cudaStream_t stream,
                                      const struct tt_cuda_graph *graph);
 /* Works that only copy this rank's memory, as sends to oneself do, on a second stream: beside what is put on `stream`
- * between begin and end. Whether they are so large that it is worth that. */
+ * between begin and end. Whether they are so large that it is worth that. `end` follows each `begin` that succeeded, is
+ * given the result of what came between, and returns that if it is a failure. */
 bool tt_cuda_only_copies(const struct tt_work *work);
 bool tt_cuda_are_large(struct tt_work *const *copies, int ncopies);
 ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *copies, int ncopies,
                                   cudaStream_t stream, const struct tt_cuda_graph *graph, cudaStream_t *second);
-ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream);
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream,
+                                ncclResult_t result);
 /* second.c: the stream beside the user's, which is captured into the graph, or not (NULL); and engines.event is there.
  */
 ncclResult_t tt_cuda_second_get(struct tt_device_context *context, const struct tt_cuda_graph *graph,

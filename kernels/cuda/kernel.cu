@@ -2,7 +2,7 @@
  * ones their own (enum tt_cuda_form). Collectives that only move data use those of ncclUint8.
  *
  * Each reads nothing but its parameters before it has waited for the grid before it, and lets the next one begin when
- * it has nearly ended: sooner, the next one's blocks would take processors and do nothing. */
+ * a warp of each block has done its part: sooner, the next one's blocks would take processors and do nothing. */
 #include "kernels/cuda/exchange.cuh"
 #include "kernels/cuda/mapped.cuh"
 

@@ -66,6 +66,13 @@ ncclResult_t tt_cuda_capture_find(cudaStream_t stream, struct tt_cuda_capture *c
   *capture = (struct tt_cuda_capture){0};
   cudaError_t error =
       cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, &nodes, TT_CUDA_EDGES(NULL, &count));
+#if CUDART_VERSION >= 12030
+  if (error == cudaErrorLossyQuery) { /* what comes next has edges of another kind: no operation is right before it */
+    cudaGetLastError();
+    count = 0;
+    error = cudaStreamGetCaptureInfo(stream, &status, &capture->id, &capture->graph, NULL, TT_CUDA_EDGES(NULL, NULL));
+  }
+#endif
   if (error == cudaErrorStreamCaptureImplicit) {
     cudaGetLastError();
     return TT_FAIL(ncclInvalidUsage,

@@ -10,7 +10,7 @@
 #include "kernels/cuda/descriptor.h"
 
 static const struct fake_hints usual = {
-    .capability = 90, .driver = 13000, .at_once = {0, 132, 132, 132, 128, 125, 132, 126, 120}};
+    .capability = 90, .ptx = 90, .driver = 13000, .at_once = {0, 132, 132, 132, 128, 125, 132, 126, 120}};
 struct fake_hints fake_hints = usual;
 char kept_lines[4096];
 

@@ -8,6 +8,7 @@
 
 extern struct fake_hints {
   int capability;     /* 10 * major + minor */
+  int ptx;            /* what kernels were compiled for, likewise */
   int driver;         /* as cudaDriverGetVersion has it */
   int at_once[9];     /* blocks, by the size of their clusters; -1: asking for such clusters fails */
   const void *narrow; /* the only kernel for which that holds, while others fit 1000 times; NULL: all of them */

@@ -1,5 +1,6 @@
 /* What the executor finds of kernels and launches where there are none: kernels that are addresses, and nothing that a
  * context's end would have to free. */
+#include "fake_hints.h"
 #include "fake_internal.h"
 
 #include "kernels/cuda/descriptor.h"
@@ -42,7 +43,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   const char *at = kernel, *first = &kernels[0][0][0];
   MAY_FAIL;
   if (at < first || at >= first + sizeof(kernels)) return cudaErrorInvalidDeviceFunction;
-  *attributes = (struct cudaFuncAttributes){0};
+  *attributes = (struct cudaFuncAttributes){.ptxVersion = fake_hints.ptx};
   return cudaSuccess;
 }
 

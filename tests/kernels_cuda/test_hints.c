@@ -235,6 +235,8 @@ START_TEST(early_launches)
   ck_assert(!can_begin_early(90, 13000, "0"));
   config.cluster = 2;
   ck_assert(can_begin_early(90, 13000, "1"));
+  fake_hints.ptx = 80; /* compiled for an older GPU */
+  ck_assert(!can_begin_early(90, 13000, "1"));
 }
 END_TEST
 
