@@ -325,7 +325,6 @@ NEVER(cudaGraphAddEventRecordNode, cudaGraphNode_t *node, cudaGraph_t graph, con
       cudaEvent_t event)
 NEVER(cudaGraphAddDependencies, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
       TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
-NEVER(cudaGraphNodeGetType, cudaGraphNode_t node, enum cudaGraphNodeType *type)
 NEVER(cudaGraphRemoveDependencies, cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
       TT_CUDA_EDGES(const cudaGraphEdgeData *edges, size_t count))
 

@@ -44,8 +44,8 @@ ncclResult_t tt_cuda_small_alloc(struct tt_device_context *context, size_t bytes
 /* Copies to device memory and waits until it is there, on the side stream. */
 ncclResult_t tt_cuda_upload(struct tt_device_context *context, void *to, const void *from, size_t bytes);
 
-/* executor.c, launch.c and what it calls: programs on the device, connections' ends, launches. load: all kernels' code, so that none is
- * loaded while another one waits for a peer. */
+/* executor.c, launch.c and what it calls: programs on the device, connections' ends, launches. load: all kernels' code,
+ * so that none is loaded while another one waits for a peer. */
 ncclResult_t tt_cuda_executor_create(struct tt_device_context *context);
 void tt_cuda_executor_destroy(struct tt_device_context *context); /* also after a create that failed */
 ncclResult_t tt_cuda_conn_open(struct tt_device_context *context, struct tt_conn *conn);

@@ -64,6 +64,15 @@ static ncclResult_t follow(struct tt_device_context *context, cudaStream_t strea
   return ncclSuccess;
 }
 
+/* The same behind copies on `leader` that ended with `result`, which is returned if it is a failure: also then
+ * `stream`, which the user knows, waits for what was begun. */
+static ncclResult_t follow_anyway(struct tt_device_context *context, cudaStream_t stream, cudaStream_t leader,
+                                  ncclResult_t result)
+{
+  ncclResult_t joined = follow(context, stream, leader);
+  return result != ncclSuccess ? result : joined;
+}
+
 /* ---- On its way to others ---- */
 
 static struct place piece_of(struct place place, size_t at)
@@ -72,11 +81,9 @@ static struct place piece_of(struct place place, size_t at)
 }
 
 /* `tos` without `own`, which is one of them. */
-static ncclResult_t pass_on(struct tt_device_context *context, struct place from, struct place own,
-                            const struct place *tos, int ntos, cudaStream_t stream, const struct tt_cuda_graph *graph)
+static ncclResult_t pass_pieces(struct tt_device_context *context, struct place from, struct place own,
+                                const struct place *tos, int ntos, cudaStream_t stream, cudaStream_t second)
 {
-  cudaStream_t second;
-  TT_TRY(tt_cuda_second_get(context, graph, &second));
   for (size_t at = 0; at < from.bytes; at += PIECE_BYTES) {
     TT_TRY(copy_one(piece_of(from, at), piece_of(own, at), stream));
     TT_TRY(follow(context, second, stream));
@@ -84,7 +91,16 @@ static ncclResult_t pass_on(struct tt_device_context *context, struct place from
       if (tos[t].at != own.at && tos[t].at != from.at)
         TT_TRY(copy_one(piece_of(own, at), piece_of(tos[t], at), second));
   }
-  return from.bytes > 0 ? follow(context, stream, second) : ncclSuccess;
+  return ncclSuccess;
+}
+
+static ncclResult_t pass_on(struct tt_device_context *context, struct place from, struct place own,
+                            const struct place *tos, int ntos, cudaStream_t stream, const struct tt_cuda_graph *graph)
+{
+  cudaStream_t second;
+  if (from.bytes == 0) return ncclSuccess;
+  TT_TRY(tt_cuda_second_get(context, graph, &second));
+  return follow_anyway(context, stream, second, pass_pieces(context, from, own, tos, ntos, stream, second));
 }
 
 /* ---- Instructions ---- */
@@ -168,9 +184,11 @@ bool tt_cuda_only_copies(const struct tt_work *work)
   return work->signature.collective == TT_FUNC_SEND_RECV && program->npeers == 0 && program->nmembers == 0;
 }
 
+/* In place there is nothing to copy, and the second stream would be left with what it waited for. */
 static size_t bytes_of(const struct tt_work *work)
 {
   size_t elements = 0;
+  if (work->input == work->output) return 0;
   for (uint32_t c = 0; c < work->nchannels; c++) elements = TT_MAX(elements, work->channels[c].geometry.hi);
   return elements * tt_datatype_bytes(work->reduction.datatype);
 }
@@ -185,19 +203,21 @@ bool tt_cuda_are_large(struct tt_work *const *copies, int ncopies)
 ncclResult_t tt_cuda_copies_begin(struct tt_device_context *context, struct tt_work *const *copies, int ncopies,
                                   cudaStream_t stream, const struct tt_cuda_graph *graph, cudaStream_t *second)
 {
+  ncclResult_t result = ncclSuccess;
   TT_TRY(tt_cuda_second_get(context, graph, second));
   TT_TRY(follow(context, *second, stream));
-  for (int w = 0; w < ncopies; w++) {
+  for (int w = 0; w < ncopies && result == ncclSuccess; w++) {
     size_t bytes = bytes_of(copies[w]);
-    TT_TRY(copy_one((struct place){(unsigned char *)copies[w]->input, bytes}, (struct place){copies[w]->output, bytes},
-                    *second));
+    result = copy_one((struct place){(unsigned char *)copies[w]->input, bytes},
+                      (struct place){copies[w]->output, bytes}, *second);
   }
-  return ncclSuccess;
+  return result == ncclSuccess ? ncclSuccess : follow_anyway(context, stream, *second, result);
 }
 
-ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream)
+ncclResult_t tt_cuda_copies_end(struct tt_device_context *context, cudaStream_t second, cudaStream_t stream,
+                                ncclResult_t result)
 {
-  return follow(context, stream, second);
+  return follow_anyway(context, stream, second, result);
 }
 
 /* ---- Works ---- */
@@ -216,8 +236,8 @@ ncclResult_t tt_cuda_copy_by_engines(struct tt_device_context *context, const st
   struct passing own = {.pass = COPY_OWN};
   TT_TRY(tt_cuda_second_get(context, graph, &own.stream));
   TT_TRY(follow(context, own.stream, stream));
-  TT_TRY(pass_over(context, work, packed, &own));
+  ncclResult_t result = pass_over(context, work, packed, &own);
   passing.pass = COPY_OTHERS;
-  TT_TRY(pass_over(context, work, packed, &passing));
-  return follow(context, stream, own.stream);
+  if (result == ncclSuccess) result = pass_over(context, work, packed, &passing);
+  return follow_anyway(context, stream, own.stream, result);
 }

@@ -14,6 +14,7 @@
  * wait there (programmatic dependent launch). On two H200 that takes 0.3 to 0.4 us from each of small operations in a
  * row. Behind a kernel of the user's, which does not let the next one begin, it would cost 0.1 us. */
 #include <stdlib.h>
+#include <string.h>
 #include "base/check.h"
 #include "base/param.h"
 #include "kernels/cuda/edges.h"
@@ -99,60 +100,47 @@ static ncclResult_t check_node(cudaError_t error)
 static ncclResult_t begin_captured(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream,
                                    cudaGraphNode_t before)
 {
-  if (graph->last == NULL) {
+  if (graph->nlast == 0) {
     if (!tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) return ncclSuccess;
     return check_node(cudaStreamWaitEvent(stream, context->state->launched, cudaEventWaitExternal));
   }
-  context->executor->begins_early = context->executor->can_begin_early && before == graph->last;
+  context->executor->begins_early = context->executor->can_begin_early && graph->nlast == 1 && before == graph->last[0];
   const bool same = stream == graph->stream && stream != cudaStreamPerThread;
   if (same || !tt_param_int(TT_PARAM_NCCL_GRAPH_STREAM_ORDERING)) return ncclSuccess;
-  TT_CUDA_TRY(cudaStreamUpdateCaptureDependencies(stream, &graph->last, TT_CUDA_EDGES(NULL, 1),
+  TT_CUDA_TRY(cudaStreamUpdateCaptureDependencies(stream, graph->last, TT_CUDA_EDGES(NULL, graph->nlast),
                                                   cudaStreamAddCaptureDependencies),
               "ordering launches of a graph");
   return ncclSuccess;
 }
 
-static ncclResult_t move_record(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaGraphNode_t node)
+static ncclResult_t move_record(struct tt_device_context *context, struct tt_cuda_graph *graph,
+                                const cudaGraphNode_t *nodes, size_t count)
 {
   cudaGraph_t in = graph->capture.graph;
   if (graph->record == NULL)
-    return check_node(cudaGraphAddEventRecordNode(&graph->record, in, &node, 1, context->state->launched));
-  TT_TRY(check_node(cudaGraphRemoveDependencies(in, &graph->last, &graph->record, TT_CUDA_EDGES(NULL, 1))));
-  return check_node(cudaGraphAddDependencies(in, &node, &graph->record, TT_CUDA_EDGES(NULL, 1)));
+    return check_node(cudaGraphAddEventRecordNode(&graph->record, in, nodes, count, context->state->launched));
+  const cudaGraphNode_t records[TT_CUDA_LAST_NODES] = {graph->record, graph->record};
+  TT_TRY(check_node(cudaGraphRemoveDependencies(in, graph->last, records, TT_CUDA_EDGES(NULL, graph->nlast))));
+  return check_node(cudaGraphAddDependencies(in, nodes, records, TT_CUDA_EDGES(NULL, count)));
 }
 
-/* What the stream's next node would come behind is the kernel just launched, and perhaps copies beside it. */
-static ncclResult_t find_kernel(const cudaGraphNode_t *nodes, size_t count, cudaGraphNode_t *kernel)
-{
-  enum cudaGraphNodeType type = cudaGraphNodeTypeKernel;
-  size_t kernels = 0;
-  for (size_t n = 0; n < count; n++) {
-    if (count > 1) TT_CUDA_TRY(cudaGraphNodeGetType(nodes[n], &type), "asking for the node of a launch");
-    if (type != cudaGraphNodeTypeKernel) continue;
-    *kernel = nodes[n];
-    kernels++;
-  }
-  if (kernels == 1) return ncclSuccess;
-  return TT_FAIL(ncclInternalError, "a kernel was captured, and of the last nodes of its stream %zu are kernels",
-                 kernels);
-}
-
+/* What the stream's next node would come behind is the launch: a kernel, or that and copies beside it. */
 static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream)
 {
   enum cudaStreamCaptureStatus status;
   const cudaGraphNode_t *nodes;
-  cudaGraphNode_t kernel = NULL;
   size_t count = 0;
   TT_CUDA_TRY(cudaStreamGetCaptureInfo(stream, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)),
               "asking for the node of a launch");
-  if (status != cudaStreamCaptureStatusActive)
-    return TT_FAIL(ncclInternalError, "a kernel was captured, and its stream is not");
-  TT_TRY(find_kernel(nodes, count, &kernel));
+  if (status != cudaStreamCaptureStatusActive || count < 1 || count > TT_CUDA_LAST_NODES)
+    return TT_FAIL(ncclInternalError, "a kernel was captured, and %zu nodes are the last of its stream", count);
+  cudaGraphNode_t last[TT_CUDA_LAST_NODES] = {nodes[0], nodes[count - 1]}; /* `nodes` is CUDA's, until the next call */
   if (tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) {
-    TT_TRY(move_record(context, graph, kernel));
+    TT_TRY(move_record(context, graph, last, count));
     context->state->any_launch = true;
   }
-  graph->last = kernel;
+  memcpy(graph->last, last, sizeof(last));
+  graph->nlast = count;
   graph->stream = stream;
   return ncclSuccess;
 }

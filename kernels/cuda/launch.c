@@ -58,9 +58,11 @@ static ncclResult_t launch_engines(struct tt_device_context *context, const stru
   cudaStream_t second = NULL;
   TT_TRY(launch_short(context, work, TT_CUDA_BEFORE, stream, launched));
   if (!*launched) return ncclSuccess;
+  context->executor->begins_early = false; /* what is launched next comes behind copies */
   if (ncopies > 0) TT_TRY(tt_cuda_copies_begin(context, copies, ncopies, stream, graph, &second));
-  TT_TRY(tt_cuda_copy_by_engines(context, work, stream, graph));
-  if (ncopies > 0) TT_TRY(tt_cuda_copies_end(context, second, stream));
+  ncclResult_t result = tt_cuda_copy_by_engines(context, work, stream, graph);
+  if (ncopies > 0) result = tt_cuda_copies_end(context, second, stream, result);
+  TT_TRY(result);
   return launch_short(context, work, TT_CUDA_AFTER, stream, launched);
 }
 
@@ -72,8 +74,7 @@ static ncclResult_t launch_beside(struct tt_device_context *context, const struc
   cudaStream_t second;
   TT_TRY(tt_cuda_copies_begin(context, copies, ncopies, stream, graph, &second));
   ncclResult_t result = launch_short(context, message, TT_CUDA_WHOLE, stream, launched);
-  ncclResult_t joined = tt_cuda_copies_end(context, second, stream); /* also behind a failure */
-  return result != ncclSuccess ? result : joined;
+  return tt_cuda_copies_end(context, second, stream, result);
 }
 
 /* A single work as it is launched if it is not among others; *launched false: not so. */

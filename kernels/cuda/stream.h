@@ -26,14 +26,16 @@ ncclResult_t tt_cuda_capture_at_end(const struct tt_cuda_capture *capture, void 
                                     void *argument);
 
 /* graph.c: launches that are captured. A graph that a context has launches in. */
+enum { TT_CUDA_LAST_NODES = 2 };
 struct tt_cuda_graph {
   struct tt_cuda_graph *next;
   struct tt_cuda_capture capture;
   _Atomic int references;
-  _Atomic bool over;      /* it is gone: nothing that it was given is used any more */
-  cudaStream_t stream;    /* of the last launch */
-  cudaGraphNode_t last;   /* that launch; NULL: none yet */
-  cudaGraphNode_t record; /* the node behind it that records the context's event, or NULL */
+  _Atomic bool over;                        /* it is gone: nothing that it was given is used any more */
+  cudaStream_t stream;                      /* of the last launch */
+  cudaGraphNode_t last[TT_CUDA_LAST_NODES]; /* that launch: its kernel, and what is copied beside it */
+  size_t nlast;                             /* 0: none yet */
+  cudaGraphNode_t record;                   /* the node behind them that records the context's event, or NULL */
 };
 
 /* Before a launch: what has to come first comes first. *graph: what the stream is captured into, or NULL. One thread at

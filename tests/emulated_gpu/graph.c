@@ -157,24 +157,6 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
   EMU_RUNTIME(EMU_CONTEXT, get_nodes(graph, nodes, count));
 }
 
-static cudaError_t get_type(cudaGraphNode_t node, enum cudaGraphNodeType *type)
-{
-  static const enum cudaGraphNodeType types[] = {
-      [EMU_KERNEL] = cudaGraphNodeTypeKernel,  [EMU_COPY] = cudaGraphNodeTypeMemcpy,
-      [EMU_SET] = cudaGraphNodeTypeMemset,     [EMU_RECORD] = cudaGraphNodeTypeEventRecord,
-      [EMU_WAIT] = cudaGraphNodeTypeWaitEvent, [EMU_CALL] = cudaGraphNodeTypeHost,
-      [EMU_GRAPH] = cudaGraphNodeTypeGraph,    [EMU_EMPTY] = cudaGraphNodeTypeEmpty};
-  if (node == NULL || !emu_graph_is(node->graph) || !emu_graph_has(node->graph, node)) return cudaErrorInvalidValue;
-  *type = types[node->work->what];
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
-{
-  if (type == NULL) return cudaErrorInvalidValue;
-  EMU_RUNTIME(EMU_CONTEXT, get_type(node, type));
-}
-
 static bool has_all(const struct CUgraph_st *graph, const cudaGraphNode_t *nodes, size_t count)
 {
   bool all = emu_graph_is(graph) && (count == 0 || nodes != NULL);

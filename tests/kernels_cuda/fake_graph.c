@@ -182,10 +182,10 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
                                                 unsigned int flags)
 {
   MAY_FAIL;
-  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1 && flags == cudaStreamAddCaptureDependencies);
+  ck_assert(!TT_CUDA_GIVEN(edges) && count >= 1 && count <= 2 && flags == cudaStreamAddCaptureDependencies);
   /* A stream has one tail here: a node without work stands for both. */
   struct fake_node *joined = add_node(of(stream)->graph, 'J', of(stream)->tail);
-  joined->before[joined->nbefore++] = (struct fake_node *)(void *)nodes[0];
+  for (size_t n = 0; n < count; n++) joined->before[joined->nbefore++] = (struct fake_node *)(void *)nodes[n];
   of(stream)->tail = joined;
   return cudaSuccess;
 }
@@ -195,9 +195,10 @@ cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph
 {
   (void)event;
   MAY_FAIL;
-  ck_assert_uint_eq(count, 1);
-  struct fake_node *behind = (struct fake_node *)(void *)before[0];
-  *node = (cudaGraphNode_t)(void *)add_node((struct fake_cuda_graph *)(void *)graph, 'R', behind);
+  ck_assert(count >= 1 && count <= 2);
+  struct fake_node *record = add_node((struct fake_cuda_graph *)(void *)graph, 'R', NULL);
+  for (size_t n = 0; n < count; n++) record->before[record->nbefore++] = (struct fake_node *)(void *)before[n];
+  *node = (cudaGraphNode_t)(void *)record;
   return cudaSuccess;
 }
 
@@ -207,8 +208,9 @@ cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t
   struct fake_node *node = (struct fake_node *)(void *)to[0];
   (void)graph;
   MAY_FAIL;
-  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1 && node->nbefore == 1 &&
-            node->before[0] == (struct fake_node *)(void *)from[0]);
+  ck_assert(!TT_CUDA_GIVEN(edges) && (int)count == node->nbefore);
+  for (size_t n = 0; n < count; n++)
+    ck_assert(to[n] == to[0] && node->before[n] == (struct fake_node *)(void *)from[n]);
   node->nbefore = 0;
   return cudaSuccess;
 }
@@ -219,18 +221,11 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *f
   struct fake_node *node = (struct fake_node *)(void *)to[0];
   (void)graph;
   MAY_FAIL;
-  ck_assert(!TT_CUDA_GIVEN(edges) && count == 1);
-  node->before[node->nbefore++] = (struct fake_node *)(void *)from[0];
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType *type)
-{
-  const struct fake_node *node = (const struct fake_node *)(const void *)handle;
-  MAY_FAIL;
-  *type = node->kind == 'K'   ? cudaGraphNodeTypeKernel
-          : node->kind == 'C' ? cudaGraphNodeTypeMemcpy
-                              : cudaGraphNodeTypeEventRecord;
+  ck_assert(!TT_CUDA_GIVEN(edges) && count >= 1 && count <= 2);
+  for (size_t n = 0; n < count; n++) {
+    ck_assert(to[n] == to[0]);
+    node->before[node->nbefore++] = (struct fake_node *)(void *)from[n];
+  }
   return cudaSuccess;
 }
 

@@ -262,9 +262,11 @@ static int count_steps(void)
 /* A broadcast's root copies to its own output, and tells and hears in a single kernel; in place it does no more. */
 static void check_root(const struct tt_program *program, int root, size_t share)
 {
+  fake_context.executor->begins_early = true; /* right behind another launch; but copies come first */
   launch_broadcast(program, root, false, share);
   ck_assert_int_eq(launched.count, 1);
   ck_assert_int_eq(launched.ncopies, (int)program->parts);
+  ck_assert(!launched.early);
   size_t copied = 0;
   for (int k = 0; k < launched.ncopies; k++) {
     ck_assert(launched.copies[k].after == 0 && !launched.copies[k].second);

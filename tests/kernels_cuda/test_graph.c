@@ -131,7 +131,8 @@ START_TEST(early)
 }
 END_TEST
 
-/* A kernel with copies beside it is the launch; what follows comes behind both, and does not begin early. */
+/* A kernel with copies beside it is the launch: whatever follows comes behind both, also on another stream of the graph
+ * and outside of it, and does not begin early. */
 START_TEST(copies_beside)
 {
   static struct fake_cuda_graph graph;
@@ -144,9 +145,13 @@ START_TEST(copies_beside)
   fake_copy(&a);
   const struct fake_node *kernel = a.tail, *copy = a.beside;
   ck_assert_int_eq(tt_cuda_order_end(&fake_context, handle(&a), captured), ncclSuccess);
-  ck_assert_ptr_eq(find_node(&graph, 'R')->before[0], kernel);
-  const struct fake_node *next = launch(&a);
+  const struct fake_node *record = find_node(&graph, 'R');
+  ck_assert(record->nbefore == 2 && fake_is_behind(record, kernel) && fake_is_behind(record, copy));
+  fake_capture(&b, &graph);
+  const struct fake_node *elsewhere = launch(&b), *next = launch(&a);
+  ck_assert(fake_is_behind(elsewhere, kernel) && fake_is_behind(elsewhere, copy));
   ck_assert(!begins_early && fake_is_behind(next, kernel) && fake_is_behind(next, copy));
+  ck_assert(record->nbefore == 1 && record->before[0] == next);
   launch(&a);
   ck_assert(begins_early);
 }

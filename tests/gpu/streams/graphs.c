@@ -170,65 +170,6 @@ void case_captures_beside_calls(struct world *w)
   world_close(w);
 }
 
-enum { EXCHANGED = 5 << 20 };
-
-/* Each block to its rank; one stays where it is, and goes beside the others. */
-static void exchange_all(const struct world *w, unsigned char *const *from, unsigned char *const *to)
-{
-  ok(ncclGroupStart(), "ncclGroupStart");
-  for (int r = 0; r < w->n; r++)
-    for (int peer = 0; peer < w->n; peer++) {
-      ok(ncclSend(from[r] + (size_t)peer * EXCHANGED, EXCHANGED, ncclUint8, peer, w->comms[r], w->streams[0][r]),
-         "ncclSend");
-      ok(ncclRecv(to[r] + (size_t)peer * EXCHANGED, EXCHANGED, ncclUint8, peer, w->comms[r], w->streams[0][r]),
-         "ncclRecv");
-    }
-  ok(ncclGroupEnd(), "an all-to-all of sends");
-}
-
-/* Twice in a row, there and back: all that stays and all that goes is there before the next, and before what follows
- * the graph. */
-void case_captured_exchange(struct world *w)
-{
-  unsigned char *buffers[2][MOST], last[2];
-  cudaGraphExec_t graphs[MOST];
-  for (int r = 0; r < w->n; r++) {
-    use(w, r);
-    for (int b = 0; b < 2; b++) good(cudaMalloc((void **)&buffers[b][r], (size_t)w->n * EXCHANGED), "cudaMalloc");
-  }
-  capture(w, 0);
-  exchange_all(w, buffers[0], buffers[1]);
-  exchange_all(w, buffers[1], buffers[0]);
-  exchange_all(w, buffers[0], buffers[1]);
-  for (int r = 0; r < w->n; r++) graphs[r] = end_capture(w, r, 0, NULL);
-  for (int time = 0; time < 3; time++) {
-    for (int r = 0; r < w->n; r++) {
-      use(w, r);
-      for (int peer = 0; peer < w->n; peer++)
-        good(cudaMemsetAsync(buffers[0][r] + (size_t)peer * EXCHANGED, time * 64 + r * 8 + peer, EXCHANGED,
-                             w->streams[0][r]),
-             "filling");
-      good(cudaMemsetAsync(buffers[1][r], 255, (size_t)w->n * EXCHANGED, w->streams[0][r]), "filling");
-    }
-    launch(w, graphs, 0);
-    wait_all(w);
-    for (int r = 0; r < w->n; r++) {
-      use(w, r);
-      for (int peer = 0; peer < w->n; peer++) {
-        const unsigned char *block = buffers[1][r] + (size_t)peer * EXCHANGED;
-        good(cudaMemcpy(&last[0], block, 1, cudaMemcpyDeviceToHost), "copying");
-        good(cudaMemcpy(&last[1], block + EXCHANGED - 1, 1, cudaMemcpyDeviceToHost), "copying");
-        for (int i = 0; i < 2; i++)
-          if (last[i] != time * 64 + peer * 8 + r) fail("rank %d, from %d: %d in replay %d", r, peer, last[i], time);
-      }
-    }
-  }
-  drop_graphs(w, graphs);
-  for (int r = 0; r < w->n; r++)
-    for (int b = 0; b < 2; b++) good(cudaFree(buffers[b][r]), "cudaFree");
-  world_close(w);
-}
-
 static double now_us(void)
 {
   struct timespec now;

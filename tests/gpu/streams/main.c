@@ -33,6 +33,8 @@ static const struct {
     {"a graph on two streams in a row", case_graph_on_two_streams},
     {"captures beside calls", case_captures_beside_calls},
     {"a captured all-to-all of sends", case_captured_exchange},
+    {"a captured all-gather of sends in place", case_captured_in_place},
+    {"what a rank keeps, on several streams", case_kept_in_order},
     {"nodes of a graph", case_graph_nodes},
     {"memory of graphs that are gone", case_graph_memory},
     {"a captured group of 1000 messages", case_captured_group},

@@ -53,7 +53,7 @@ cudaGraphExec_t end_capture(const struct world *world, int rank, int stream, int
 void launch(const struct world *world, cudaGraphExec_t const *graphs, int stream);
 void drop_graphs(const struct world *world, cudaGraphExec_t const *graphs);
 
-/* Cases: joined.c, graphs.c, groups.c, ends.c. */
+/* Cases: joined.c, graphs.c, exchanges.c, groups.c, ends.c. */
 void case_joined(struct world *world), case_joined_graph(struct world *world), case_two_streams(struct world *world);
 void case_threads_streams(struct world *world), case_threads_streams_graph(struct world *world);
 void case_threads_scatter(struct world *world);
@@ -61,6 +61,7 @@ void case_two_communicators(struct world *world), case_mixed_capture(struct worl
 void case_graph_and_eager(struct world *world), case_graph_row(struct world *world);
 void case_graph_on_two_streams(struct world *world);
 void case_captures_beside_calls(struct world *world), case_captured_exchange(struct world *world);
+void case_captured_in_place(struct world *world), case_kept_in_order(struct world *world);
 void case_graph_nodes(struct world *world), case_graph_memory(struct world *world);
 void case_captured_group(struct world *world), case_large_group(struct world *world);
 void case_mixed_protocols(struct world *world);
