@@ -15,16 +15,47 @@
 
 /* ---- Making and ending ---- */
 
-static ncclResult_t make_rail(struct tt_ib_rail *rail, struct tt_ib_port *port, void *user, int entries, void *memory,
-                              size_t bytes)
+/* A NIC that was removed says so to whatever it is asked, maybe before its event has been read. */
+static bool is_gone(const struct tt_ib_port *port)
 {
-  rail->port = port;
-  rail->cq = tt_ib_verbs(NULL)->create_cq(port->nic->context, entries, user, NULL, 0);
+  struct ibv_port_attr attr;
+  return atomic_load(&port->nic->fatal) || tt_ib_query_port(port->nic->context, (uint8_t)port->number, &attr) == EIO;
+}
+
+/* The ports of the device whose NICs are there; the card tells the other side how many these are. */
+static ncclResult_t choose_ports(struct tt_ib_link *link)
+{
+  const struct tt_ib_device *device = link->device;
+  bool others = tt_param_int(TT_PARAM_NCCL_IB_RESILIENCY_PORT_FAILOVER) != 0;
+  uint32_t gone = 0;
+  for (int i = 0; i < device->count; i++) {
+    struct tt_ib_port *port = tt_ib_port(device->port[i]);
+    if ((others || device->count == 1) && is_gone(port))
+      gone |= 1u << i;
+    else
+      link->rail[link->rails++].port = port;
+  }
+  if (link->rails == 0)
+    return TT_FAIL(ncclSystemError,
+                   "net ib: device %s makes no connection: its NIC%s removed or failed, see the system log",
+                   device->name, device->count > 1 ? "s were all" : " was");
+  for (int i = 0; i < device->count; i++)
+    if (gone & 1u << i)
+      TT_WARN("net ib: a connection of device %s is made without %s port %d: the NIC was removed or failed; the other "
+              "ports do it, with less speed",
+              device->name, tt_ib_port(device->port[i])->name, tt_ib_port(device->port[i])->number);
+  return ncclSuccess;
+}
+
+static ncclResult_t make_rail(struct tt_ib_link *link, struct tt_ib_rail *rail, int entries, void *memory, size_t bytes)
+{
+  struct tt_ib_port *port = rail->port;
+  rail->cq = tt_ib_verbs(NULL)->create_cq(port->nic->context, entries, link, NULL, 0);
   if (!rail->cq)
     return TT_FAIL(ncclSystemError,
-                   "net ib: no completion queue of %d entries on %s: %s; fewer queue pairs need less "
+                   "net ib: no completion queue of %d entries on %s of device %s: %s; fewer queue pairs need less "
                    "(NCCL_IB_QPS_PER_CONNECTION)",
-                   entries, port->name, strerror(errno));
+                   entries, port->name, link->device->name, strerror(errno));
   return tt_ib_register_own(port, memory, bytes, &rail->mr);
 }
 
@@ -32,21 +63,20 @@ ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *
                              const struct tt_ib_device *device, int qps, int pieces, void *memory, size_t bytes)
 {
   uint32_t depth = sends ? SEND_DEPTH : CLEAR_DEPTH, receives = sends ? 1 : (uint32_t)(TT_IB_SLOTS * pieces);
-  int on_a_rail = (qps + device->count - 1) / device->count;
   ncclResult_t result = ncclSuccess;
   tt_ib_comm_counts(1);
   link->hooks = hooks;
   link->device = device;
   link->sends = sends;
   link->fd = -1;
-  link->rails = device->count;
   link->pieces = pieces;
   int64_t timeout_us = 4096ll << tt_param_int(TT_PARAM_NCCL_IB_TIMEOUT);
   link->patience_ms =
       (int)TT_MIN(timeout_us / 1000 * (1 + tt_param_int(TT_PARAM_NCCL_IB_RETRY_CNT)) / 1000 + 1, 3600000);
+  TT_TRY_GOTO(choose_ports(link), result, out);
+  int on_a_rail = (qps + link->rails - 1) / link->rails;
   for (int i = 0; i < link->rails; i++)
-    TT_TRY_GOTO(make_rail(&link->rail[i], tt_ib_port(device->port[i]), link,
-                          on_a_rail * (int)(depth + receives) + LOOP_DEPTH + 1, memory, bytes),
+    TT_TRY_GOTO(make_rail(link, &link->rail[i], on_a_rail * (int)(depth + receives) + LOOP_DEPTH + 1, memory, bytes),
                 result, out);
   for (int i = 0; i < qps; i++) {
     struct tt_ib_rail *rail = &link->rail[i % link->rails];

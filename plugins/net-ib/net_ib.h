@@ -231,7 +231,8 @@ struct tt_ib_done {
   uint32_t imm; /* of a receive */
 };
 
-/* Makes rails and queue pairs for `memory`, which stays the caller's. On failure all is undone. */
+/* Makes rails, of those ports of the device whose NICs are there, and queue pairs for `memory`, which stays the
+ * caller's. On failure all is undone. */
 ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *hooks, bool sends,
                              const struct tt_ib_device *device, int qps, int pieces, void *memory, size_t bytes);
 ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link);

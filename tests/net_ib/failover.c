@@ -266,6 +266,55 @@ START_TEST(registered_after_a_failure)
 }
 END_TEST
 
+/* A NIC is gone, on one side or on both, when a connection is made: it goes over those that are left, whether the
+ * events have told of it or not. Without any there is none. */
+START_TEST(connects_without_a_nic)
+{
+  static const char *const removed[][4] = {{"remove fake0", NULL, "remove fake1", "device fake0+fake1"},
+                                           {"remove fake3", NULL, "remove fake2", "device fake2+fake3"},
+                                           {"remove fake1", "remove fake2", "remove fake3", "device fake2+fake3"}};
+  const char *const *action = removed[_i / 2];
+  char handle[NCCL_NET_HANDLE_MAXSIZE];
+  void *listener, *send, *recv;
+  struct pair pair;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1,fake2,fake3", 1);
+  if (_i % 2) setenv("NCCL_IB_RETURN_ASYNC_EVENTS", "0", 1);
+  start();
+  int from = fuse(0, 1), to = fuse(2, 3);
+  for (int i = 0; i < 2; i++)
+    if (action[i]) fake(action[i]);
+  pair_open(&pair, from, to, (size_t)WINDOW * BYTES);
+  expect_logged("is made without fake");
+  stream(&pair, "reorder", MESSAGES / 2);
+  pair_close(&pair);
+  fake(action[2]);
+  ck_assert_int_eq(net->listen(context, to, handle, &listener), ncclSuccess);
+  ck_assert_int_ne(net_meet(from, handle, listener, &send, &recv), ncclSuccess);
+  ck_assert_msg(strstr(last_warning, action[3]) && strstr(last_warning, "makes no connection"), "%s", last_warning);
+  if (send) ck_assert_int_eq(net->closeSend(send), ncclSuccess);
+  ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  stop();
+}
+END_TEST
+
+/* Who wants no other port to take over has no connection without one. */
+START_TEST(connects_with_all_or_not)
+{
+  char handle[NCCL_NET_HANDLE_MAXSIZE];
+  void *listener, *send, *recv;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1,fake2", 1);
+  setenv("NCCL_IB_RESILIENCY_PORT_FAILOVER", "0", 1);
+  start();
+  int from = fuse(0, 1);
+  fake("remove fake1");
+  ck_assert_int_eq(net->listen(context, 2, handle, &listener), ncclSuccess);
+  ck_assert_int_eq(net_meet(from, handle, listener, &send, &recv), ncclSystemError);
+  ck_assert_msg(strstr(last_warning, "on fake1 of device fake0+fake1") != NULL, "%s", last_warning);
+  ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  stop();
+}
+END_TEST
+
 static void *register_gpu(struct pair *pair, size_t bytes, void **memory)
 {
   int fd = memfd_create("gpu", 0);
@@ -477,6 +526,8 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
   tcase_add_loop_test(tcase, receiver_closes, 0, 2);
   tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);
+  tcase_add_loop_test(tcase, connects_without_a_nic, 0, 6);
+  tcase_add_test(tcase, connects_with_all_or_not);
   tcase_add_loop_test(tcase, flush_fails, 0, 2);
   tcase_add_loop_test(tcase, flush_without_a_nic, 0, 4);
   tcase_add_test(tcase, not_wanted);
