@@ -32,6 +32,33 @@ bool tt_ib_rail_alive(const struct tt_ib_link *link, int rail)
   return false;
 }
 
+static bool is_same_nic(const struct tt_ib_link *link, int rail, int other)
+{
+  return link->rail[rail].port->nic == link->rail[other].port->nic;
+}
+
+void tt_ib_unflushed(struct tt_ib_link *link, int rail)
+{
+  for (int r = 0; r < link->loops; r++)
+    if (is_same_nic(link, r, rail)) link->rail[r].covered = link->qp[link->qps + r].posted + 1;
+}
+
+bool tt_ib_is_flushed(const struct tt_ib_link *link, int rail)
+{
+  for (int r = 0; r < link->loops; r++)
+    if (is_same_nic(link, r, rail) && (int32_t)(link->qp[link->qps + r].retired - link->rail[r].covered) >= 0)
+      return true;
+  return false;
+}
+
+bool tt_ib_other_flushes(const struct tt_ib_link *link, int rail)
+{
+  for (int r = 0; r < link->loops; r++)
+    if (r != rail && is_same_nic(link, r, rail) && tt_ib_rail_alive(link, r) && !link->qp[link->qps + r].dead)
+      return true;
+  return false;
+}
+
 ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, bool *saved)
 {
   const struct tt_ib_qp *failed = &link->qp[qp];

@@ -167,8 +167,9 @@ uint32_t tt_ib_flow_label(uint64_t connection, int index);
 struct tt_ib_rail {
   struct tt_ib_port *port;
   struct ibv_cq *cq;
-  struct ibv_mr *mr;    /* of the comm's shared memory */
-  bool spent;           /* its NIC has failed, and nothing that it did before is left to be seen */
+  struct ibv_mr *mr; /* of the comm's shared memory */
+  uint32_t covered;  /* a receiver: the first of its flushes' requests that is behind all that has come over the NIC */
+  bool spent;        /* its NIC has failed, and nothing that it did before is left to be seen */
   tt_deadline spent_at; /* when that is known, if nothing more shows; 0 while the NIC is well */
 };
 
@@ -276,6 +277,12 @@ bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other);
 /* The queue pair to use in place of this one: itself while it is well, -1 if none is. */
 int tt_ib_alive(const struct tt_ib_link *link, int qp);
 bool tt_ib_rail_alive(const struct tt_ib_link *link, int rail);
+/* Something has come over the rail. */
+void tt_ib_unflushed(struct tt_ib_link *link, int rail);
+/* Is all flushed that has come over its NIC? */
+bool tt_ib_is_flushed(const struct tt_ib_link *link, int rail);
+/* Is there another port in use that flushes what this rail's has written, since it is one of the same NIC? */
+bool tt_ib_other_flushes(const struct tt_ib_link *link, int rail);
 /* Stops all queue pairs that go the same way, tells the comm, and *saved; unless no other would be left. `why`, for the
  * log. */
 ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, bool *saved);

@@ -62,13 +62,31 @@ static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *w
 }
 
 /* *saved: other ports have taken over where this queue pair goes. Else the caller fails. A flush goes no way but
- * through its NIC, and another cannot flush what that has written: they take over only if it is gone. */
+ * through its NIC, and another cannot flush what that has written: they take over only if it is gone, if nothing is
+ * left to flush, or if they are ports of the same. */
 static ncclResult_t request_failed(struct tt_ib_link *link, int qp, bool gone, const char *why, bool *saved)
 {
   int rail = link->qp[qp].rail;
   if (qp < link->qps) return tt_ib_fail_over(link, qp, why, saved);
-  *saved = !tt_ib_rail_alive(link, rail);
-  return gone ? rail_failed(link, rail, why, saved) : ncclSuccess;
+  *saved = tt_ib_other_flushes(link, rail);
+  if (gone || tt_ib_is_flushed(link, rail)) TT_TRY(rail_failed(link, rail, why, saved));
+  link->qp[qp].dead = *saved;
+  return ncclSuccess;
+}
+
+/* There is no peer in it. */
+static ncclResult_t flush_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_qp *qp)
+{
+  struct tt_ib_status status = tt_ib_status(wc->status);
+  bool down = atomic_load(&qp->port->down_since_ns) != 0;
+  char here[TT_IB_GID_TEXT];
+  return tt_ib_link_fail(
+      link, TT_FAIL(status.remote ? ncclRemoteError : ncclSystemError,
+                    "net ib: flushing what was received failed: %s (status %d, vendor error 0x%x) on %s port %d, queue "
+                    "pair %u, GID %s; no other NIC can flush what this one has written; %s",
+                    status.words, (int)wc->status, wc->vendor_err, qp->port->name, qp->port->number, wc->qp_num,
+                    tt_ib_gid_print(&qp->port->gid, here),
+                    down ? "the port has no link, check its cable and the switch" : "look at its system log"));
 }
 
 static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *done)
@@ -80,6 +98,7 @@ static ncclResult_t completion_failed(struct tt_ib_link *link, const struct ibv_
                                       "flushing what was received",
                                       "reading what has arrived"};
   const struct tt_ib_qp *qp = &link->qp[TT_MIN(done->qp, link->qps + link->loops - 1)];
+  if (done->work == TT_IB_WORK_FLUSH) return flush_failed(link, wc, qp);
   struct tt_ib_status status = tt_ib_status(wc->status);
   char here[TT_IB_GID_TEXT], there[TT_IB_GID_TEXT];
   const struct tt_ib_wire_rail *remote = &link->remote.rail[qp->remote_rail];
@@ -199,6 +218,7 @@ static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
     if (got < 0) {
       bool saved;
       TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
+      if (link->loops) link->qp[link->qps + r].dead = true; /* as good as gone */
       if (saved) continue;
       return tt_ib_link_fail(link,
                              TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",

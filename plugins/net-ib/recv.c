@@ -19,14 +19,15 @@ struct recv_request {
   size_t room[TT_IB_RECVS];
 };
 
-/* A read of what was received, through the NIC that wrote it: when it is done, so are the writes. */
+/* A read of what was received, through each NIC that may have written it: when it is done, so are the writes. */
 struct flush_request {
   struct tt_ib_request base;
   struct tt_ib_recv_comm *comm;
   struct flush_request *next;
   uint64_t address;
   const struct tt_ib_memory *memory;
-  uint32_t to_post, left; /* rails, as bits */
+  uint32_t to_post, left;     /* rails, as bits */
+  uint32_t read[TT_IB_RAILS]; /* the number of its request on each */
 };
 
 #define TOGETHER 8  /* receives that are told at once; each is 512 bytes */
@@ -169,8 +170,13 @@ static ncclResult_t piece_arrived(struct tt_ib_recv_comm *comm, uint32_t imm)
 static ncclResult_t done(struct tt_ib_link *link, const struct tt_ib_done *done)
 {
   struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
-  if (done->work == TT_IB_WORK_RECEIVE) return piece_arrived(comm, done->imm);
-  if (done->work == TT_IB_WORK_FLUSH && comm->flush[done->slot]) comm->flush[done->slot]->left &= ~(1u << done->piece);
+  if (done->work == TT_IB_WORK_RECEIVE) {
+    tt_ib_unflushed(link, link->qp[done->qp].rail);
+    return piece_arrived(comm, done->imm);
+  }
+  /* The number may be another's by now: who needed it no more has not waited. */
+  struct flush_request *flush = done->work == TT_IB_WORK_FLUSH ? comm->flush[done->slot] : NULL;
+  if (flush && flush->read[done->piece] == link->qp[done->qp].retired) flush->left &= ~(1u << done->piece);
   return ncclSuccess;
 }
 
@@ -255,15 +261,6 @@ static ncclResult_t down(struct tt_ib_link *link, int qp)
   for (int i = 0; i < TT_IB_SLOTS; i++)
     if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) untell(comm, &comm->request[i]);
   comm->gaps = comm->untold > 0;
-  /* Nothing that came through a dead port is flushed; what comes another way is. */
-  for (int r = 0; r < link->rails; r++)
-    for (int i = 0; i < FLUSHES && !tt_ib_rail_alive(link, r); i++) {
-      struct flush_request *flush = comm->flush[i];
-      if (!flush) continue;
-      if (flush->to_post == 1u << r) comm->flushes_to_post--;
-      flush->to_post &= ~(1u << r);
-      flush->left &= ~(1u << r);
-    }
   return ncclSuccess;
 }
 
@@ -339,9 +336,32 @@ ncclResult_t tt_ib_irecv(void *recv_comm, int n, void **data, const size_t *size
 
 /* ---- Flushes ---- */
 
+/* Does a flush have to read through this rail? Where the NIC is gone there is nothing to read through. Where only the
+ * rail is not used any more, the port's link or the peer's port may be to blame, and the NIC still has to flush what
+ * has come there; if it has another port, that one does. */
+static bool needs_read(const struct tt_ib_recv_comm *comm, int r)
+{
+  const struct tt_ib_link *link = &comm->link;
+  const struct tt_ib_qp *loop = &link->qp[link->qps + r];
+  if (loop->dead) return false;
+  if (tt_ib_rail_alive(link, r)) return true;
+  return !atomic_load(&loop->port->nic->fatal) && !tt_ib_other_flushes(link, r) && !tt_ib_is_flushed(link, r);
+}
+
+static void drop_reads(struct tt_ib_recv_comm *comm, struct flush_request *flush)
+{
+  for (int r = 0; r < comm->link.rails; r++) {
+    if (!(flush->left & 1u << r) || needs_read(comm, r)) continue;
+    if (flush->to_post == 1u << r) comm->flushes_to_post--;
+    flush->to_post &= ~(1u << r);
+    flush->left &= ~(1u << r);
+  }
+}
+
 static ncclResult_t post_flush(struct tt_ib_recv_comm *comm, int number)
 {
   struct flush_request *flush = comm->flush[number];
+  drop_reads(comm, flush);
   for (int r = 0; r < comm->link.rails; r++) {
     int index = comm->link.qps + r;
     if (!(flush->to_post & 1u << r) || !tt_ib_link_room(&comm->link, index, 1)) continue;
@@ -352,6 +372,7 @@ static ncclResult_t post_flush(struct tt_ib_recv_comm *comm, int number)
     /* Before, since the rail may fail with it. */
     flush->to_post &= ~(1u << r);
     if (!flush->to_post) comm->flushes_to_post--;
+    flush->read[r] = comm->link.qp[index].posted + 1;
     TT_TRY(tt_ib_link_post(&comm->link, index, &wr,
                            (struct tt_ib_done){.work = TT_IB_WORK_FLUSH, .slot = number, .piece = r}, true));
   }
@@ -381,10 +402,10 @@ ncclResult_t tt_ib_iflush(void *recv_comm, int n, void **data, const int *sizes,
   *flush = (struct flush_request){
       .base.kind = TT_IB_REQUEST_FLUSH, .comm = comm, .address = (uintptr_t)data[last], .memory = memory[last]};
   for (int r = 0; r < comm->link.rails; r++)
-    if (tt_ib_rail_alive(&comm->link, r)) flush->to_post |= 1u << r;
+    if (needs_read(comm, r)) flush->to_post |= 1u << r;
   flush->left = flush->to_post;
   comm->flush[number] = flush;
-  comm->flushes_to_post++;
+  comm->flushes_to_post += flush->to_post != 0;
   *out = flush;
   return post_flush(comm, number);
 }
@@ -405,6 +426,7 @@ static ncclResult_t test_flush(struct flush_request *flush, int *done)
 {
   struct tt_ib_recv_comm *comm = flush->comm;
   if (flush->left) TT_TRY(progress(comm));
+  drop_reads(comm, flush);
   if (flush->left) return ncclSuccess;
   for (int i = 0; i < FLUSHES; i++)
     if (comm->flush[i] == flush) comm->flush[i] = NULL;

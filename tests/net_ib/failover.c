@@ -382,6 +382,137 @@ START_TEST(flush_without_a_nic)
 }
 END_TEST
 
+static void set_port(int number, const char *state)
+{
+  char action[32], line[64];
+  snprintf(action, sizeof action, "%s fake%d", state, number);
+  snprintf(line, sizeof line, "fake%d port 1 is %s", number, state);
+  fake(action);
+  wait_logged(line);
+}
+
+/* Waits until all requests of a device's queue pairs are answered or have failed. */
+static void answered(long device)
+{
+  uint32_t numbers[32];
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end; usleep(1000)) {
+    bool all = true;
+    for (int i = fake_qps(numbers, 32) - 1; i >= 0; i--)
+      all &= fake_qp(numbers[i], "device") != device || fake_qp(numbers[i], "posted") == fake_qp(numbers[i], "acked");
+    if (all) return;
+  }
+  ck_abort_msg("some requests were not answered:\n%s", log_text);
+}
+
+/* A receiver's rail is given up, for want of the peer's link or its own, and its NIC, which is well, has yet to flush
+ * what had come there before: that is not done before the NIC has, over its other port, or when the link is back; or it
+ * fails. */
+START_TEST(flush_without_a_link)
+{
+  enum { GPU = 4096, STAYS_DOWN = 0, COMES_BACK, OTHER_PORT, OF_THE_PEER };
+  struct pair pair;
+  ncclResult_t results[2];
+  void *memory, *request;
+  int size = GPU, done = 0;
+  setenv("FAKE_VERBS_DEVICES", _i == OTHER_PORT ? "fake0,fake1,fake2*2" : "fake0,fake1,fake2,fake3", 1);
+  setenv("NCCL_IB_TIMEOUT", _i == COMES_BACK ? "20" : "12", 1); /* 34 s; 34 ms */
+  setenv("NCCL_IB_RETRY_CNT", _i == COMES_BACK ? "7" : "1", 1);
+  start();
+  int from = fuse(0, 1), to = fuse(2, 3);
+  pair_open(&pair, from, to, BYTES);
+  void *data = register_gpu(&pair, GPU, &memory);
+  exchange(&pair, BYTES);
+  set_port(_i == OF_THE_PEER ? 0 : 2, "down");
+  for (uint64_t end = now_ms() + LONG_MS; !logged("fake2 port 1 to fake0"); exchange(&pair, BYTES))
+    if (now_ms() >= end) ck_abort_msg("it is not given up: %s", log_text);
+  uint64_t reads = fake_count("read");
+  ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  switch (_i) {
+  case STAYS_DOWN:
+    drive(NULL, request, results);
+    ck_assert_int_eq(results[1], ncclRemoteError);
+    ck_assert_msg(strstr(last_warning, "flushing what was received failed: transport retry counter exceeded") &&
+                      strstr(last_warning, "fake2 port 1") && strstr(last_warning, "has no link"),
+                  "%s", last_warning);
+    break;
+  case COMES_BACK:
+    for (uint64_t end = now_ms() + 50; now_ms() < end;)
+      if (net->test(request, &done, NULL) != ncclSuccess || done) ck_abort_msg("done %d: %s", done, log_text);
+    set_port(2, "up");
+    finish(request);
+    /* Nothing has come there since. */
+    reads = fake_count("read");
+    ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+    ck_assert_int_eq(fake_count("read") - reads, 1);
+    finish(request);
+    break;
+  default:
+    ck_assert_int_eq(fake_count("read") - reads, _i == OTHER_PORT ? 1 : 2);
+    finish(request);
+  }
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, GPU);
+  stop();
+}
+END_TEST
+
+/* All that came over a port is flushed when it loses its link: a read there that fails means no more than that. */
+START_TEST(flush_of_nothing_without_a_link)
+{
+  enum { GPU = 4096 };
+  struct pair pair;
+  void *memory, *request;
+  int size = GPU;
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  open_apart(&pair, BYTES);
+  void *data = register_gpu(&pair, GPU, &memory);
+  exchange(&pair, BYTES);
+  for (int i = 0; i < 2; i++) {
+    if (i == 1) set_port(2, "down");
+    ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+    finish(request);
+  }
+  expect_logged("fake2 port 1 to fake0");
+  answered(2);
+  exchange(&pair, BYTES);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, GPU);
+  stop();
+}
+END_TEST
+
+/* The ports of a NIC flush for each other, also where a read fails while they have links. */
+START_TEST(flush_over_the_other_port)
+{
+  enum { GPU = 4096 };
+  struct pair pair;
+  void *memory, *request;
+  int size = GPU;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1,fake2*2", 1);
+  start();
+  int from = fuse(0, 1), to = fuse(2, 3);
+  pair_open(&pair, from, to, BYTES);
+  void *data = register_gpu(&pair, GPU, &memory);
+  exchange(&pair, BYTES);
+  all_sent();
+  fake("status REM_OP_ERR 1");
+  for (int reads = 2; reads >= 1; reads--) {
+    uint64_t before = fake_count("read");
+    ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+    ck_assert_int_eq(fake_count("read") - before, reads);
+    finish(request);
+    exchange(&pair, BYTES);
+  }
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, GPU);
+  stop();
+}
+END_TEST
+
 START_TEST(not_wanted)
 {
   struct pair pair;
@@ -398,15 +529,6 @@ START_TEST(not_wanted)
   stop();
 }
 END_TEST
-
-static void set_port(int number, const char *state)
-{
-  char action[32], line[64];
-  snprintf(action, sizeof action, "%s fake%d", state, number);
-  snprintf(line, sizeof line, "fake%d port 1 is %s", number, state);
-  fake(action);
-  wait_logged(line);
-}
 
 static void expect_under_way(void *const requests[2])
 {
@@ -530,6 +652,9 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, connects_with_all_or_not);
   tcase_add_loop_test(tcase, flush_fails, 0, 2);
   tcase_add_loop_test(tcase, flush_without_a_nic, 0, 4);
+  tcase_add_loop_test(tcase, flush_without_a_link, 0, 4);
+  tcase_add_test(tcase, flush_of_nothing_without_a_link);
+  tcase_add_test(tcase, flush_over_the_other_port);
   tcase_add_test(tcase, not_wanted);
   tcase_add_test(tcase, all_ports_come_back);
   tcase_add_test(tcase, one_port_comes_back);

@@ -11,7 +11,8 @@ int fake_verbs_do(const char *action);
 uint64_t fake_verbs_count(const char *what);
 /* Objects that exist now: "qp", "cq", "mr", "pd", "context". */
 int fake_verbs_live(const char *what);
-/* The flow label, traffic class, service level, ... that the QP was given for the packets it sends; -1: no such QP. */
+/* The flow label, traffic class, service level, ... that the QP was given for the packets it sends, and how many
+ * requests were "posted" and "acked"; -1: no such QP. */
 long fake_verbs_qp(uint32_t number, const char *what);
 /* The numbers of all QPs, at most `most`; returns how many. */
 int fake_verbs_qps(uint32_t *numbers, int most);

@@ -461,6 +461,7 @@ long fake_verbs_qp(uint32_t number, const char *what)
   if (attr && !strcmp(what, "port")) value = attr->port_num;
   if (attr && !strcmp(what, "device")) value = fake_context(qp->qp.context)->device->index;
   if (attr && !strcmp(what, "posted")) value = (long)qp->posted;
+  if (attr && !strcmp(what, "acked")) value = (long)qp->acked;
   pthread_mutex_unlock(&fake_lock);
   return value;
 }
