@@ -6,8 +6,9 @@
  * too, waits until nothing of them is left, and only then says what has arrived (STATE); the rest is sent again another
  * way. A NIC that has failed may never say that a queue pair is empty, but what it did before it may have left unread.
  * A receiver that has all it waits for may not be called again for long; then the sender finds in its memory that it is
- * done. What the receiver has told the sender can be said twice, and is. A way that has failed stays unused by this
- * connection. */
+ * done. What the receiver has told the sender can be said twice, and is; but what takes its place in the ring waits
+ * until the sender's end is stopped as well, since the first may still come that way. A way that has failed stays
+ * unused by this connection. */
 #include "net_ib.h"
 
 bool tt_ib_same_way(const struct tt_ib_link *link, int qp, int other)

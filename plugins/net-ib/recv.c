@@ -50,6 +50,9 @@ struct tt_ib_recv_comm {
   bool gaps;        /* some of the untold may come before others that are told, which the sender does not see then */
   int tag;          /* of the receives from `alike` on, which have one buffer each */
   uint64_t alike;
+  bool unsure;                 /* the sender has not said of all ways that failed that its end is stopped, too */
+  bool stopped[TT_IB_QPS];     /* it has, of the way of this queue pair */
+  uint64_t doubt[TT_IB_SLOTS]; /* 1 + the number of the receive that was told over one of which it has not; or 0 */
   struct flush_request *flush[FLUSHES], *free_flushes;
   int flushes_to_post;
 };
@@ -209,9 +212,13 @@ static ncclResult_t tell_run(struct tt_ib_recv_comm *comm, int slot, int count)
   return tt_ib_link_post(&comm->link, index, &wr, (struct tt_ib_done){.work = TT_IB_WORK_CLEAR, .slot = slot}, false);
 }
 
-static bool is_untold(const struct recv_request *request)
+/* Whether its entries are to be written now. Behind them might come those of the slot's last receive, if these are
+ * still on a way that has failed, so they wait until the sender's end of it takes nothing any more. */
+static bool is_to_be_told(const struct recv_request *request, const struct tt_ib_recv_comm *comm)
 {
-  return request->base.kind == TT_IB_REQUEST_RECV && !request->done && !request->told;
+  if (request->base.kind != TT_IB_REQUEST_RECV || request->done || request->told) return false;
+  uint64_t before = comm->unsure ? comm->doubt[request->number % TT_IB_SLOTS] : 0;
+  return !before || before == request->number + 1;
 }
 
 /* In order, since the sender takes them so. */
@@ -220,12 +227,12 @@ static ncclResult_t tell_rest(struct tt_ib_recv_comm *comm)
   for (uint64_t number = comm->oldest; comm->untold > 0 && number < comm->next;) {
     int slot = (int)(number % TT_IB_SLOTS), count = 0;
     while (slot + count < TT_IB_SLOTS && number + (uint64_t)count < comm->next && count < TOGETHER &&
-           is_untold(&comm->request[slot + count]))
+           is_to_be_told(&comm->request[slot + count], comm))
       count++;
     if (count > 0) TT_TRY(tell_run(comm, slot, count));
     number += (uint64_t)TT_MAX(count, 1);
   }
-  comm->gaps = comm->untold > 0; /* there was no room for them */
+  comm->gaps = comm->untold > 0; /* there was no room for them, or they wait */
   return ncclSuccess;
 }
 
@@ -251,8 +258,16 @@ static void untell(struct tt_ib_recv_comm *comm, struct recv_request *request)
 {
   request->told = false;
   if (request->done) return;
+  comm->doubt[request->number % TT_IB_SLOTS] = request->number + 1;
   comm->told--;
   comm->untold++;
+}
+
+static void look_if_sure(struct tt_ib_recv_comm *comm)
+{
+  comm->unsure = false;
+  for (int i = 0; i < comm->link.qps; i++) comm->unsure |= comm->link.qp[i].dead && !comm->stopped[i];
+  if (!comm->unsure) memset(comm->doubt, 0, sizeof comm->doubt);
 }
 
 static ncclResult_t down(struct tt_ib_link *link, int qp)
@@ -261,13 +276,17 @@ static ncclResult_t down(struct tt_ib_link *link, int qp)
   for (int i = 0; i < TT_IB_SLOTS; i++)
     if (comm->request[i].told && tt_ib_same_way(link, qp, comm->request[i].told_qp)) untell(comm, &comm->request[i]);
   comm->gaps = comm->untold > 0;
+  look_if_sure(comm);
   return ncclSuccess;
 }
 
 static ncclResult_t take_down(struct tt_ib_link *link, const struct tt_ib_note *note)
 {
+  struct tt_ib_recv_comm *comm = (struct tt_ib_recv_comm *)link;
   bool saved;
   TT_TRY(tt_ib_fail_over(link, (int)note->value, "the peer lost it", &saved));
+  for (int i = 0; i < link->qps; i++) comm->stopped[i] |= tt_ib_same_way(link, (int)note->value, i);
+  look_if_sure(comm);
   if (saved) return ncclSuccess;
   return tt_ib_link_fail(link,
                          TT_FAIL(ncclRemoteError, "net ib: the peer %s lost the last way here, over %s port %d",

@@ -55,9 +55,9 @@ struct tt_ib_card {
 };
 
 /* After that, on the socket: the sender's GO, which says that its queue pairs are ready. Then, from either side,
- * FAILED; from the sender, DOWN: the queue pairs between two rails, of which `value` is one, have failed; from the
- * receiver, STATE, in answer or of its own accord: they take nothing any more, and this is what has arrived; and END
- * before it closes, which says the same of all. */
+ * FAILED; from the sender, DOWN: the queue pairs between two rails, of which `value` is one, have failed, and are
+ * stopped, also in answer to STATE; from the receiver, STATE, in answer or of its own accord: they take nothing any
+ * more, and this is what has arrived; and END before it closes, which says the same of all. */
 enum tt_ib_note_kind {
   TT_IB_GO = 0x7e551b01,
   TT_IB_FAILED = 0x7e551b02,

@@ -617,6 +617,58 @@ START_TEST(none_left)
 }
 END_TEST
 
+/* Clear-to-sends stay on a way, which the receiver gives up, so that it tells of its receives another way. The first
+ * come at last when one of those receives is done, and another has its slot. */
+START_TEST(entries_come_late)
+{
+  enum { ALL = NCCL_NET_MAX_REQUESTS, EACH = 8 };
+  struct pair pair;
+  void *requests[2 * (ALL + 1)], **recvs = requests, **sends = requests + ALL + 1;
+  size_t bytes = EACH;
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  open_apart(&pair, (ALL + 1) * EACH);
+  exchange(&pair, EACH);
+  all_sent();
+  fake("mute fake0");
+  for (int i = 0; i <= ALL; i++) {
+    void *data = pair.in + i * EACH;
+    int tag = i == ALL; /* told at once, since it is unlike the others */
+    if (i == ALL) {
+      /* The way of the first message is the other one, and it needs no call that hears of the failure. */
+      memset(pair.out, 1, EACH);
+      ck_assert_int_eq(net->isend(pair.send, pair.out, EACH, 0, pair.out_memory, NULL, &sends[0]), ncclSuccess);
+      finish(recvs[0]);
+      recvs[0] = NULL;
+    }
+    ck_assert_int_eq(net->irecv(pair.recv, 1, &data, &bytes, &tag, &pair.in_memory, NULL, &recvs[i]), ncclSuccess);
+    ck_assert_ptr_nonnull(recvs[i]);
+    for (uint64_t end = now_ms() + LONG_MS; i == ALL - 1 && !logged("is not used any more");) {
+      int done = 0;
+      if (net->test(recvs[0], &done, NULL) != ncclSuccess || done || now_ms() >= end)
+        ck_abort_msg("done %d: %s", done, log_text);
+    }
+    if (i >= ALL - 1) answered(3);
+  }
+  uint64_t stored = fake_count("stored");
+  fake("up fake0");
+  for (uint64_t end = now_ms() + LONG_MS; fake_count("stored") == stored; usleep(1000))
+    if (now_ms() >= end) ck_abort_msg("nothing comes late");
+  finish(sends[0]);
+  sends[0] = NULL;
+  for (int i = 1; i <= ALL; i++) {
+    memset(pair.out + i * EACH, i + 1, EACH);
+    ck_assert_int_eq(net->isend(pair.send, pair.out + i * EACH, EACH, i == ALL, pair.out_memory, NULL, &sends[i]),
+                     ncclSuccess);
+    ck_assert_ptr_nonnull(sends[i]);
+  }
+  drive_all(requests, 2 * (ALL + 1));
+  ck_assert_int_eq(memcmp(pair.in, pair.out, (ALL + 1) * EACH), 0);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* Whichever write fails: of the last receives, in a row that wraps, the first is told again though it may be the only
  * one that the sender does not know. */
 START_TEST(any_write_fails)
@@ -645,6 +697,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, seen_late, 0, 3);
   tcase_add_test(tcase, removed_with_much_unseen);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
+  tcase_add_test(tcase, entries_come_late);
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);
   tcase_add_loop_test(tcase, receiver_closes, 0, 2);
   tcase_add_loop_test(tcase, registered_after_a_failure, 0, 2);

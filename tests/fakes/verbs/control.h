@@ -7,7 +7,7 @@
 /* Does what a line of FAKE_VERBS_SCRIPT says (script.c), now. 0, or -1 if it cannot be understood. */
 int fake_verbs_do(const char *action);
 /* How often something happened since the process started: a call's name, "rnr", "inline", "write", "write_imm", "read",
- * "inside_a_line" (a write that begins at no multiple of 128), "dmabuf", ... */
+ * "inside_a_line" (a write that begins at no multiple of 128), "stored" (a write that has come), "dmabuf", ... */
 uint64_t fake_verbs_count(const char *what);
 /* Objects that exist now: "qp", "cq", "mr", "pd", "context". */
 int fake_verbs_live(const char *what);

@@ -251,7 +251,10 @@ static bool execute(struct fake_qp *qp, const struct packet *packet, const char 
   }
   if (packet->piece) fake_store(memory + packet->offset, data, packet->piece);
   if (takes_receive) fake_complete_receive(qp, packet->imm, (uint32_t)packet->bytes);
-  if (last) answer(qp, (struct packet){.kind = ACK}, NULL, 0);
+  if (last) {
+    fake_count("stored");
+    answer(qp, (struct packet){.kind = ACK}, NULL, 0);
+  }
   return true;
 }
 
