@@ -319,11 +319,21 @@ static void linger(struct send_comm *comm)
   }
 }
 
+/* The system has taken all that was to be sent. */
+static bool is_out(const struct send_comm *comm)
+{
+  if (comm->ready.first || comm->held_count) return false;
+  for (int i = 0; i < STRIPED; i++)
+    if (comm->striped[i] && atomic_load_explicit(&comm->striped[i]->left, memory_order_acquire)) return false;
+  return true;
+}
+
+/* What the system has not taken is dropped, so there is no message to wait for whose sender believes it sent. */
 ncclResult_t tt_netsocket_close_send(void *send_comm)
 {
   struct send_comm *comm = send_comm;
   if (!comm) return ncclSuccess;
-  if (comm->several_tags && comm->link.failed == ncclSuccess) linger(comm);
+  if (comm->several_tags && comm->link.failed == ncclSuccess && is_out(comm)) linger(comm);
   tt_netsocket_link_close(&comm->link);
   tt_send_tags_free(&comm->tags);
   free(comm);

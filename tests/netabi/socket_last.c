@@ -91,10 +91,40 @@ START_TEST(sender_closes_when_all_is_sent)
 }
 END_TEST
 
+/* A receiver that hangs is not waited for, connection by connection, where messages are dropped anyway: waiting a
+ * second for each took 8. */
+START_TEST(who_drops_messages_does_not_wait)
+{
+  enum { COMMS = 8, HUGE = 64 << 20 }; /* more than the system takes */
+  void *send[COMMS], *recv[COMMS], *first = NULL, *request = NULL;
+  char in[8], *out = calloc(1, HUGE);
+  int done = 0;
+  ck_assert_ptr_nonnull(out);
+  for (int i = 0; i < COMMS; i++) {
+    connect_self(&send[i], &recv[i]);
+    void *wanted = post_recv(recv[i], in, sizeof in);
+    ck_assert_int_eq(net->isend(send[i], out, sizeof in, 0, NULL, NULL, &first), ncclSuccess);
+    complete(first);
+    complete(wanted);
+    ck_assert_int_eq(net->isend(send[i], out, HUGE, 1, NULL, NULL, &request), ncclSuccess);
+    ck_assert_ptr_nonnull(request);
+    ck_assert_int_eq(net->test(request, &done, NULL), ncclSuccess);
+    ck_assert_int_eq(done, 0);
+  }
+  uint64_t begin = now_ms();
+  for (int i = 0; i < COMMS; i++) ck_assert_int_eq(net->closeSend(send[i]), ncclSuccess);
+  uint64_t took = now_ms() - begin;
+  ck_assert_msg(took < 4000, "closing took %llu ms", (unsigned long long)took);
+  for (int i = 0; i < COMMS; i++) ck_assert_int_eq(net->closeRecv(recv[i]), ncclSuccess);
+  free(out);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("last");
   tcase_add_test(tcase, receiver_closes_when_it_has_all);
   tcase_add_test(tcase, sender_closes_when_all_is_sent);
+  tcase_add_test(tcase, who_drops_messages_does_not_wait);
   return run_socket_suite(argc, argv, tcase);
 }
