@@ -41,6 +41,14 @@ ncclResult_t tt_ofi_counts_get(struct tt_ofi_counts *counts, int32_t tag, struct
   return ncclSuccess;
 }
 
+struct tt_ofi_count *tt_ofi_counts_find(const struct tt_ofi_counts *counts, int32_t tag)
+{
+  if (!counts->size) return NULL;
+  struct tt_ofi_count *entry = &counts->entries[counts->last];
+  if (!entry->used || entry->tag != tag) entry = search(counts, tag);
+  return entry->used ? entry : NULL;
+}
+
 void tt_ofi_counts_free(struct tt_ofi_counts *counts)
 {
   free(counts->entries);

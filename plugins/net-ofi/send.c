@@ -30,19 +30,20 @@ ncclResult_t tt_ofi_send_make(int dev, int fd, struct tt_ofi_link **out)
   return ncclSuccess;
 }
 
-/* ---- The window of a tag: its state is how many small messages have no acknowledgement. What of an idle tag was not
- * acknowledged is less than a window, and is forgotten with it. ---- */
+/* ---- The window of a tag: only so many of its small messages are ahead of the receiver's acknowledgements, also where
+ * others had the tag's requests in between ---- */
 
 static ncclResult_t acknowledged(struct tt_ofi_link *link, const struct tt_ofi_note *note)
 {
   struct tt_ofi_send_comm *comm = (struct tt_ofi_send_comm *)link;
+  struct tt_ofi_count *count = tt_ofi_counts_find(&comm->counts, note->tag);
   struct tt_send_tag *tag = tt_send_tags_find(&comm->tags, note->tag);
-  if (!tag) return ncclSuccess;
-  tag->state -= (uint32_t)TT_MIN(note->value, tag->state);
-  while (tag->held.first && tag->state < WINDOW) {
+  if (!count) return ncclSuccess;
+  count->ahead -= (uint32_t)TT_MIN(note->value, count->ahead);
+  while (tag && tag->held.first && count->ahead < WINDOW) {
     tt_sending_append(&comm->ready, tt_sending_take(&tag->held));
     comm->held_count--;
-    tag->state++;
+    count->ahead++;
   }
   return ncclSuccess;
 }
@@ -52,11 +53,12 @@ void tt_ofi_send_tell(struct tt_ofi_send_request *request)
 {
   struct tt_ofi_send_comm *comm = request->comm;
   struct tt_send_tag *tag = request->sending.tag;
-  if (request->small && tag->state >= WINDOW) {
+  struct tt_ofi_count *count = tt_ofi_counts_find(&comm->counts, tag->number); /* its messages are counted */
+  if (request->small && count->ahead >= WINDOW) {
     tt_sending_append(&tag->held, request);
     comm->held_count++;
   } else {
-    tag->state += request->small;
+    count->ahead += request->small;
     tt_sending_append(&comm->ready, request);
   }
 }

@@ -1,5 +1,5 @@
-/* net-ofi: what is counted while messages wait and move, memory that does not hold what is named, and how a connection
- * ends. Both ends in the test's process. */
+/* net-ofi: what is counted while messages wait and move, the window of a tag, memory that does not hold what is named,
+ * and how a connection ends. Both ends in the test's process. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +200,29 @@ START_TEST(busy_nics_are_counted)
 }
 END_TEST
 
+/* ---- The window ---- */
+
+/* A sender runs ahead of the receives of a tag by a window, and no further if the tag has no request under way for a
+ * while and others are used. */
+START_TEST(idle_tags_keep_their_window)
+{
+  enum { WINDOW = 64 };
+  int done = 1;
+  open_both("local");
+  for (int i = 0; i < WINDOW; i++) {
+    ck_assert_int_eq(finish_both(send_it(out, 1, TAG, out_memory), NULL), ncclSuccess);
+    expect_message(1, OTHER);
+  }
+  void *beyond = send_it(out, 1, TAG, out_memory);
+  expect_message(1, OTHER); /* packets keep their order here: it would have left by now */
+  ck_assert_int_eq(net->test(beyond, &done, NULL), ncclSuccess);
+  ck_assert_int_eq(done, 0);
+  for (int i = 0; i < WINDOW; i++) ck_assert_int_eq(finish_both(NULL, receive(in, 1, TAG, in_memory)), ncclSuccess);
+  ck_assert_int_eq(finish_both(beyond, receive(in, 1, TAG, in_memory)), ncclSuccess);
+  close_both();
+}
+END_TEST
+
 /* ---- Memory ---- */
 
 /* A message that is larger than the place that was told ahead is not written at all. */
@@ -299,6 +322,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, places_are_counted);
   tcase_add_test(tcase, refusals_are_counted);
   tcase_add_test(tcase, busy_nics_are_counted);
+  tcase_add_test(tcase, idle_tags_keep_their_window);
   tcase_add_test(tcase, larger_than_its_place);
   tcase_add_loop_test(tcase, outside_of_the_registration, 0, 3);
   tcase_add_test(tcase, goodbye_before_the_message);
