@@ -293,7 +293,9 @@ typedef struct {
   ncclResult_t (*iflush)(void *recvComm, int n, void **data, int *sizes, void **mhandles, void **request);
 
   /* *done becomes 1 when the request is complete, else 0; the request is then gone. `sizes` may be NULL; else it is
-   * one int for a send and n for a receive, and exactly those are written, in bytes, when done. */
+   * one int for a send and n for a receive, and exactly those are written, in bytes, when done. Sizes of 2 GiB and
+   * more, which isend and irecv allow, do not fit and are cut off: who moves such messages must know their sizes
+   * otherwise. */
   ncclResult_t (*test)(void *request, int *done, int *sizes);
 
   /* End a comm, also one that is half connected or has requests in flight, which are dropped. */
