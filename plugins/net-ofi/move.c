@@ -208,6 +208,13 @@ ncclResult_t tt_ofi_link_move(struct tt_ofi_link *link, bool listen)
   return watch(link, came, listen);
 }
 
+ncclResult_t tt_ofi_link_look(struct tt_ofi_link *link)
+{
+  bool came = false;
+  for (int i = 0; i < link->rails; i++) TT_TRY(read_rail(link, i, &came));
+  return ncclSuccess;
+}
+
 /* ---- Closing ---- */
 
 static bool drain_rail(struct tt_ofi_rail *rail)

@@ -223,6 +223,8 @@ void tt_ofi_link_drain(struct tt_ofi_link *link);
 /* Posts what waits, and hears of what happened on all rails and, now and then or if `listen`, on the socket. An error
  * once the peer is gone and nothing more comes. */
 ncclResult_t tt_ofi_link_move(struct tt_ofi_link *link, bool listen);
+/* Only hears of what happened on the rails, also of a link that has failed. */
+ncclResult_t tt_ofi_link_look(struct tt_ofi_link *link);
 /* Says something on the socket; false: it is full, try again. Nobody hears it once the peer is gone. */
 bool tt_ofi_link_say(struct tt_ofi_link *link, enum tt_ofi_note_kind kind, int32_t tag, uint64_t value);
 /* False: there is still something that could not be said. */

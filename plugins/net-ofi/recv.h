@@ -63,7 +63,8 @@ struct tt_ofi_flush {
   struct tt_ofi_flush *next;
   const struct tt_ofi_memory *memory;
   const void *data;
-  int posted; /* rails */
+  uint64_t outlasts_ns; /* since when its link has failed, as far as it knows; 0: it has not */
+  int posted;           /* rails */
   int left;
   struct tt_ofi_read read[TT_OFI_RAILS];
 };

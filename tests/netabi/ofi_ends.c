@@ -316,6 +316,58 @@ START_TEST(goodbye_ends_the_wait)
 }
 END_TEST
 
+/* What came into a GPU's memory is flushed though its sender has gone, and though a receive behind it has failed for
+ * that before (0), or fails while the flush is tested (1): a receiver that waits for more gets what there was. */
+START_TEST(flush_after_the_goodbye)
+{
+  void *gpu_out, *gpu_in, *flush = NULL, *data = in;
+  int size = LARGE;
+  open_both("hmem,local");
+  ck_assert_int_eq(net->regMr(send_comm, out, sizeof out, NCCL_PTR_CUDA, &gpu_out), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv_comm, in, sizeof in, NCCL_PTR_CUDA, &gpu_in), ncclSuccess);
+  void *receives = receive(in, LARGE, TAG, gpu_in), *behind = receive(in + LARGE, 1, 9, gpu_in);
+  ck_assert_int_eq(finish_both(send_it(out, LARGE, TAG, gpu_out), receives), ncclSuccess);
+  ck_assert_int_eq(net->deregMr(send_comm, gpu_out), ncclSuccess);
+  close_sender();
+  if (_i == 0) ck_assert_int_eq(finish_both(NULL, behind), ncclRemoteError);
+  ck_assert_msg(net->iflush(recv_comm, 1, &data, &size, &gpu_in, &flush) == ncclSuccess, "iflush: %s", last_warning);
+  ck_assert_ptr_nonnull(flush);
+  ck_assert_msg(finish_both(NULL, flush) == ncclSuccess, "flush: %s", last_warning);
+  if (_i == 1) ck_assert_int_eq(finish_both(NULL, behind), ncclRemoteError);
+  ck_assert_int_eq(net->deregMr(recv_comm, gpu_in), ncclSuccess);
+  close_receiver();
+  finish();
+}
+END_TEST
+
+/* So is what is being flushed on one of two NICs when the sender goes. */
+START_TEST(goodbye_during_a_flush)
+{
+  void *gpu_out, *gpu_in, *flush = NULL, *data = in;
+  int size = LARGE, dev = -1;
+  ncclNetVDeviceProps_v12_t both = {2, {0, 1}};
+  setenv("FI_PROVIDER", "tcp", 1);
+  ck_assert_int_ge(start("hmem,local,nics=2,lag=50"), 2);
+  ck_assert_int_eq(net->makeVDevice(&dev, &both), ncclSuccess);
+  ck_assert_int_eq(net->listen(context, dev, handle, &listener), ncclSuccess);
+  ck_assert_int_eq(net_meet(dev, handle, listener, &send_comm, &recv_comm), ncclSuccess);
+  ck_assert_int_eq(net->regMr(send_comm, out, sizeof out, NCCL_PTR_CUDA, &gpu_out), ncclSuccess);
+  ck_assert_int_eq(net->regMr(recv_comm, in, sizeof in, NCCL_PTR_CUDA, &gpu_in), ncclSuccess);
+  void *receives = receive(in, LARGE, TAG, gpu_in), *behind = receive(in + LARGE, 1, 9, gpu_in);
+  ck_assert_int_eq(finish_both(send_it(out, LARGE, TAG, gpu_out), receives), ncclSuccess);
+  ck_assert_int_eq(net->iflush(recv_comm, 1, &data, &size, &gpu_in, &flush), ncclSuccess);
+  ck_assert_ptr_nonnull(flush);
+  ck_assert_int_eq(net->deregMr(send_comm, gpu_out), ncclSuccess);
+  ck_assert_int_eq(net->closeSend(send_comm), ncclSuccess);
+  if (_i == 0) ck_assert_int_eq(finish_both(NULL, behind), ncclRemoteError);
+  ck_assert_msg(finish_both(NULL, flush) == ncclSuccess, "flush: %s", last_warning);
+  if (_i == 1) ck_assert_int_eq(finish_both(NULL, behind), ncclRemoteError);
+  ck_assert_int_eq(net->deregMr(recv_comm, gpu_in), ncclSuccess);
+  ck_assert_int_eq(net->closeRecv(recv_comm), ncclSuccess);
+  finish();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
   TCase *tcase = tcase_create("ends");
@@ -327,5 +379,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, outside_of_the_registration, 0, 3);
   tcase_add_test(tcase, goodbye_before_the_message);
   tcase_add_test(tcase, goodbye_ends_the_wait);
+  tcase_add_loop_test(tcase, flush_after_the_goodbye, 0, 2);
+  tcase_add_loop_test(tcase, goodbye_during_a_flush, 0, 2);
   return run(argc, argv, tcase);
 }
