@@ -103,7 +103,10 @@ static ncclResult_t send_clears(struct tt_ofi_recv_comm *comm, struct tt_ofi_pac
     memcpy(packet->data + packet->bytes, &clear, each);
     packet->bytes += each;
   }
-  if (packet->bytes) return tt_ofi_link_send(&comm->link, 0, packet);
+  if (packet->bytes) {
+    comm->link.clears++;
+    return tt_ofi_link_send(&comm->link, 0, packet);
+  }
   tt_ofi_link_return(&comm->link, 0, packet);
   return ncclSuccess;
 }
@@ -121,9 +124,23 @@ static bool may_wait(struct tt_ofi_recv_comm *comm, uint32_t enough)
   return true;
 }
 
+/* Who has left, or said that it sends no more, needs no places, and what comes to an endpoint that is closed may cost
+ * what came from it and is not read yet: over tcp it resets the connection. That the socket was heard shortly before is
+ * enough, since a sender reads on for longer than that after its goodbye. */
+static ncclResult_t drop_unwanted(struct tt_ofi_recv_comm *comm)
+{
+  struct tt_ofi_link *link = &comm->link;
+  uint64_t now = tt_timer_ns();
+  if (now - link->heard_ns >= TT_OFI_HEAR_NS) TT_TRY(tt_ofi_link_hear(link, now));
+  if (link->gone || link->bye) comm->clearing_count = 0;
+  return ncclSuccess;
+}
+
 static ncclResult_t clear_waiting(struct tt_ofi_recv_comm *comm, uint32_t enough)
 {
   while (comm->clearing_count && !may_wait(comm, enough)) {
+    TT_TRY(drop_unwanted(comm));
+    if (!comm->clearing_count) break;
     struct tt_ofi_packet *packet = tt_ofi_link_packet(&comm->link, 0);
     if (!packet) return ncclSuccess;
     TT_TRY(send_clears(comm, packet));

@@ -7,7 +7,6 @@
 #define BATCH 16                       /* completions in one call */
 #define ROUNDS 4                       /* of which so many, so that other comms get their turn */
 #define LOOK_EVERY 64                  /* idle rounds after which the clock is looked at */
-#define HEAR_NS ((uint64_t)1000000)    /* the socket is heard as often, where something is waited for */
 #define GRACE_NS ((uint64_t)200000000) /* how long what a peer sent before it went may be silent on its way */
 #define DRAIN_MS 100
 
@@ -187,7 +186,7 @@ static ncclResult_t watch(struct tt_ofi_link *link, bool came, bool listen)
   if (came) link->idle = 0;
   if (!link->gone && !listen && (came || ++link->idle % LOOK_EVERY)) return ncclSuccess;
   uint64_t now = tt_timer_ns();
-  if (!link->gone && (listen || now - link->heard_ns >= HEAR_NS)) TT_TRY(tt_ofi_link_hear(link, now));
+  if (!link->gone && (listen || now - link->heard_ns >= TT_OFI_HEAR_NS)) TT_TRY(tt_ofi_link_hear(link, now));
   if (!link->gone) return ncclSuccess;
   if (came) link->arrived_ns = now;
   if (now - link->arrived_ns < GRACE_NS) return ncclSuccess;

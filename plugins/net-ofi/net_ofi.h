@@ -11,8 +11,8 @@
  * only so many small messages may be on their way or aside (the receiver acknowledges by the dozen, over the socket),
  * and no more large ones than requests.
  *
- * The socket carries what connecting needs, acknowledgements and the goodbye, and its end tells at once that the peer
- * is gone, which an endpoint without connections would never say.
+ * The socket carries what connecting needs, acknowledgements, the goodbye and its answer, and its end tells at once
+ * that the peer is gone, which an endpoint without connections would never say.
  *
  * Endpoints of a comm's own, and not shared ones: closing a comm ends at once all that it has under way, whatever the
  * provider, and comms of several threads have no lock in common.
@@ -40,6 +40,8 @@
 #define TT_OFI_DEVICES (2 * TT_OFI_NICS) /* with those that are several NICs */
 #define TT_OFI_RECVS 8                   /* receives in a group */
 #define TT_OFI_GATHER 4                  /* places that one packet tells of at most */
+/* The socket is heard as often, where something is waited for, and before places are told. */
+#define TT_OFI_HEAR_NS ((uint64_t)1000000)
 
 /* ---- nic.c: a NIC, which is a domain of libfabric ---- */
 
@@ -186,8 +188,11 @@ struct tt_ofi_link {
   int hellos;    /* that have come: see greet.c */
   /* The socket. */
   bool gone; /* its other end */
-  bool bye;
+  bool bye;  /* a receiver: has heard it */
   uint64_t bye_count;
+  bool answered;           /* the goodbye: by a receiver, or to a sender */
+  uint64_t answer;         /* to a sender: `clears` of the receiver */
+  uint64_t clears;         /* packets with places: told by a receiver, come to a sender */
   uint64_t heard_ns;       /* when it was last looked at */
   uint64_t arrived_ns;     /* when something last came, once the peer was gone */
   struct tt_ofi_note note; /* coming in */

@@ -11,6 +11,11 @@ static ncclResult_t note_came(struct tt_ofi_link *link)
     link->bye_count = link->note.value;
     return ncclSuccess;
   }
+  if (link->note.kind == TT_OFI_HEARD && link->sends) {
+    link->answered = true;
+    link->answer = link->note.value;
+    return ncclSuccess;
+  }
   if (link->note.kind == TT_OFI_ACK && link->sends) return link->events->note(link, &link->note);
   return tt_ofi_link_fail(
       link, TT_FAIL(ncclRemoteError, "net ofi: device %s: %s sent a note of unknown kind 0x%x; the stream is corrupt",
@@ -34,6 +39,7 @@ ncclResult_t tt_ofi_link_hear(struct tt_ofi_link *link, uint64_t now)
     link->note_got = 0;
     TT_TRY(note_came(link));
   }
+  if (link->bye && !link->answered) link->answered = tt_ofi_link_say(link, TT_OFI_HEARD, 0, link->clears);
   return ncclSuccess;
 }
 

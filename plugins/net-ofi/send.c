@@ -1,11 +1,15 @@
 /* The sending side's requests: see send.h. */
 #include "send.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define WINDOW 64        /* small messages of a tag that are on their way or kept aside */
 #define LISTEN_EVERY 16u /* small messages after which acknowledgements are looked for */
+/* How long the answer to a goodbye is waited for: from the last message on, and at least. */
+#define ANSWER_NS ((uint64_t)50000000)
+#define ANSWER_LEAST_NS (2 * TT_OFI_HEAR_NS)
 
 static const struct tt_ofi_events send_events;
 
@@ -177,6 +181,7 @@ ncclResult_t tt_ofi_send_test(struct tt_ofi_request *base, int *done, int *sizes
     if (!request->done) return result;
   }
   *done = 1;
+  comm->done_ns = tt_timer_ns();
   if (sizes) *sizes = (int)request->bytes;
   tt_count_message(&comm->link.counted, request->bytes);
   tt_count_ended(&comm->link.counted);
@@ -194,15 +199,45 @@ static void free_own(struct tt_ofi_send_comm *comm, struct tt_send_tag *tag)
   for (int i = 0; i < NCCL_NET_MAX_REQUESTS; i++) tt_ofi_memory_free(&comm->link, requests[i].own);
 }
 
+static bool is_idle(const struct tt_ofi_send_comm *comm)
+{
+  for (struct tt_send_tag *tag = comm->tags.first; tag; tag = tag->next)
+    if (tag->in_use) return false;
+  return true;
+}
+
+/* The receiver may tell places until it has heard the goodbye. One that comes when the endpoint is closed, or is unread
+ * then, may cost what the receiver has not read yet (see match.c); so this side reads on until the receiver has
+ * answered, and all that it told is here. One that is not called cannot answer, and tells nothing. It is not waited for
+ * long, and once for all comms that are closed one after the other, since the time runs from the last message. */
+static void await_answer(struct tt_ofi_send_comm *comm)
+{
+  struct tt_ofi_link *link = &comm->link;
+  uint64_t now = tt_timer_ns(), end = TT_MAX(comm->done_ns + ANSWER_NS, now + ANSWER_LEAST_NS);
+  while (link->failed == ncclSuccess && !link->gone && now < end) {
+    if (link->answered && link->clears >= link->answer) return;
+    struct pollfd answer = {.fd = link->fd, .events = POLLIN};
+    poll(&answer, 1, 1); /* the rails are read now and then, too */
+    tt_ofi_link_move(link, true);
+    now = tt_timer_ns();
+  }
+}
+
+static void say_goodbye(struct tt_ofi_send_comm *comm)
+{
+  struct tt_ofi_link *link = &comm->link;
+  /* What is unread when a socket is closed would take the goodbye with it. */
+  if (link->failed == ncclSuccess) tt_ofi_link_move(link, true);
+  if (link->failed != ncclSuccess || !is_idle(comm)) return;
+  tt_ofi_link_say(link, TT_OFI_BYE, 0, comm->told);
+  if (comm->told) await_answer(comm);
+}
+
 ncclResult_t tt_ofi_close_send(void *send_comm)
 {
   struct tt_ofi_send_comm *comm = send_comm;
   if (!comm) return ncclSuccess;
-  bool idle = true;
-  for (struct tt_send_tag *tag = comm->tags.first; tag; tag = tag->next) idle = idle && tag->in_use == 0;
-  /* What is unread when a socket is closed would take the goodbye with it. */
-  if (comm->link.failed == ncclSuccess) tt_ofi_link_move(&comm->link, true);
-  if (idle && comm->link.failed == ncclSuccess) tt_ofi_link_say(&comm->link, TT_OFI_BYE, 0, comm->told);
+  say_goodbye(comm);
   for (struct tt_send_tag *tag = comm->tags.first; tag; tag = tag->next) free_own(comm, tag);
   tt_ofi_link_close(&comm->link);
   tt_send_tags_free(&comm->tags);

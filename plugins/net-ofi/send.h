@@ -56,6 +56,7 @@ struct tt_ofi_send_comm {
   struct tt_ofi_clear clears[TT_OFI_PLACES]; /* that came ahead of their messages */
   int clear_count;
   uint64_t told;        /* messages that the receiver hears of, so far */
+  uint64_t done_ns;     /* when a message was last done */
   unsigned since_heard; /* small messages */
   struct tt_ofi_write writes[TT_OFI_WRITES], *free_writes;
 };

@@ -9,7 +9,7 @@
 #include "tutti/net.h"
 
 /* "TTUTOFI" and the version of this protocol. */
-#define TT_OFI_MAGIC 0x545455544f464903ull
+#define TT_OFI_MAGIC 0x545455544f464904ull
 
 #define TT_OFI_RAILS NCCL_NET_MAX_DEVS_PER_NIC_V12 /* NICs that work as one */
 #define TT_OFI_NAME_BYTES 256                      /* of an endpoint's address */
@@ -40,8 +40,9 @@ struct tt_ofi_greeting {
 
 /* Notes on the socket later on. The end of the stream without a BYE means that the peer is lost. */
 enum tt_ofi_note_kind {
-  TT_OFI_ACK = 0x0f1a0001, /* receiver to sender: `value` eager messages of the tag have met their receives */
-  TT_OFI_BYE = 0x0f1a0002  /* sender to receiver: closed in good order after `value` messages */
+  TT_OFI_ACK = 0x0f1a0001,  /* receiver to sender: `value` eager messages of the tag have met their receives */
+  TT_OFI_BYE = 0x0f1a0002,  /* sender to receiver: closed in good order after `value` messages */
+  TT_OFI_HEARD = 0x0f1a0003 /* receiver to sender: the BYE is heard, and there are `value` packets with places in all */
 };
 struct tt_ofi_note {
   uint32_t kind;

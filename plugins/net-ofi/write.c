@@ -124,6 +124,7 @@ ncclResult_t tt_ofi_write_clear(struct tt_ofi_link *link, const struct tt_ofi_he
 {
   struct tt_ofi_send_comm *comm = (struct tt_ofi_send_comm *)link;
   size_t each = tt_ofi_clear_bytes(link->rails), at = 0;
+  link->clears++;
   for (; bytes - at >= each; at += each) {
     struct tt_ofi_clear clear;
     memcpy(&clear, (const char *)header + at, each);
