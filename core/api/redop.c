@@ -1,7 +1,8 @@
 /* See redop.h.
  *
- * An op's handle is made of its number and of the communicator's, so that one of another communicator is found out; the
- * last bits that the enum has are left to NCCL's own. Numbers are used again only when all were. */
+ * An op's handle is made of its number and of its communicator's mark, so that one of another communicator is found
+ * out; the last bits that the enum has are left to NCCL's own. Numbers and marks are used again only when all were.
+ * Marks are the process's own: several communicators may be made from one id. */
 #include "api/redop.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "kernels/host/fp8.h"
 #include "program/signature.h"
 
-enum { NUMBER_BITS = 12, MOST = 1 << NUMBER_BITS, COMM_BITS = 31 - NUMBER_BITS };
+enum { NUMBER_BITS = 12, MOST = 1 << NUMBER_BITS, MARKS = (1 << (31 - NUMBER_BITS)) - 1 };
 
 struct tt_redop {
   bool used;
@@ -28,12 +29,12 @@ struct tt_redops {
   pthread_mutex_t lock;
   struct tt_redop ops[MOST];
   int next;
+  int mark; /* at least 1: what is below 1 << NUMBER_BITS are NCCL's own */
 };
 
-static int handle_of(const struct ncclComm *comm, int number)
+static int handle_of(const struct tt_redops *ops, int number)
 {
-  int mark = (int)((comm->id_hash ^ (comm->id_hash >> 32) ^ (uint64_t)comm->rank) % ((1u << COMM_BITS) - 1)) + 1;
-  return mark << NUMBER_BITS | number;
+  return ops->mark << NUMBER_BITS | number;
 }
 
 /* The scalar as devices take it: nccl.h's types up to 32 bits as float, the others as they are. */
@@ -92,10 +93,13 @@ static ncclResult_t check_type(ncclDataType_t datatype)
 static ncclResult_t get_ops(struct ncclComm *comm, struct tt_redops **ops)
 {
   static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+  static int last_mark;
   ncclResult_t result = ncclSuccess;
   pthread_mutex_lock(&making);
-  if (comm->redops == NULL && (result = TT_CALLOC(&comm->redops, 1)) == ncclSuccess)
+  if (comm->redops == NULL && (result = TT_CALLOC(&comm->redops, 1)) == ncclSuccess) {
     pthread_mutex_init(&comm->redops->lock, NULL);
+    comm->redops->mark = last_mark = last_mark % MARKS + 1;
+  }
   *ops = comm->redops;
   pthread_mutex_unlock(&making);
   return result;
@@ -112,7 +116,7 @@ static ncclResult_t create(struct ncclComm *comm, ncclRedOp_t *op, const struct 
   if (!full) {
     ops->ops[number] = *made;
     ops->next = (number + 1) % MOST;
-    *op = (ncclRedOp_t)handle_of(comm, number);
+    *op = (ncclRedOp_t)handle_of(ops, number);
   }
   pthread_mutex_unlock(&ops->lock);
   if (full)
@@ -127,7 +131,7 @@ static ncclResult_t create(struct ncclComm *comm, ncclRedOp_t *op, const struct 
 static struct tt_redop *find(struct ncclComm *comm, ncclRedOp_t op)
 {
   int number = (int)op & (MOST - 1);
-  if (comm->redops == NULL || handle_of(comm, number) != (int)op) return NULL;
+  if (comm->redops == NULL || handle_of(comm->redops, number) != (int)op) return NULL;
   return comm->redops->ops[number].used ? &comm->redops->ops[number] : NULL;
 }
 

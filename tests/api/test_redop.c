@@ -1,11 +1,14 @@
 /* Sums of scaled inputs (ncclRedOpCreatePreMulSum), memory and registration. */
 #include "suites.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "base/param.h"
 #include "kernels/host/fp8.h"
 #include "nccl.h"
+#include "tests/common/free_port.h"
 
 enum { MOST = 4, COUNT = 1000 };
 
@@ -141,6 +144,39 @@ START_TEST(premulsum_arguments)
 }
 END_TEST
 
+static void open_at_fixed_id(ncclComm_t *comm)
+{
+  ncclUniqueId id;
+  ok(ncclGetUniqueId(&id));
+  ok(ncclCommInitRank(comm, 1, id, 0));
+}
+
+/* NCCL_COMM_ID gives all communicators one id; an op is of one of them all the same. */
+START_TEST(premulsum_with_a_fixed_id)
+{
+  ncclComm_t one, other;
+  ncclRedOp_t mine, theirs;
+  float two = 2, three = 3, data[4] = {1, 2, 3, 4};
+  char address[64];
+  snprintf(address, sizeof address, "127.0.0.1:%d", free_port());
+  setenv("NCCL_COMM_ID", address, 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  tt_param_reset();
+  open_at_fixed_id(&one);
+  open_at_fixed_id(&other);
+  ok(ncclRedOpCreatePreMulSum(&mine, &two, ncclFloat, ncclScalarHostImmediate, one));
+  ok(ncclRedOpCreatePreMulSum(&theirs, &three, ncclFloat, ncclScalarHostImmediate, other));
+  ck_assert_int_ne(mine, theirs);
+  refused(ncclAllReduce(data, data, 4, ncclFloat, mine, other, NULL), ncclInvalidArgument, "op is");
+  refused(ncclRedOpDestroy(theirs, one), ncclInvalidArgument, "for this communicator");
+  ok(ncclAllReduce(data, data, 4, ncclFloat, mine, one, NULL));
+  ok(ncclAllReduce(data, data, 4, ncclFloat, theirs, other, NULL));
+  ck_assert(data[0] == 6 && data[3] == 24);
+  ok(ncclCommDestroy(one));
+  ok(ncclCommDestroy(other));
+}
+END_TEST
+
 /* A rank that scales and one that does not disagree. */
 START_TEST(premulsum_against_sum)
 {
@@ -251,6 +287,7 @@ Suite *redop_suite(void)
   tcase_set_timeout(tests, 60);
   tcase_add_loop_test(tests, premulsum, 0, (int)(sizeof types / sizeof types[0]));
   tcase_add_test(tests, premulsum_arguments);
+  tcase_add_test(tests, premulsum_with_a_fixed_id);
   tcase_add_test(tests, premulsum_against_sum);
   tcase_add_test(tests, memory);
   tcase_add_test(tests, registration);
