@@ -28,6 +28,7 @@ struct tt_gate {
   int own, count;           /* this rank's place, and how many there are */
   int *ranks;               /* of this communicator in this process, ascending */
   struct ready now, before; /* with and without what arrived last */
+  bool left;                /* the rank has left; what it had ready before counts */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -102,17 +103,37 @@ ncclResult_t tt_gate_open(struct ncclComm *comm)
   return ncclSuccess;
 }
 
+static bool all_left(uint64_t number)
+{
+  const struct tt_gate *gate = gates;
+  while (gate != NULL && (gate->number != number || gate->left)) gate = gate->next;
+  return gate == NULL;
+}
+
+static void free_all(uint64_t number)
+{
+  for (struct tt_gate **place = &gates; *place != NULL;) {
+    struct tt_gate *gate = *place;
+    if (gate->number == number) {
+      *place = gate->next;
+      free_gate(gate);
+    } else {
+      place = &gate->next;
+    }
+  }
+}
+
+/* Who waits may not have looked since this rank came, launched and left: so its gate stays until nobody can wait. */
 void tt_gate_close(struct ncclComm *comm)
 {
-  struct tt_gate **place = &gates;
   if (comm->gate == NULL) return;
+  uint64_t number = comm->gate->number;
   pthread_mutex_lock(&lock);
-  while (*place != comm->gate) place = &(*place)->next;
-  *place = comm->gate->next;
+  comm->gate->left = true;
+  comm->gate = NULL;
+  if (all_left(number)) free_all(number);
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
-  free_gate(comm->gate);
-  comm->gate = NULL;
 }
 
 /* ---- Launches ---- */
@@ -164,7 +185,7 @@ static void find_missing(const struct tt_gate *own, char *text, size_t size, int
   for (int i = 0; i < own->count; i++) {
     const struct tt_gate *other = find(own, i);
     if (i == own->own || !is_awaited(own, i, other)) continue;
-    if (other == NULL) *gone = own->ranks[i];
+    if (other == NULL || other->left) *gone = own->ranks[i];
     int wrote = snprintf(text + at, size - at, "%s%d", at > 0 ? ", " : "", own->ranks[i]);
     at = TT_MIN(at + (size_t)wrote, size - 1);
   }
@@ -205,9 +226,18 @@ static void wait_a_little(void)
   pthread_cond_timedwait(&changed, &lock, &until);
 }
 
+/* What it had ready is not launched, and nobody may take it for something that was. Locked. */
+static void withdraw(struct tt_gate *gate)
+{
+  size_t bytes = (size_t)gate->count * sizeof *gate->now.sends;
+  gate->now.collectives = gate->before.collectives;
+  memcpy(gate->now.sends, gate->before.sends, bytes);
+  memcpy(gate->now.recvs, gate->before.recvs, bytes);
+}
+
 ncclResult_t tt_gate_wait(const struct tt_plan *plan)
 {
-  const struct tt_gate *gate = plan->comm->gate;
+  struct tt_gate *gate = plan->comm->gate;
   uint64_t warn_after = WARN_NS;
   ncclResult_t result = ncclSuccess;
   char missing[160];
@@ -226,6 +256,7 @@ ncclResult_t tt_gate_wait(const struct tt_plan *plan)
     pthread_mutex_lock(&lock);
     find_missing(gate, missing, sizeof missing, &gone);
   }
+  if (result != ncclSuccess) withdraw(gate);
   pthread_mutex_unlock(&lock);
   return result;
 }

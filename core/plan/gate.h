@@ -17,7 +17,7 @@ struct tt_gate; /* one rank's; NULL: it has none, and the other calls do nothing
 /* Makes the gate of a communicator that has other ranks in this process, if the mode asks for it. Before a barrier of
  * all ranks. */
 ncclResult_t tt_gate_open(struct ncclComm *comm);
-/* What the others of this process wait for is then an error. */
+/* What the others of this process wait for is then an error, but not what this rank has launched before. */
 void tt_gate_close(struct ncclComm *comm);
 
 /* All that was planned until now is ready to be launched. */

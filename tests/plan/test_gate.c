@@ -1,6 +1,7 @@
 /* The launch gate: where a thread of another rank waits until devices are idle before it makes its call, nothing is
  * launched before it has. And what holds without it: all that a group needs is made before anything is launched. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "tests/fakes/device/fake.h"
 #include "tutti.h"
 
-enum { MOST = 3, LONG_MS = 60000, SHORT_MS = 150 };
+enum { MOST = 3, LONG_MS = 60000, SLEEP_MS = 5000, SHORT_MS = 150 };
 
 static void said(const char *words)
 {
@@ -200,11 +201,9 @@ START_TEST(only_firsts_are_waited_for)
 }
 END_TEST
 
-static void wait_at_gate(struct caller *caller, ncclComm_t comm)
+static void until_at_gate(ncclComm_t comm)
 {
   static char report[20000];
-  prepare(caller, comm, ALL_REDUCE, 2, 0, 1);
-  start(caller);
   for (int ms = 0; ms < LONG_MS; ms++) { /* as reports say */
     size_t bytes = sizeof report;
     ok(tuttiCommReport(comm, tuttiReportText, report, &bytes));
@@ -212,6 +211,13 @@ static void wait_at_gate(struct caller *caller, ncclComm_t comm)
     usleep(1000);
   }
   ck_abort_msg("no wait at the gate in: %s", report);
+}
+
+static void wait_at_gate(struct caller *caller, ncclComm_t comm)
+{
+  prepare(caller, comm, ALL_REDUCE, 2, 0, 1);
+  start(caller);
+  until_at_gate(comm);
 }
 
 static void has_failed(struct caller *caller, ncclResult_t result, const char *words)
@@ -262,6 +268,52 @@ START_TEST(who_is_awaited_leaves)
 }
 END_TEST
 
+enum { COUNT = 3000 };
+static int32_t sent[COUNT], received[COUNT];
+
+static void *receive(void *arg)
+{
+  struct caller *caller = arg;
+  fake_set_device(0);
+  caller->result = ncclRecv(received, COUNT, ncclInt32, 1, caller->comm, NULL);
+  snprintf(caller->error, sizeof caller->error, "%s", tt_log_thread_error());
+  return NULL;
+}
+
+static _Atomic int sleeps, has_left;
+
+/* As if the scheduler gave the thread no time. It may have the gate's lock, so that it cannot be for ever. */
+static void sleep_meanwhile(int number)
+{
+  (void)number;
+  atomic_store(&sleeps, 1);
+  for (int ms = 0; ms < SLEEP_MS && !atomic_load(&has_left); ms++) usleep(1000);
+}
+
+/* Rank 0's thread looks only when rank 1 has come, has sent, and has left. */
+START_TEST(who_came_and_left_is_not_missing)
+{
+  struct caller caller;
+  ncclComm_t comms[2];
+  open_comms("GROUP", comms, 2);
+  caller = (struct caller){.comm = comms[0]};
+  for (int i = 0; i < COUNT; i++) sent[i] = i;
+  signal(SIGUSR1, sleep_meanwhile);
+  ck_assert_int_eq(pthread_create(&caller.thread, NULL, receive, &caller), 0);
+  until_at_gate(comms[0]);
+  ck_assert_int_eq(pthread_kill(caller.thread, SIGUSR1), 0);
+  for (int ms = 0; ms < LONG_MS && !atomic_load(&sleeps); ms++) usleep(1000);
+  fake_set_device(1);
+  ok(ncclSend(sent, COUNT, ncclInt32, 0, comms[1], NULL));
+  wait_for_device(1);
+  ok(ncclCommDestroy(comms[1]));
+  atomic_store(&has_left, 1);
+  finish(&caller);
+  ck_assert_mem_eq(received, sent, sizeof sent);
+  ok(ncclCommDestroy(comms[0]));
+}
+END_TEST
+
 START_TEST(no_such_mode)
 {
   ncclComm_t comms[2];
@@ -284,6 +336,7 @@ void add_gate(Suite *suite)
   tcase_add_test(tests, abort_opens_it);
   tcase_add_test(tests, revoking_opens_it);
   tcase_add_test(tests, who_is_awaited_leaves);
+  tcase_add_test(tests, who_came_and_left_is_not_missing);
   tcase_add_test(tests, no_such_mode);
   suite_add_tcase(suite, tests);
 }
