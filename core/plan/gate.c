@@ -191,14 +191,21 @@ static void find_missing(const struct tt_gate *own, char *text, size_t size, int
   }
 }
 
-static ncclResult_t look(const struct tt_plan *plan, int gone)
+static ncclResult_t check_patience(const struct ncclComm *comm, uint64_t waited, const char *missing)
+{
+  char where[250];
+  snprintf(where, sizeof where, "at the launch gate (NCCL_LAUNCH_MODE=GROUP) for rank %s of this process", missing);
+  return tt_watch_patience(comm, (int)(waited / 1000000000u), where);
+}
+
+static ncclResult_t look(const struct tt_plan *plan, uint64_t waited, const char *missing, int gone)
 {
   const struct ncclComm *comm = plan->comm;
   if (atomic_load(&comm->abort))
     return TT_FAIL(ncclInternalError, "rank %d: aborted at the launch gate, before its operation had begun",
                    comm->rank);
   TT_TRY(tt_watch_check(plan, 1, true));
-  if (gone < 0) return ncclSuccess;
+  if (gone < 0) return check_patience(comm, waited, missing);
   return TT_FAIL(
       ncclRemoteError,
       "rank %d waits at the launch gate (NCCL_LAUNCH_MODE=GROUP) for rank %d of this process, which has left "
@@ -251,8 +258,9 @@ ncclResult_t tt_gate_wait(const struct tt_plan *plan)
     find_missing(gate, missing, sizeof missing, &gone);
     if (missing[0] == '\0') break;
     pthread_mutex_unlock(&lock);
-    warn_if_due(plan, tt_timer_ns() - start, missing, &warn_after);
-    result = look(plan, gone);
+    uint64_t waited = tt_timer_ns() - start;
+    warn_if_due(plan, waited, missing, &warn_after);
+    result = look(plan, waited, missing, gone);
     pthread_mutex_lock(&lock);
     find_missing(gate, missing, sizeof missing, &gone);
   }

@@ -23,7 +23,8 @@ void tt_gate_close(struct ncclComm *comm);
 /* All that was planned until now is ready to be launched. */
 void tt_gate_arrive(struct ncclComm *comm);
 /* Waits until the ranks of this process that take part in the plan have arrived: at its first collective, and at the
- * first message of each pair. Ends with the communicator's failure, abort or revocation. After tt_gate_arrive. */
+ * first message of each pair. Ends with the communicator's failure, abort or revocation, and after TUTTI_LATE_TIMEOUT.
+ * After tt_gate_arrive. */
 ncclResult_t tt_gate_wait(const struct tt_plan *plan);
 
 #endif

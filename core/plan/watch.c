@@ -119,17 +119,28 @@ static void describe(const struct tt_watch_wait *wait, char *text, size_t size)
   snprintf(text, size, "%s; %s%s", operation, late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
 }
 
-/* Being late is no error, unless the user says so. */
-static ncclResult_t check_patience(const struct tt_watch_wait *wait, int seconds)
+static bool is_too_long(int seconds)
 {
   int64_t limit = tt_param_int(TT_PARAM_TUTTI_LATE_TIMEOUT);
-  char text[500];
-  if (limit == 0 || seconds < limit) return ncclSuccess;
-  describe(wait, text, sizeof text);
+  return limit != 0 && seconds >= limit;
+}
+
+ncclResult_t tt_watch_patience(const struct ncclComm *comm, int seconds, const char *where)
+{
+  if (!is_too_long(seconds)) return ncclSuccess;
   return TT_FAIL(ncclRemoteError,
-                 "rank %d has waited %d s, which is all that TUTTI_LATE_TIMEOUT allows, in %s; look at what the "
-                 "ranks do, or raise TUTTI_LATE_TIMEOUT (0: no limit)",
-                 wait->comm->rank, seconds, text);
+                 "rank %d has waited %d s, which is all that TUTTI_LATE_TIMEOUT allows, %s; look at what the ranks do, "
+                 "or raise TUTTI_LATE_TIMEOUT (0: no limit)",
+                 comm->rank, seconds, where);
+}
+
+static ncclResult_t check_patience(const struct tt_watch_wait *wait, int seconds)
+{
+  char text[500], where[510];
+  if (!is_too_long(seconds)) return ncclSuccess;
+  describe(wait, text, sizeof text);
+  snprintf(where, sizeof where, "in %s", text);
+  return tt_watch_patience(wait->comm, seconds, where);
 }
 
 ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, struct tt_watch_clock *clock,

@@ -43,6 +43,10 @@ struct tt_watch_wait {
 ncclResult_t tt_watch_waits(const struct tt_watch_wait *wait, struct tt_watch_clock *clock,
                             const struct tt_watch_due *due);
 
+/* Being late is no error, unless the user says so: fails after TUTTI_LATE_TIMEOUT. `where` it has waited ends the
+ * sentence. */
+ncclResult_t tt_watch_patience(const struct ncclComm *comm, int seconds, const char *where);
+
 /* Notes the collectives that begin now. */
 void tt_watch_begin(const struct tt_plan *plans, int nplans);
 /* What other ranks reported; with `idle`, also whether one is gone without a word. */

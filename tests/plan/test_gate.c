@@ -314,6 +314,19 @@ START_TEST(who_came_and_left_is_not_missing)
 }
 END_TEST
 
+START_TEST(the_user_does_not_want_to_wait)
+{
+  struct caller caller;
+  ncclComm_t comms[2];
+  setenv("TUTTI_LATE_TIMEOUT", "1", 1);
+  open_comms("GROUP", comms, 2);
+  prepare(&caller, comms[0], ALL_REDUCE, 2, 0, 1);
+  start(&caller);
+  has_failed(&caller, ncclRemoteError, "TUTTI_LATE_TIMEOUT allows, at the launch gate");
+  for (int r = 0; r < 2; r++) ok(ncclCommAbort(comms[r]));
+}
+END_TEST
+
 START_TEST(no_such_mode)
 {
   ncclComm_t comms[2];
@@ -337,6 +350,7 @@ void add_gate(Suite *suite)
   tcase_add_test(tests, revoking_opens_it);
   tcase_add_test(tests, who_is_awaited_leaves);
   tcase_add_test(tests, who_came_and_left_is_not_missing);
+  tcase_add_test(tests, the_user_does_not_want_to_wait);
   tcase_add_test(tests, no_such_mode);
   suite_add_tcase(suite, tests);
 }
