@@ -1,6 +1,7 @@
 /* What the other ranks of a run say, looked at while this one waits. */
 #include "plan/watch.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -200,12 +201,32 @@ static ncclResult_t look_for_left(const struct tt_plan *plan, const struct tt_wo
   return ncclSuccess;
 }
 
+static bool is_sent(const struct ncclComm *comm, const struct tt_conn *conn)
+{
+  const struct tt_connector *connector = (const struct tt_connector *)conn;
+  struct tt_proxy_state state;
+  if (connector == NULL || connector->proxied == NULL) return true;
+  return !tt_proxy_look(comm->env->proxy, connector->proxied, &state) || state.done == state.expected;
+}
+_Static_assert(offsetof(struct tt_connector, conn) == 0, "a connection is found by its first member");
+
+/* Whether nothing is left of a work: when its device is done, what it has sent may still be with the proxy. What a
+ * network is to reduce has come back by then. */
+static bool is_over(const struct tt_plan *plan, const struct tt_work *work)
+{
+  bool over = work->complete;
+  for (uint32_t c = 0; over && c < work->nchannels; c++)
+    for (uint32_t p = 0; over && p < work->channels[c].program->npeers; p++)
+      over = is_sent(plan->comm, work->channels[c].send[p]);
+  return over;
+}
+
 static ncclResult_t check_plan(const struct tt_plan *plan, struct tt_watch_clock *clock, struct tt_watch_due due,
                                bool **late)
 {
   for (int w = 0; has_work(plan) && w < plan->nworks; w++) {
     const struct tt_work *work = plan->works[w];
-    if (work->complete) continue;
+    if (is_over(plan, work)) continue;
     struct tt_watch_wait wait = {.comm = plan->comm,
                                  .signature = work->signature,
                                  .peer = peer_of(work),

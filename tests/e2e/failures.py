@@ -289,6 +289,24 @@ class Late(Failures):
             self.assertRegex(process.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 0\b")
         self.assertIn(late.wait(BOUND).status, (0, 3), late.all)
 
+    def held(self, steps, **env):
+        """Ranks on a network that takes a message of more than 1000 bytes, and never sends it."""
+        return self.ranks(steps, NCCL_SHM_DISABLE=1, NCCL_NET_PLUGIN=os.environ["E2E_HOLDING_NET"], HOLD_BYTES=1000,
+                          HOLD_PLUGIN=os.environ["E2E_SOCKET_NET"], **env)
+
+    def test_the_user_does_not_want_to_wait_for_who_takes_a_message(self):
+        """The call has only its network to wait for."""
+        sender, late = self.held(["init shift:10 send:10000:1", "init shift:10 sleep:600000"], TUTTI_LATE_TIMEOUT=2)
+        self.assertEqual(sender.wait(BOUND).status, 3, sender.all)
+        self.assertRegex(sender.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 1\b")
+        os.kill(late.pid, signal.SIGKILL)
+
+    def test_who_is_to_take_a_message_leaves(self):
+        sender, leaves = self.held(["init shift:10 send:10000:1", "init shift:10 destroy"])
+        self.assertEqual(leaves.wait(BOUND).status, 0, leaves.all)
+        self.assertEqual(sender.wait(BOUND).status, 3, sender.all)
+        self.assertRegex(sender.err, r"send to rank 1, which has left")
+
     def test_others_have_left_meanwhile(self):
         """The root waits for the last rank; the others, of which some have no connection with it, are done and gone."""
         self.fine(self.ranks(["init all_reduce:10 sleep:2500 reduce:10 destroy"] +
