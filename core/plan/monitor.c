@@ -14,6 +14,8 @@
 /* How often it looks. With the 50 ms after which a device says that it waits, a death is found within a fifth of a
  * second (core/health), and a machine with 16 ranks still does nothing 99.9 % of the time. */
 #define LOOK_MS 20
+/* How long what was sent lies with the proxy, and nothing moves there, until ranks that are gone are looked for. */
+#define UNSENT_NS 1000000000ull
 /* How long a device's failure waits for what other ranks know of its cause, and how long a caller for the sentence. */
 #define ACCOUNT_MS 300
 #define SETTLE_MS 1000
@@ -22,6 +24,7 @@
 struct tt_monitor {
   struct ncclComm *comm;
   struct tt_watch_clock clock;
+  uint64_t moves; /* of the proxy, when it was last looked at */
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -95,6 +98,35 @@ static ncclResult_t look_at_network(struct ncclComm *comm, int peer)
   return tt_proxy_lost(comm->env->proxy, peer);
 }
 
+/* The rank that what devices have sent is for, and does not go to; -1: all was sent, or something moves. */
+static int find_unsent(struct tt_monitor *monitor)
+{
+  struct tt_proxy *proxy = monitor->comm->env != NULL ? monitor->comm->env->proxy : NULL;
+  struct tt_proxy_unsent unsent;
+  if (proxy == NULL || !tt_proxy_runs(proxy) || !tt_proxy_look_unsent(proxy, &unsent)) return -1;
+  bool moved = unsent.moves != monitor->moves;
+  monitor->moves = unsent.moves;
+  return moved ? -1 : unsent.peer;
+}
+
+/* Devices wait for nothing, but what they have sent does not go on. A rank may have ended after its part, and the
+ * proxy's thread may get no time: so nobody is missed before nothing has moved for long. */
+static ncclResult_t look_at_unsent(struct tt_monitor *monitor)
+{
+  struct ncclComm *comm = monitor->comm;
+  int peer = find_unsent(monitor);
+  if (peer < 0) {
+    tt_watch_moved(&monitor->clock);
+    return ncclSuccess;
+  }
+  uint64_t now = tt_timer_ns();
+  struct tt_watch_due due = tt_watch_idle(&monitor->clock, now);
+  TT_TRY(tt_health_check(comm->health, now - atomic_load(&monitor->clock.idle_since) > UNSENT_NS));
+  struct tt_watch_wait wait = {
+      .comm = comm, .peer = peer, .sending = true, .unsent = true, .left = tt_bootstrap_left(comm->bootstrap, peer)};
+  return due.stalled ? tt_watch_waits(&wait, &monitor->clock, &due) : ncclSuccess;
+}
+
 static ncclResult_t look(struct tt_monitor *monitor)
 {
   struct ncclComm *comm = monitor->comm;
@@ -107,10 +139,7 @@ static ncclResult_t look(struct tt_monitor *monitor)
   }
   if (comm->health == NULL) return ncclSuccess;
   TT_TRY(tt_health_check(comm->health, status.stalled != 0));
-  if (!status.stalled) {
-    tt_watch_moved(&monitor->clock);
-    return ncclSuccess;
-  }
+  if (!status.stalled) return look_at_unsent(monitor);
   struct tt_watch_due due = tt_watch_idle(&monitor->clock, tt_timer_ns());
   if (!status.sending) TT_TRY(look_at_network(comm, status.peer));
   struct tt_watch_wait wait = {.comm = comm,

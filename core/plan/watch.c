@@ -97,9 +97,14 @@ ncclResult_t tt_watch_cause(const struct tt_plan *plans, int nplans, ncclResult_
 }
 
 /* Sends and receives meet one peer each; of collectives the ranks tell each other (core/health). */
+static bool meets_all(const struct tt_watch_wait *wait)
+{
+  return !wait->unsent && is_collective(&wait->signature);
+}
+
 static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch_clock *clock, bool left_before)
 {
-  if (is_collective(&wait->signature) || !wait->left) return ncclSuccess;
+  if (meets_all(wait) || !wait->left) return ncclSuccess;
   clock->left = true;
   if (!left_before) return ncclSuccess;
   return TT_FAIL(ncclRemoteError,
@@ -111,9 +116,9 @@ static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch
 /* What a wait is in, and for whom: "AllReduce ...; not heard of in it: rank 1, 3" */
 static void describe(const struct tt_watch_wait *wait, char *text, size_t size)
 {
-  char operation[300], late[160] = "";
-  tt_signature_describe(&wait->signature, operation, sizeof operation);
-  if (is_collective(&wait->signature))
+  char operation[300] = "a send that the network has not taken all of", late[160] = "";
+  if (!wait->unsent) tt_signature_describe(&wait->signature, operation, sizeof operation);
+  if (meets_all(wait))
     tt_health_late(wait->comm->health, late, sizeof late);
   else if (wait->peer >= 0)
     snprintf(late, sizeof late, "%d", wait->peer);

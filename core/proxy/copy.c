@@ -109,9 +109,9 @@ ncclResult_t tt_proxy_copies_progress(struct tt_proxy *proxy, bool *moved)
   return ncclSuccess;
 }
 
-bool tt_proxy_copies_quiet(const struct tt_proxy *proxy)
+int tt_proxy_copies_peer(const struct tt_proxy *proxy)
 {
   for (const struct tt_proxy_copy *copy = proxy->copies; copy; copy = copy->next)
-    if (copy->done != atomic_load_explicit(copy->config.from->tail, memory_order_acquire)) return false;
-  return true;
+    if (copy->done != atomic_load_explicit(copy->config.from->tail, memory_order_acquire)) return copy->config.peer;
+  return -1;
 }

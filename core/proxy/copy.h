@@ -30,7 +30,7 @@ void tt_proxy_copy_destroy(struct tt_proxy_copy *copy);
 /* ---- For the engine; with its lock held ---- */
 
 ncclResult_t tt_proxy_copies_progress(struct tt_proxy *proxy, bool *moved);
-/* Whether all that was filled has been copied. */
-bool tt_proxy_copies_quiet(const struct tt_proxy *proxy);
+/* The rank for which something was filled and has not been copied; -1: all has. */
+int tt_proxy_copies_peer(const struct tt_proxy *proxy);
 
 #endif

@@ -21,7 +21,8 @@ struct tt_proxy {
   struct tt_proxy_conn *active, **active_end; /* those with work left, in the order in which it was announced */
   struct tt_proxy_conn *idle, **idle_end; /* those that ask, and have not; those that were looked at last are last */
   int nidle;
-  bool moved; /* something was done the last time */
+  bool moved;     /* something was done the last time */
+  uint64_t moves; /* how often it was */
   struct tt_proxy_pool_entry *pools;
   struct tt_proxy_link *listed; /* links of which connections are ready for a grouped receive */
   struct tt_proxy_reduce *reduces;

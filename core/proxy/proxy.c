@@ -70,6 +70,7 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle)
   if (proxy->nactive > 0 && proxy->error == ncclSuccess) proxy->error = tt_proxy_reduces_progress(proxy, moved);
   if (proxy->copies && proxy->error == ncclSuccess) proxy->error = tt_proxy_copies_progress(proxy, moved);
   proxy->moved = *moved;
+  proxy->moves += *moved;
   *idle = proxy->nactive == 0;
   ncclResult_t result = proxy->error;
   pthread_mutex_unlock(&proxy->lock);

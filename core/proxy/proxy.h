@@ -96,6 +96,12 @@ ncclResult_t tt_proxy_progress(struct tt_proxy *proxy, bool *moved, bool *idle);
 bool tt_proxy_runs(struct tt_proxy *proxy);
 /* Of connections that are free running: whether all that devices have filled was sent. */
 bool tt_proxy_quiet(struct tt_proxy *proxy);
+/* The same for who wants to know whether it goes on. False: somebody is in the engine all the time. */
+struct tt_proxy_unsent {
+  int peer;       /* that one of them waits for; -1: all was sent */
+  uint64_t moves; /* how often anything was done */
+};
+bool tt_proxy_look_unsent(struct tt_proxy *proxy, struct tt_proxy_unsent *unsent);
 /* Whether a message from `peer` (-1: from anybody) can come no more over a connection that is free running, since the
  * network has failed: that failure, as a sentence of its own. Any thread; like tt_proxy_look. */
 ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer);

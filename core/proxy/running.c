@@ -100,11 +100,15 @@ uint64_t tt_proxy_running_end(const struct tt_proxy_conn *conn)
   return conn->config.send ? tt_proxy_running_filled(conn, conn->done) : conn->posted;
 }
 
+static bool is_busy(const struct tt_proxy_conn *conn)
+{
+  return conn->config.free_running && conn->config.send && tt_proxy_running_filled(conn, conn->done) != conn->done;
+}
+
 int tt_proxy_running_busy(const struct tt_proxy *proxy)
 {
   int busy = 0;
-  for (const struct tt_proxy_conn *conn = proxy->active; conn; conn = conn->active_next)
-    busy += conn->config.free_running && conn->config.send && tt_proxy_running_filled(conn, conn->done) != conn->done;
+  for (const struct tt_proxy_conn *conn = proxy->active; conn; conn = conn->active_next) busy += is_busy(conn);
   return busy;
 }
 
@@ -113,12 +117,26 @@ bool tt_proxy_runs(struct tt_proxy *proxy)
   return atomic_load(&proxy->running) > 0;
 }
 
+static int unsent_peer(const struct tt_proxy *proxy)
+{
+  for (const struct tt_proxy_conn *conn = proxy->active; conn; conn = conn->active_next)
+    if (is_busy(conn)) return conn->config.peer;
+  return tt_proxy_copies_peer(proxy);
+}
+
+bool tt_proxy_look_unsent(struct tt_proxy *proxy, struct tt_proxy_unsent *unsent)
+{
+  *unsent = (struct tt_proxy_unsent){.peer = -1};
+  if (!tt_proxy_try_lock(proxy)) return false;
+  *unsent = (struct tt_proxy_unsent){.peer = unsent_peer(proxy), .moves = proxy->moves};
+  pthread_mutex_unlock(&proxy->lock);
+  return true;
+}
+
 bool tt_proxy_quiet(struct tt_proxy *proxy)
 {
-  if (!tt_proxy_try_lock(proxy)) return false;
-  bool quiet = tt_proxy_running_busy(proxy) == 0 && tt_proxy_copies_quiet(proxy);
-  pthread_mutex_unlock(&proxy->lock);
-  return quiet;
+  struct tt_proxy_unsent unsent;
+  return tt_proxy_look_unsent(proxy, &unsent) && unsent.peer < 0;
 }
 
 ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer)

@@ -33,6 +33,12 @@ class Failures(Case):
         for process in processes:
             self.assertIsNone(process.popen.poll(), process.all)
 
+    def held(self, steps, **env):
+        """Ranks on a network that takes a message of 1000 bytes, and never sends it. All are of one connection."""
+        return self.ranks(steps, NCCL_SHM_DISABLE=1, NCCL_P2P_DISABLE=1, NCCL_NCHANNELS_PER_NET_PEER=1,
+                          NCCL_NET_PLUGIN=os.environ["E2E_HOLDING_NET"], HOLD_BYTES=1000,
+                          HOLD_PLUGIN=os.environ["E2E_SOCKET_NET"], **env)
+
     def kill(self, processes, rank):
         os.kill(processes[rank].pid, signal.SIGKILL)
         self.blamed([p for p in processes if p is not processes[rank]], rank)
@@ -174,6 +180,17 @@ class Stopped(Failures):
                 self.running(processes)
                 self.stop(processes, victim + 1)
 
+    def test_after_the_device_is_done(self):
+        """Only the network waits for the rank that is stopped; who destroys the communicator waits for the network."""
+        processes = self.held(["device:0 init shift:10 send:500:1 destroy",
+                               "device:1 init shift:10 ready sleep:600000"], TUTTI_DEVICE=os.environ["E2E_FAKE"],
+                              TUTTI_PEER_TIMEOUT=2, NCCL_DEBUG="WARN")
+        self.running(processes[1:])
+        os.kill(processes[1].pid, signal.SIGSTOP)
+        processes[0].wait(BOUND)
+        self.assertRegex(processes[0].all, r"rank 1 has not answered for 2 s \(TUTTI_PEER_TIMEOUT\)")
+        os.kill(processes[1].pid, signal.SIGKILL)
+
     def test_late_is_not_dead(self):
         """A rank whose user does something else answers all the same."""
         processes = self.ranks(["init all_reduce:10 all_reduce:10", "init all_reduce:10 sleep:4000 all_reduce:10"],
@@ -289,23 +306,30 @@ class Late(Failures):
             self.assertRegex(process.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 0\b")
         self.assertIn(late.wait(BOUND).status, (0, 3), late.all)
 
-    def held(self, steps, **env):
-        """Ranks on a network that takes a message of more than 1000 bytes, and never sends it."""
-        return self.ranks(steps, NCCL_SHM_DISABLE=1, NCCL_NET_PLUGIN=os.environ["E2E_HOLDING_NET"], HOLD_BYTES=1000,
-                          HOLD_PLUGIN=os.environ["E2E_SOCKET_NET"], **env)
-
     def test_the_user_does_not_want_to_wait_for_who_takes_a_message(self):
         """The call has only its network to wait for."""
-        sender, late = self.held(["init shift:10 send:10000:1", "init shift:10 sleep:600000"], TUTTI_LATE_TIMEOUT=2)
+        sender, late = self.held(["init shift:10 send:500:1", "init shift:10 sleep:600000"], TUTTI_LATE_TIMEOUT=2)
         self.assertEqual(sender.wait(BOUND).status, 3, sender.all)
         self.assertRegex(sender.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 1\b")
         os.kill(late.pid, signal.SIGKILL)
 
     def test_who_is_to_take_a_message_leaves(self):
-        sender, leaves = self.held(["init shift:10 send:10000:1", "init shift:10 destroy"])
+        sender, leaves = self.held(["init shift:10 send:500:1", "init shift:10 destroy"])
         self.assertEqual(leaves.wait(BOUND).status, 0, leaves.all)
         self.assertEqual(sender.wait(BOUND).status, 3, sender.all)
         self.assertRegex(sender.err, r"send to rank 1, which has left")
+
+    def test_who_is_to_take_what_a_device_has_sent(self):
+        """The device is done, and whoever destroys the communicator waits for the network."""
+        for steps, limit, words in (("sleep:600000", 2, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 1\b"),
+                                    ("destroy", 0, r"send to rank 1, which has left")):
+            with self.subTest(steps):
+                sender, other = self.held(["device:0 init shift:10 send:500:1 destroy",
+                                           "device:1 init shift:10 " + steps], TUTTI_DEVICE=os.environ["E2E_FAKE"],
+                                          TUTTI_LATE_TIMEOUT=limit, NCCL_DEBUG="WARN")
+                sender.wait(BOUND)
+                self.assertRegex(sender.all, words)
+                other.kill()
 
     def test_others_have_left_meanwhile(self):
         """The root waits for the last rank; the others, of which some have no connection with it, are done and gone."""

@@ -103,12 +103,15 @@ static ncclResult_t progress(bool *moved)
 
 START_TEST(slots_pass_in_order)
 {
+  struct tt_proxy_unsent unsent;
   bool moved;
   start();
   ck_assert_int_eq(progress(&moved), ncclSuccess);
   ck_assert(!moved && tt_proxy_quiet(state.proxy));
   for (int i = 0; i < TT_SLOTS; i++) send(64 + 8 * (size_t)i);
   ck_assert(!tt_proxy_quiet(state.proxy));
+  ck_assert(tt_proxy_look_unsent(state.proxy, &unsent));
+  ck_assert_int_eq(unsent.peer, 7);
   ck_assert_int_eq(progress(&moved), ncclSuccess);
   ck_assert(moved);
   ck_assert_uint_eq(engine.begun, TT_SLOTS);

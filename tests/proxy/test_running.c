@@ -76,17 +76,26 @@ START_TEST(quiet_and_looks)
 {
   struct end ends[2];
   struct tt_proxy_state state;
+  struct tt_proxy_unsent before, unsent;
   open_running(ends, &(struct fake_mood){.in_order = true}, 5);
   ck_assert(tt_proxy_runs(ends[0].proxy));
   ck_assert(tt_proxy_quiet(ends[0].proxy));
+  ck_assert(tt_proxy_look_unsent(ends[0].proxy, &before));
+  ck_assert_int_eq(before.peer, -1);
   ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
   ck_assert(!tt_proxy_quiet(ends[0].proxy));
+  ck_assert(tt_proxy_look_unsent(ends[0].proxy, &unsent));
+  ck_assert_int_eq(unsent.peer, 7);
+  ck_assert_uint_eq(unsent.moves, before.moves);
   ck_assert(tt_proxy_look(ends[0].proxy, ends[0].proxied, &state));
   ck_assert_int_eq(state.active, 1);
   ck_assert_uint_eq(state.posted, 5);
   ck_assert_uint_eq(state.expected, 6);
   for (int i = 0; i < 3; i++) progress(&ends[0]);
   ck_assert(tt_proxy_quiet(ends[0].proxy));
+  ck_assert(tt_proxy_look_unsent(ends[0].proxy, &unsent));
+  ck_assert_int_eq(unsent.peer, -1);
+  ck_assert_uint_gt(unsent.moves, before.moves);
   ck_assert(tt_proxy_look(ends[0].proxy, ends[0].proxied, &state));
   ck_assert_int_eq(state.active, 0);
   ck_assert_uint_eq(state.done, 6);
