@@ -82,21 +82,31 @@ START_TEST(last_descriptor_of_a_rank)
 }
 END_TEST
 
-/* A rank that waits for a message, and cannot take the connections of others, says so long before its time is over. */
-static ncclResult_t body_short(struct rank *me)
+/* A client comes when no descriptor is left. */
+static ncclResult_t receive_in_shortage(struct rank *me)
 {
   void *data;
   size_t bytes;
   const union tt_address *address = tt_bootstrap_address(me->b);
-  TT_TRY(tt_bootstrap_barrier(me->b));
   ncclResult_t result = ncclSuccess;
-  if (me->rank == 0) {
-    int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    scarce_begin(0);
-    if (connect(fd, &address->sa, tt_address_bytes(address)) == 0)
-      result = tt_bootstrap_recv(me->b, 1, TT_TAG_USER, &data, &bytes, tt_deadline_in_ms(30000));
-    scarce_end();
-    close(fd);
+  int fd = socket(address->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  scarce_begin(0);
+  if (connect(fd, &address->sa, tt_address_bytes(address)) == 0)
+    result = tt_bootstrap_recv(me->b, 1, TT_TAG_USER, &data, &bytes, tt_deadline_in_ms(15000));
+  scarce_end();
+  close(fd);
+  return result;
+}
+
+/* A rank that waits for a message, and cannot take the connections of others, says so long before its time is over. The
+ * other rank's thread may close something meanwhile, and so leave a descriptor: then it is tried again. */
+static ncclResult_t body_short(struct rank *me)
+{
+  TT_TRY(tt_bootstrap_barrier(me->b));
+  ncclResult_t result = me->rank == 0 ? ncclRemoteError : ncclSuccess;
+  for (int attempt = 0; attempt < 5 && result == ncclRemoteError; attempt++) {
+    usleep(attempt * 200000);
+    result = receive_in_shortage(me);
   }
   ncclResult_t barrier = tt_bootstrap_barrier(me->b);
   return result ? result : barrier;
