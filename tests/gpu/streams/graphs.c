@@ -9,6 +9,17 @@ static void capture_reduce(const struct world *w, cudaGraphExec_t *graphs, int f
   for (int r = 0; r < w->n; r++) graphs[r] = end_capture(w, r, 0, nodes);
 }
 
+/* A byte of a buffer, of each rank, as it is then on the stream, goes to a place of buffer 3. */
+static void keep_byte(const struct world *w, int buffer, size_t at, int place, int stream)
+{
+  for (int r = 0; r < w->n; r++) {
+    use(w, r);
+    good(cudaMemcpyAsync(w->buffers[3][r] + place, w->buffers[buffer][r] + at, 1, cudaMemcpyDeviceToDevice,
+                         w->streams[stream][r]),
+         "copying");
+  }
+}
+
 /* The graph makes 1 of 0; a call on another stream makes 2 of 1, and keeps the first bytes. Only the communicator
  * orders the two streams. */
 void case_graph_and_eager(struct world *w)
@@ -24,12 +35,7 @@ void case_graph_and_eager(struct world *w)
     }
     launch(w, graphs, 0);
     reduce_all(w, w->comms, 1, 2, 1);
-    for (int r = 0; r < w->n; r++) {
-      use(w, r);
-      good(cudaMemcpyAsync(w->buffers[3][r] + time, w->buffers[2][r] + COUNT * 2, 1, cudaMemcpyDeviceToDevice,
-                           w->streams[1][r]),
-           "copying");
-    }
+    keep_byte(w, 2, COUNT * 2, time, 1);
   }
   wait_all(w);
   for (int r = 0; r < w->n; r++) {
@@ -75,12 +81,7 @@ void case_graph_row(struct world *w)
       fill(w, r, 0, 1 + time, 0);
     }
     launch(w, graphs, 0);
-    for (int r = 0; r < w->n; r++) {
-      use(w, r);
-      good(
-          cudaMemcpyAsync(w->buffers[3][r] + time, w->buffers[0][r] + 7, 1, cudaMemcpyDeviceToDevice, w->streams[0][r]),
-          "copying");
-    }
+    keep_byte(w, 0, 7, time, 0);
   }
   wait_all(w);
   for (int r = 0; r < w->n; r++) {
