@@ -220,6 +220,31 @@ START_TEST(messages_before_a_failure)
 }
 END_TEST
 
+/* The network may notice that the sender has left while a flush is tested: the last message is there then, and another
+ * receive is refused before anybody has asked for it. */
+START_TEST(message_before_a_refused_receive)
+{
+  struct end ends[2];
+  struct tt_proxy_direct direct = how(true, false, true);
+  struct fake_mood mood = {.in_order = true, .late = true};
+  ends_use_direct(&direct);
+  ends_open(ends, &mood, 0, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
+  ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+  while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+  for (int i = 0; i < 100 && ends[1].tail == 0; i++) progress(&ends[1]);
+  ck_assert_uint_eq(ends[1].tail, 1);
+  ck_assert(device_recv(&ends[1], TT_PROTO_SIMPLE)); /* a slot is free */
+  ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+  while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+  mood.failing = FAKE_IRECV;
+  fake_set_mood(&mood);
+  for (int i = 0; i < 100; i++) progress(&ends[1]);
+  ck_assert_uint_eq(ends[1].tail, 2);
+  ends_close(ends);
+  ends_use_direct(NULL);
+}
+END_TEST
+
 /* What a device's own pointers are to the network nobody said. */
 START_TEST(no_pointers)
 {
@@ -247,6 +272,7 @@ void add_direct(Suite *suite)
   tcase_add_test(tcase, registrations_that_fail);
   tcase_add_test(tcase, flushes_that_fail);
   tcase_add_test(tcase, messages_before_a_failure);
+  tcase_add_test(tcase, message_before_a_refused_receive);
   tcase_add_test(tcase, no_pointers);
   suite_add_tcase(suite, tcase);
 }
