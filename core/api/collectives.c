@@ -1,4 +1,5 @@
 /* The calls that move data: each checks its arguments and leaves a task in its group. */
+#include "api/as_messages.h"
 #include "api/check.h"
 #include "api/export.h"
 #include "api/group.h"
@@ -35,6 +36,7 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
   on_stream.op_count = tt_plan_number(comm, task);
   log_call(comm, function + 4, task, on_stream.op_count, stream);
   if (is_nothing(task)) return ncclSuccess;
+  if (tt_api_is_as_messages(comm, task->collective)) return tt_api_as_messages(function, comm, &on_stream);
   return tt_plan_add_task(comm, &on_stream);
 }
 

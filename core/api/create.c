@@ -252,6 +252,7 @@ static ncclResult_t make_tuning(struct ncclComm *comm, const ncclConfig_t *confi
   struct tt_tuning_input input = {
       .kind = (comm->device->features & gpu) == gpu ? TT_TUNING_GPU : TT_TUNING_HOST,
       .device_channels = tt_duplicates_channels(comm),
+      .most_peers = comm->device->features & TT_DEVICE_PEERS ? (int)comm->device->peers : 0,
       .nranks = comm->nranks,
       .nnodes = comm->nnodes,
       .max_ranks_per_node = max_local,

@@ -54,6 +54,17 @@ static const char *missing_nvls(const struct tt_tuning *t, int collective, int a
   return protocol == TT_PROTO_SIMPLE ? NULL : "shared memory needs Simple";
 }
 
+/* Ranks whose programs name all others of the communicator, or of their node. Messages name those that they are for. */
+static bool has_too_many_peers(const struct tt_tuning_input *input, int collective, int algorithm)
+{
+  if (input->most_peers == 0 || tt_collective_is_message(collective)) return false;
+  /* A node's ranks take twice the room there, and there are some of other nodes. */
+  if (algorithm == TT_ALGO_NVLS_TREE) return input->max_ranks_per_node >= input->most_peers / 2;
+  bool all = algorithm == TT_ALGO_ONE_SHOT || algorithm == TT_ALGO_TWO_SHOT || algorithm == TT_ALGO_DIRECT ||
+             algorithm == TT_ALGO_MAPPED || algorithm == TT_ALGO_NVLS;
+  return all && input->nranks - 1 > input->most_peers;
+}
+
 /* Why a pair is no candidate, whatever the user wants; NULL if it is one. */
 static const char *missing(const struct tt_tuning *t, int collective, int algorithm, int protocol)
 {
@@ -64,6 +75,7 @@ static const char *missing(const struct tt_tuning *t, int collective, int algori
   if (is_collnet(algorithm) && protocol != TT_PROTO_SIMPLE) return "a network reduces plain data only";
   const char *why = is_nvls(algorithm) ? missing_nvls(t, collective, algorithm, protocol) : NULL;
   if (why) return why;
+  if (has_too_many_peers(input, collective, algorithm)) return "a rank has more peers in it than the device can name";
   if (algorithm == TT_ALGO_MAPPED && protocol != TT_PROTO_SIMPLE) return "members' buffers need Simple";
   if (algorithm == TT_ALGO_MAPPED && !input->members_mapped) return "not all ranks use each other's memory";
   if (!(input->protocols & 1u << protocol)) return "the device does not have the protocol";
@@ -406,6 +418,12 @@ void tt_tuning_use_engines(const struct tt_tuning *t, int collective, size_t byt
   choice->engines = true;
   choice->nchannels = 1;
   snprintf(choice->reason + used, sizeof(choice->reason) - used, ", by copy engines");
+}
+
+bool tt_tuning_as_messages(const struct tt_tuning *t, int collective)
+{
+  bool only = collective == TT_FUNC_ALL_TO_ALL || collective == TT_FUNC_GATHER || collective == TT_FUNC_SCATTER;
+  return only && has_too_many_peers(&t->input, collective, TT_ALGO_DIRECT);
 }
 
 size_t tt_tuning_chunk(const struct tt_tuning *t, int protocol)

@@ -36,6 +36,7 @@ struct tt_tuning_input {
   bool torn_lines;                /* between some ranks lines of 128 bytes may arrive in pieces, so that LL128 is out */
   uint32_t protocols;             /* the device's, as bits */
   int device_channels;            /* that the device likes to use at most; 0: no opinion */
+  int most_peers;                 /* ranks that a program of the device can name; 0: any number */
   int network_paths; /* on the host device: ways between nodes, or NICs, that channels can spread over; 0: unknown */
   int min_channels, max_channels;
   size_t buffer_bytes[TT_NUM_PROTOCOLS];
@@ -90,6 +91,9 @@ void tt_tuning_set_channels(const struct tt_tuning *tuning, int collective, size
                             struct tt_choice *choice);
 /* Has copy engines do what was chosen, if they can and should: the last step of a choice. */
 void tt_tuning_use_engines(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
+/* Whether the collective has to be done as the sends and receives that it is, since no program of the device can name as
+ * many ranks; nothing is chosen for it then. The same on all ranks. */
+bool tt_tuning_as_messages(const struct tt_tuning *tuning, int collective);
 /* Bytes that fit a slot. */
 size_t tt_tuning_chunk(const struct tt_tuning *tuning, int protocol);
 

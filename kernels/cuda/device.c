@@ -67,8 +67,9 @@ const struct tt_device *tt_cuda_device(void)
                   TT_DEVICE_USER_MEMORY | TT_DEVICE_SCALARS | TT_DEVICE_MULTICAST | TT_DEVICE_FABRIC | TT_DEVICE_JOIN |
                   TT_DEVICE_GRAPHS | TT_DEVICE_COPY | TT_DEVICE_DMABUF | TT_DEVICE_LINES | TT_DEVICE_REACH |
                   TT_DEVICE_ENGINES | TT_DEVICE_POOLED | TT_DEVICE_PARTS | TT_DEVICE_FLUSH | TT_DEVICE_HINTS |
-                  TT_DEVICE_CHECK,
+                  TT_DEVICE_CHECK | TT_DEVICE_PEERS,
       .channels = TT_CUDA_CHANNELS,
+      .peers = TT_CUDA_PEERS,
       .current = current,
       .properties = properties,
       .can_map = can_map,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "kernels/cuda/traits.h"
 
 /* Products of repetitions and strides stay within 32 bits below this. */
 #define MOST 65535
@@ -116,6 +117,8 @@ static ncclResult_t check_operand(const struct tt_program *program, const struct
   if (operand->modulo > MOST) return too_much("chunks", (uint64_t)operand->modulo, MOST);
   return ncclSuccess;
 }
+
+_Static_assert(2 * TT_CUDA_PEERS <= TT_CUDA_MAX_CONNS, "the core is told of no more peers than there is room for");
 
 static ncclResult_t check(const struct tt_program *program)
 {

@@ -7,6 +7,8 @@
 
 #define TT_CUDA_PROTOCOLS (1u << TT_PROTO_LL | 1u << TT_PROTO_LL128 | 1u << TT_PROTO_SIMPLE)
 #define TT_CUDA_CHANNELS 64
+/* A block keeps two ends for each, and a program's packed form, which these fill (descriptor.h). */
+#define TT_CUDA_PEERS 32
 
 /* Bytes of a connection's eight slots, with their headers, between two GPUs: more share the largest of them
  * (core/api/buffers.h). LL is for small messages. A slot of LL128 holds 128 KiB in lines of 120 bytes, and line 0, so

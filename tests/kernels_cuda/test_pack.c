@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/traits.h"
 #include "tests/program/program_set.h"
 #include "walk.h"
 
@@ -399,6 +400,40 @@ START_TEST(algorithms)
 }
 END_TEST
 
+static void all_packed(const struct operation *operation, int n)
+{
+  struct program_set set = emit_set(operation, n, 0, NULL);
+  for (int r = 0; r < n && set.programs[0] != NULL; r++) {
+    struct tt_cuda_program *packed = NULL;
+    ck_assert_msg(tt_cuda_pack(set.programs[r], &packed) == ncclSuccess, "%d ranks, %s, %s, rank %d: %s", n,
+                  tt_collective_name(operation->collective), tt_algorithm_name(operation->algorithm), r,
+                  tt_log_thread_error());
+    free(packed);
+  }
+  free_set(&set);
+}
+
+/* _i: ranks. As many as the core is told of, all of them peers: whatever it may choose can be run. */
+START_TEST(many_ranks)
+{
+  int count;
+  const struct operation *operations = all_operations(&count);
+  for (int o = 0; o < count; o++)
+    if ((runs_here(&operations[o]) || operations[o].algorithm == TT_ALGO_MAPPED) &&
+        operations[o].algorithm != TT_ALGO_NVLS_TREE)
+      all_packed(&operations[o], _i);
+}
+END_TEST
+
+/* Of NVLSTree, whose programs are larger, fewer than half of them on each of several nodes: its variant. */
+START_TEST(many_ranks_of_nodes)
+{
+  enum { OF_A_NODE = TT_CUDA_PEERS / 2 - 1 };
+  for (int nodes = 1; nodes <= 5; nodes++)
+    all_packed(&(struct operation){TT_FUNC_ALL_REDUCE, TT_ALGO_NVLS_TREE, OF_A_NODE}, nodes * OF_A_NODE);
+}
+END_TEST
+
 int main(void)
 {
   Suite *suite = suite_create("kernels_cuda_pack");
@@ -407,6 +442,8 @@ int main(void)
   tcase_add_loop_test(meaning, every_algorithm, 1, MOST_RANKS + 1);
   tcase_add_loop_test(meaning, pairs, 1, MOST_RANKS + 1);
   tcase_add_test(meaning, shuffled_rings);
+  tcase_add_loop_test(meaning, many_ranks, TT_CUDA_PEERS - 1, TT_CUDA_PEERS + 2);
+  tcase_add_test(meaning, many_ranks_of_nodes);
   tcase_add_test(refusals, pieces);
   tcase_add_test(refusals, buffers);
   tcase_add_test(refusals, members);

@@ -189,6 +189,26 @@ START_TEST(in_place)
 }
 END_TEST
 
+/* More ranks than a program of the device can name: what has no other program goes as messages, with the same results,
+ * but not where it would overwrite what is still to be sent. */
+START_TEST(few_peers)
+{
+  static const size_t counts[] = {1, 1000, 100000};
+  struct world world;
+  fake_limit_peers(MOST - 2);
+  open_world(&world, MOST, NULL);
+  for (int k = 0; k < KINDS; k++)
+    for (int c = 0; c < 3; c++) ck_assert(!run(&world, (enum kind)k, counts[c], false));
+  ck_assert(!run(&world, ALL_TO_ALL, 1000, true));
+  ok(ncclGroupStart());
+  ck_assert_int_eq(ncclAlltoAll(world.buffers[0], world.buffers[0], 10, ncclUint32, world.comms[0], NULL),
+                   ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "sendbuff and recvbuff overlap"));
+  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+  close_world(&world);
+}
+END_TEST
+
 static int memories(void)
 {
   struct fake_counts counts;
@@ -274,6 +294,7 @@ void add_mapped(Suite *suite)
   tcase_add_test(tests, by_cost);
   tcase_add_loop_test(tests, engines, 0, 4);
   tcase_add_test(tests, in_place);
+  tcase_add_test(tests, few_peers);
   tcase_add_test(tests, in_a_graph);
   tcase_add_loop_test(tests, on_one_rank, 0, 2);
   suite_add_tcase(suite, tests);

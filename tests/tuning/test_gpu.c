@@ -467,6 +467,38 @@ START_TEST(channels_have_limits)
 }
 END_TEST
 
+/* Where a rank has more others than the device's programs can name, algorithms in which it deals with all are out; what
+ * has no other is done as sends and receives. One rank fewer, and nothing changes. */
+START_TEST(few_peers)
+{
+  static const size_t sizes[] = {8, 64 * KIB, 2 * MIB, 512 * MIB};
+  struct tt_tuning_input input = gpus();
+  struct tt_tuning *tuning;
+  input.members_mapped = true;
+  input.max_ranks_per_node = input.nranks = 34;
+  input.most_peers = 32;
+  ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+  for (int c = 0; c < TT_NUM_FUNCS; c++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      struct tt_choice choice;
+      bool only = c == TT_FUNC_ALL_TO_ALL || c == TT_FUNC_GATHER || c == TT_FUNC_SCATTER;
+      ck_assert_int_eq(tt_tuning_as_messages(tuning, c), only);
+      if (only || !tt_program_supports(c, TT_ALGO_RING)) continue;
+      ck_assert_int_eq(tt_tuning_choose_without(tuning, c, sizes[i], TT_WITH_MAPPED, &choice), ncclSuccess);
+      ck_assert(choice.algorithm == TT_ALGO_RING || choice.algorithm == TT_ALGO_TREE);
+    }
+  ck_assert_str_eq(tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 0),
+                   "a rank has more peers in it than the device can name");
+  ck_assert_ptr_null(tt_tuning_excludes(tuning, TT_FUNC_SEND_RECV, TT_ALGO_MAPPED, TT_PROTO_SIMPLE, TT_WITH_MAPPED));
+  tt_tuning_destroy(tuning);
+  input.max_ranks_per_node = input.nranks = 33;
+  ck_assert_int_eq(tt_tuning_create(&input, &tuning), ncclSuccess);
+  ck_assert(!tt_tuning_as_messages(tuning, TT_FUNC_ALL_TO_ALL));
+  ck_assert_ptr_null(tt_tuning_excludes(tuning, TT_FUNC_ALL_REDUCE, TT_ALGO_ONE_SHOT, TT_PROTO_LL, 0));
+  tt_tuning_destroy(tuning);
+}
+END_TEST
+
 /* Over a network LL has shorter steps and half of the bandwidth, whatever the collective. */
 START_TEST(lines_over_a_network)
 {
@@ -555,6 +587,7 @@ int main(void)
   tcase_add_test(tests, messages_take);
   tcase_add_test(tests, engines_asked);
   tcase_add_test(tests, channels_have_limits);
+  tcase_add_test(tests, few_peers);
   tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, one_rank);

@@ -14,7 +14,8 @@ static const struct tt_device *device_of(const struct tune_options *o)
   static const struct tt_device gpu = {.protocols = TT_CUDA_PROTOCOLS,
                                        .default_buffer = TT_CUDA_BUFFERS,
                                        .channels = TT_CUDA_CHANNELS,
-                                       .features = TT_DEVICE_MEMORY};
+                                       .peers = TT_CUDA_PEERS,
+                                       .features = TT_DEVICE_MEMORY | TT_DEVICE_PEERS};
   return o->gpus ? &gpu : tt_host_device();
 }
 
@@ -50,6 +51,7 @@ ncclResult_t tune_communicator(const struct tune_options *o, struct tt_tuning_in
                                     .max_ranks_per_node = (o->nranks + o->nodes - 1) / o->nodes,
                                     .protocols = device->protocols,
                                     .device_channels = device->channels,
+                                    .most_peers = (int)device->peers,
                                     .min_channels = limits.least,
                                     .max_channels = limits.most};
   fill_ways(o, input);

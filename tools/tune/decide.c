@@ -52,6 +52,18 @@ static bool is_asked(const struct tune_options *o, const struct tt_tuner *tuner)
   return tuner && o->collective <= TT_FUNC_ALL_REDUCE;
 }
 
+/* What is done as sends and receives, of a block for each rank. */
+static ncclResult_t decide_messages(const struct tune_options *o, const struct tt_tuning *tuning, uint64_t bytes,
+                                    struct decision *decision)
+{
+  size_t block = (size_t)bytes / (size_t)o->nranks;
+  TT_TRY(tt_tuning_choose(tuning, TT_FUNC_SEND_RECV, block, &decision->own));
+  snprintf(decision->own.reason, sizeof decision->own.reason,
+           "as sends and receives of %zu bytes: a program names fewer ranks", block);
+  decision->used = decision->own;
+  return ncclSuccess;
+}
+
 static ncclResult_t decide(const struct tune_options *o, const struct tt_tuning *tuning, struct tt_tuner *tuner,
                            uint64_t bytes, struct decision *decision)
 {
@@ -60,6 +72,7 @@ static ncclResult_t decide(const struct tune_options *o, const struct tt_tuning 
   struct tt_tuner_answer answer;
   memset(decision, 0, sizeof *decision);
   decision->bytes = bytes;
+  if (tt_tuning_as_messages(tuning, o->collective)) return decide_messages(o, tuning, bytes, decision);
   TT_TRY(tt_tuning_choose_without(tuning, o->collective, (size_t)bytes, query.without, &decision->own));
   tt_tuning_use_engines(tuning, o->collective, (size_t)bytes, &decision->own);
   decision->used = decision->own;

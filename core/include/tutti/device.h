@@ -7,7 +7,7 @@
  * later, whichever is newer (version 2 added TT_DEVICE_DESCRIBED, version 3 TT_DEVICE_HOST_MEMORY, TT_DEVICE_JOIN,
  * TT_DEVICE_GRAPHS, TT_DEVICE_USER_MEMORY, TT_DEVICE_MULTICAST, TT_DEVICE_SCALARS, TT_DEVICE_FABRIC, TT_DEVICE_COPY,
  * TT_DEVICE_DMABUF, TT_DEVICE_LINES, TT_DEVICE_REACH, TT_DEVICE_PARTS, TT_DEVICE_ENGINES, TT_DEVICE_FLUSH,
- * TT_DEVICE_HINTS and TT_DEVICE_CHECK, and what belongs to them):
+ * TT_DEVICE_HINTS, TT_DEVICE_CHECK and TT_DEVICE_PEERS, and what belongs to them):
  *
  *   - who reads a struct with a size reads no further than that, and takes what is not there for zero;
  *   - who fills a struct that the other side handed over (properties, status) writes no further than its size;
@@ -276,6 +276,8 @@ enum {
   TT_DEVICE_HINTS = 524288,
   /* It can be found out whether works can use a user's buffer: check_buffer is there. */
   TT_DEVICE_CHECK = 1048576,
+  /* A rank's program has few peers at most: tt_device.peers. */
+  TT_DEVICE_PEERS = 2097152,
 };
 
 struct tt_device_properties {
@@ -596,6 +598,11 @@ struct tt_device {
    * stream, waits for nothing, and may be called while streams are captured. For who looks for mistakes, so that it
    * need not be cheap. `context` is NULL on a device without contexts. Fails only where nothing can be found out. */
   ncclResult_t (*check_buffer)(struct tt_device_context *context, struct tt_device_check *check);
+
+  /* Since version 3, with TT_DEVICE_PEERS. Other ranks that a rank's program may name, in its messages or as members:
+   * those of communicators with more have no programs in which a rank deals with all. At least as many as rings, trees,
+   * and sends and receives have: 8. */
+  uint32_t peers;
 };
 
 /* What a library `libtutti-device-NAME.so` exports, as TT_DEVICE_SYMBOL: its backend, which lives as long as the

@@ -250,6 +250,12 @@ __attribute__((visibility("default"))) const struct tt_device *tutti_device(tt_d
   return &fake_device;
 }
 
+__attribute__((visibility("default"))) void fake_limit_peers(int peers)
+{
+  fake_device.features |= TT_DEVICE_PEERS;
+  fake_device.peers = (uint32_t)peers;
+}
+
 __attribute__((visibility("default"))) bool fake_wait_idle(int timeout_ms)
 {
   tt_deadline end = tt_deadline_in_ms(timeout_ms);
