@@ -100,7 +100,9 @@ static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *ids, int ni
     b->id_nonce = id->nonce;
     b->holds_root = true;
   }
-  TT_TRY(tt_checkin_run(b, ids, nids, &times));
+  ncclResult_t met = tt_checkin_run(b, ids, nids, &times);
+  if (met != ncclSuccess && id->fixed && b->rank == 0) tt_root_give_up(id->nonce, 0, tt_log_thread_error());
+  TT_TRY(met);
   TT_TRY(tt_service_start(b));
   TT_TRY(tt_gather_endpoints(b));
   uint64_t spread = tt_timer_ns();

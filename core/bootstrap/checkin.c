@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include "base/check.h"
 #include "base/host.h"
+#include "base/log.h"
 #include "base/param.h"
 #include "bootstrap/internal.h"
 #include "bootstrap/root.h"
@@ -219,13 +220,22 @@ static uint64_t hash_list(const struct tt_id *ids, int nids)
   return hash;
 }
 
+/* So that the others need not wait for a rank that has failed. */
+static void give_up(struct tt_link *link)
+{
+  const char *why = tt_log_thread_error();
+  (void)tt_link_send(link, TT_TAG_GIVE_UP, why, TT_MIN(strlen(why), (size_t)TT_GIVE_UP_BYTES));
+}
+
 static ncclResult_t check_in(struct tt_bootstrap *b, struct visit *visit, uint64_t list, tt_deadline deadline,
                              struct tt_checkin_times *times)
 {
   unsigned char bytes[TT_CHECKIN_BYTES];
   TT_TRY(reach(b, visit->id, b->rank, deadline, &visit->link));
   times->reached = tt_timer_ns();
-  if (b->listener.count == 0) TT_TRY(open_listener(b, visit->link));
+  ncclResult_t opened = b->listener.count == 0 ? open_listener(b, visit->link) : ncclSuccess;
+  if (opened != ncclSuccess) give_up(visit->link);
+  TT_TRY(opened);
   times->listening = tt_timer_ns();
   struct tt_checkin checkin = {.rank = b->rank,
                                .nranks = b->nranks,

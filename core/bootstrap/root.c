@@ -329,13 +329,24 @@ out:
   return result;
 }
 
+/* A meeting that failed keeps its address, so that whoever comes late learns why, until the next one begins there. */
+static bool take_over(struct tt_root_id *entry)
+{
+  struct tt_root_id *failed = find(entry->nonce);
+  if (!failed || failed->state != TT_ROOT_FAILED || failed->listener.count == 0) return false;
+  entry->listener = failed->listener;
+  failed->listener.count = 0;
+  return true;
+}
+
 ncclResult_t tt_root_add_fixed(const struct tt_id *id, int nranks)
 {
   struct tt_root_id *entry = NULL;
   ncclResult_t result = ncclSuccess;
   lock_service();
   TT_TRY_GOTO(tt_root_id_new(id, root.dropped, &entry), result, out);
-  TT_TRY_GOTO(tt_listener_open_fixed(&id->root.addresses[0], nranks, &entry->listener), result, out);
+  if (!take_over(entry))
+    TT_TRY_GOTO(tt_listener_open_fixed(&id->root.addresses[0], nranks, &entry->listener), result, out);
   TT_TRY_GOTO(serve_id(entry), result, out);
 out:
   if (result != ncclSuccess) {
@@ -389,10 +400,19 @@ void tt_root_release(uint64_t nonce, const _Atomic uint32_t *abort)
   settle();
 }
 
+void tt_root_give_up(uint64_t nonce, int rank, const char *why)
+{
+  lock_service();
+  struct tt_root_id *id = find(nonce);
+  if (id) tt_root_id_give_up(id, rank, why);
+  wake();
+  pthread_mutex_unlock(&root.mutex);
+}
+
 void tt_root_drop(uint64_t nonce)
 {
   lock_service();
   struct tt_root_id *id = find(nonce);
-  if (id && id->state == TT_ROOT_OPEN && id->places == 0) id->deadline = 0;
+  if (id && !id->fixed && id->state == TT_ROOT_OPEN && id->places == 0) id->deadline = 0;
   settle();
 }

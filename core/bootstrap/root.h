@@ -5,13 +5,17 @@
 
 #include "bootstrap/wire.h"
 
-/* Tags of the two messages between a rank and the root. */
-enum { TT_TAG_CHECKIN = 1, TT_TAG_ANSWER = 2 };
+/* Tags of the messages between a rank and the root. A rank that cannot go on says why, instead of checking in. */
+enum { TT_TAG_CHECKIN = 1, TT_TAG_ANSWER = 2, TT_TAG_GIVE_UP = 3 };
+
+enum { TT_GIVE_UP_BYTES = 400 }; /* of the reason, at most: a longer one is cut */
 
 /* Starts a root for an id whose key and nonce are set; fills id->root with the addresses to reach it. */
 ncclResult_t tt_root_add(struct tt_id *id);
-/* The same at the fixed address in id->root (NCCL_COMM_ID). */
+/* The same at the fixed address in id->root (NCCL_COMM_ID), which it takes over from a meeting that failed here. */
 ncclResult_t tt_root_add_fixed(const struct tt_id *id, int nranks);
+/* The meeting fails, unless it is over, since this rank of it cannot come, and `why` is what all others are told. */
+void tt_root_give_up(uint64_t nonce, int rank, const char *why);
 /* While held, the root goes on telling latecomers that the id is used. Nothing happens if the id was not made here.
  * Where a rank's death ended the meeting, release waits up to 2 s for those that are on their way, unless aborted. */
 void tt_root_hold(uint64_t nonce);

@@ -165,9 +165,38 @@ static void admit(struct tt_root_id *id, struct tt_root_client *client, const st
   if (++id->came == id->places) answer_all(id);
 }
 
+static bool has_come(const struct tt_root_id *id, int rank)
+{
+  for (int p = 0; p < id->places; p++)
+    if (rank_at(id, p) == rank) return id->slots[p].client != NULL;
+  return false;
+}
+
+void tt_root_id_give_up(struct tt_root_id *id, int rank, const char *why)
+{
+  if (id->state != TT_ROOT_OPEN || has_come(id, rank)) return;
+  id->lost = true;
+  fail(id, ncclRemoteError, "rank %d cannot come: %s", rank, why);
+}
+
+/* Its own words, as far as they are text. */
+static void take_give_up(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message)
+{
+  char why[TT_GIVE_UP_BYTES + 1] = "";
+  size_t n = TT_MIN(message->bytes, sizeof(why) - 1);
+  for (size_t c = 0; c < n; c++) why[c] = message->data[c] < ' ' ? ' ' : (char)message->data[c];
+  client->answered = true; /* there is nothing that it waits for */
+  client->until = tt_deadline_in_ms(ANSWER_MS);
+  if (id) tt_root_id_give_up(id, client->link->hello.rank, why);
+}
+
 void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message)
 {
   struct tt_checkin checkin;
+  if (message->tag == TT_TAG_GIVE_UP) {
+    take_give_up(id, client, message);
+    return;
+  }
   if (message->tag != TT_TAG_CHECKIN || !tt_wire_get_checkin(message->data, message->bytes, &checkin)) {
     refuse(client, ncclInternalError, "the bootstrap root did not understand the check-in");
     return;

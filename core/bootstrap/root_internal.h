@@ -33,7 +33,7 @@ struct tt_root_id {
   struct tt_listener listener; /* of a fixed one; else the service's listeners serve it */
   enum tt_root_state state;
   int holders;
-  bool lost;        /* FAILED because a rank left: those that did not come yet may be on their way */
+  bool lost;         /* FAILED because a rank left: those that did not come yet may be on their way */
   int places, came;  /* places is 0 until the first check-in */
   int nranks, first; /* of the communicator; place p is rank (first + p) mod nranks */
   uint64_t list;     /* hash of the communicator's unique ids */
@@ -51,6 +51,8 @@ ncclResult_t tt_root_id_new(const struct tt_id *id, uint64_t dropped, struct tt_
 void tt_root_id_free(struct tt_root_id *id);
 /* A client's first message. `id` is NULL if its id is used up. */
 void tt_root_id_checkin(struct tt_root_id *id, struct tt_root_client *client, const struct tt_message *message);
+/* A rank will not come; nothing where it has come already, or the meeting is over. */
+void tt_root_id_give_up(struct tt_root_id *id, int rank, const char *why);
 /* A checked-in client's connection ended. */
 void tt_root_id_left(struct tt_root_id *id, struct tt_root_client *client);
 /* warn_at came: tells those that wait which ranks are missing, and sets the next time. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/check.h"
 #include "base/log.h"
+#include "bootstrap/listen.h"
 #include "bootstrap/wire.h"
 #include "tests/common/free_port.h"
 
@@ -147,6 +148,74 @@ START_TEST(fixed_root_errors)
   ranks[0] = (struct rank){.rank = 1, .nranks = 2}; /* nobody listens at all */
   ranks_run(&id, 1, NULL, NULL, ranks);
   expect_error(&ranks[0], ncclRemoteError, "NCCL_COMM_ID");
+}
+END_TEST
+
+/* A meeting that failed does not keep rank 0 from the next one at the same address. */
+START_TEST(fixed_root_again_after_a_failure)
+{
+  char value[64];
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", free_port());
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", "NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
+  ncclUniqueId id = new_id();
+  struct rank alone[1] = {{.nranks = 3}};
+  ranks_run(&id, 1, NULL, NULL, alone);
+  expect_error(&alone[0], ncclRemoteError, "missing ranks 1-2");
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
+  ranks_succeed(3, NULL, NULL);
+  /* Nor does one of which rank 0 itself could not begin: the others would wait for it there. */
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME=nope0", NULL});
+  alone[0] = (struct rank){.nranks = 3};
+  ranks_run(&id, 1, NULL, NULL, alone);
+  expect_error(&alone[0], ncclInvalidUsage, "nope0");
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", NULL});
+  alone[0] = (struct rank){.rank = 2, .nranks = 3};
+  ranks_run(&id, 1, NULL, NULL, alone);
+  expect_error(&alone[0], ncclRemoteError, "rank 0 cannot come: ");
+  expect_error(&alone[0], ncclRemoteError, "nope0");
+  ranks_succeed(3, NULL, NULL);
+}
+END_TEST
+
+ncclResult_t __real_tt_listener_open(const union tt_address *preferred, int max, int nranks,
+                                     struct tt_listener *listener);
+ncclResult_t __wrap_tt_listener_open(const union tt_address *preferred, int max, int nranks,
+                                     struct tt_listener *listener);
+static _Atomic int listeners_that_fail;
+
+ncclResult_t __wrap_tt_listener_open(const union tt_address *preferred, int max, int nranks,
+                                     struct tt_listener *listener)
+{
+  int left = atomic_load(&listeners_that_fail);
+  if (left == 0 || !atomic_compare_exchange_strong(&listeners_that_fail, &left, left - 1))
+    return __real_tt_listener_open(preferred, max, nranks, listener);
+  return TT_FAIL(ncclSystemError, "no port is left");
+}
+
+static void *begin(void *arg)
+{
+  struct rank *me = arg;
+  ranks_run(me->id, 1, NULL, NULL, me);
+  return NULL;
+}
+
+/* A rank that has reached the root and then cannot listen says so, since the others would wait for it to the end. */
+START_TEST(rank_that_cannot_listen)
+{
+  enum { N = 3 };
+  environment(NULL);
+  ncclUniqueId id = new_id();
+  struct rank ranks[N];
+  pthread_t threads[N];
+  for (int r = 0; r < N; r++) ranks[r] = (struct rank){.rank = r ? r : -1, .nranks = N, .id = &id};
+  for (int r = 0; r < N - 1; r++) ck_assert_int_eq(pthread_create(&threads[r], NULL, begin, &ranks[r]), 0);
+  usleep(200000); /* they wait; one that has not begun yet finds its id used */
+  atomic_store(&listeners_that_fail, 1);
+  begin(&ranks[N - 1]);
+  for (int r = 0; r < N - 1; r++) pthread_join(threads[r], NULL);
+  expect_error(&ranks[N - 1], ncclSystemError, "no port is left");
+  for (int r = 0; r < N - 1; r++)
+    if (!strstr(ranks[r].error, "used before")) expect_error(&ranks[r], ncclRemoteError, "rank 2 cannot come: ");
 }
 END_TEST
 
@@ -401,6 +470,8 @@ Suite *suite_errors(void)
   tcase_add_test(tests, different_nranks);
   tcase_add_test(tests, arguments);
   tcase_add_test(tests, fixed_root_errors);
+  tcase_add_test(tests, fixed_root_again_after_a_failure);
+  tcase_add_test(tests, rank_that_cannot_listen);
   tcase_add_test(tests, root_is_gone);
   tcase_add_loop_test(tests, first_address_goes_nowhere, 0, 2);
   tcase_add_test(tests, peer_that_left_is_named);
