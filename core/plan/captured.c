@@ -70,10 +70,11 @@ static ncclResult_t prepare_step(struct ncclComm *comm, const struct tt_task *ta
   bool in_windows = true;
   if (!tt_mapped_possible(comm, task) || !tt_plan_prefers_mapped(comm, task)) return ncclSuccess;
   struct tt_mapped_touched touched = tt_mapped_touched(comm, task, comm->rank);
+  struct tt_mapped_touched promised = tt_mapped_promised(comm, task);
   TT_TRY(TT_CALLOC(&step->inputs, 2 * (size_t)comm->nranks));
   step->outputs = step->inputs + comm->nranks;
-  TT_TRY(find_window(comm, task->input, touched.input, step->inputs, &in_windows));
-  TT_TRY(find_window(comm, task->output, touched.output, step->outputs, &in_windows));
+  TT_TRY(find_window(comm, task->input, promised.input, step->inputs, &in_windows));
+  TT_TRY(find_window(comm, task->output, promised.output, step->outputs, &in_windows));
   if (in_windows && tt_mapped_by_windows(task)) return ncclSuccess;
   step->task = task;
   TT_TRY(describe(comm, task->input, touched.input, &step->input));

@@ -54,6 +54,15 @@ struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const st
   }
 }
 
+/* An all-to-all in place has no program. Whether it is, a rank sees of itself alone: but where inputs lie in windows as
+ * outputs do, it is so on all ranks or on none. */
+struct tt_mapped_touched tt_mapped_promised(const struct ncclComm *comm, const struct tt_task *task)
+{
+  struct tt_mapped_touched touched = tt_mapped_touched(comm, task, comm->rank);
+  if (task->collective == TT_FUNC_ALL_TO_ALL) touched.input = touched.output;
+  return touched;
+}
+
 bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task)
 {
   return !tt_program_in_place(task->collective, TT_ALGO_MAPPED) && !tt_plan_apart(comm, task);
@@ -96,7 +105,7 @@ ncclResult_t tt_mapped_find(struct tt_plan *plan, const struct tt_task *task, st
     take_plain(plan, plain, buffers);
     return ncclSuccess;
   }
-  struct tt_mapped_touched touched = tt_mapped_touched(comm, task, comm->rank);
+  struct tt_mapped_touched touched = tt_mapped_promised(comm, task);
   TT_TRY(find(comm, task->stream, task->input, touched.input, buffers->inputs, &all));
   TT_TRY(find(comm, task->stream, task->output, touched.output, buffers->outputs, &all));
   buffers->all = all;

@@ -24,6 +24,8 @@ struct tt_mapped_touched {
 };
 /* Of a collective that has a program for members' buffers. */
 struct tt_mapped_touched tt_mapped_touched(const struct ncclComm *comm, const struct tt_task *task, int rank);
+/* What has to lie in windows, of this rank's buffers, for all ranks to choose alike by windows alone. */
+struct tt_mapped_touched tt_mapped_promised(const struct ncclComm *comm, const struct tt_task *task);
 /* It is in place, and there is no such program for that. */
 bool tt_mapped_overlaps(const struct ncclComm *comm, const struct tt_task *task);
 

@@ -189,6 +189,37 @@ START_TEST(in_place)
 }
 END_TEST
 
+/* An all-to-all whose outputs lie in windows, and which rank 0 alone has in place: the others' inputs lie elsewhere. */
+START_TEST(in_place_on_one)
+{
+  enum { N = 3, COUNT = 5000 };
+  struct world world;
+  uint32_t *inputs[N], *outputs[N];
+  open_world(&world, N, "Mapped");
+  for (int r = 0; r < N; r++) {
+    outputs[r] = (uint32_t *)(void *)world.buffers[r];
+    inputs[r] = r == 0 ? outputs[r] : malloc(N * COUNT * sizeof(uint32_t));
+    ck_assert_ptr_nonnull(inputs[r]);
+    for (int i = 0; i < N * COUNT; i++) inputs[r][i] = (uint32_t)(r * 1000000 + i);
+  }
+  ok(ncclGroupStart());
+  for (int r = 0; r < N; r++) ok(ncclAlltoAll(inputs[r], outputs[r], COUNT, ncclUint32, world.comms[r], NULL));
+  ok(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    ncclResult_t state;
+    fake_set_device(r);
+    bool waited = fake_stream_wait(NULL, LONG_MS);
+    ok(ncclCommGetAsyncError(world.comms[r], &state));
+    ck_assert_msg(waited && state == ncclSuccess, "rank %d: state %d: %s", r, state, ncclGetLastError(world.comms[r]));
+  }
+  for (int r = 0; r < N; r++)
+    for (int i = 0; i < N * COUNT; i++)
+      ck_assert_uint_eq(outputs[r][i], (uint32_t)(i / COUNT * 1000000 + r * COUNT + i % COUNT));
+  for (int r = 1; r < N; r++) free(inputs[r]);
+  close_world(&world);
+}
+END_TEST
+
 /* More ranks than a program of the device can name: what has no other program goes as messages, with the same results,
  * but not where it would overwrite what is still to be sent. */
 START_TEST(few_peers)
@@ -294,6 +325,7 @@ void add_mapped(Suite *suite)
   tcase_add_test(tests, by_cost);
   tcase_add_loop_test(tests, engines, 0, 4);
   tcase_add_test(tests, in_place);
+  tcase_add_test(tests, in_place_on_one);
   tcase_add_test(tests, few_peers);
   tcase_add_test(tests, in_a_graph);
   tcase_add_loop_test(tests, on_one_rank, 0, 2);
