@@ -59,6 +59,7 @@ void add_plain(Suite *suite);
 void add_captured(Suite *suite);
 void add_again(Suite *suite);
 void add_hints(Suite *suite);
+void add_as_messages(Suite *suite);
 
 /* main.c: devices reach each other over a network only, in Simple. */
 extern bool over_network;

@@ -22,6 +22,7 @@ int main(int argc, char **argv)
   add_graphs(suite);
   add_nonblocking(suite);
   add_failures(suite);
+  add_as_messages(suite);
   if (!over_network) {
     add_joins(suite);
     add_processes(suite);

@@ -206,6 +206,11 @@ class Tune(Case):
                                       ("4M", ("--mapped",), ("p2p", False))):
             chosen = self.gpus("sendrecv", "-n", 2, "-b", size, *words)
             self.assertEqual((chosen["algorithm"], chosen["copy_engines"]), expected)
+        for ranks, words, expected in ((33, ("--mapped",), "mapped"), (33, (), "direct"), (34, ("--mapped",), "p2p"),
+                                       (34, (), "p2p")):
+            self.assertEqual(self.gpus("alltoall", "-n", ranks, "-b", "1G", *words)["algorithm"], expected)
+        self.assertIn("as sends and receives of 2 bytes", self.gpus("scatter", "-n", 34, "-b", 68)["why"])
+        self.assertEqual(self.gpus("all_reduce", "-n", 34, "-b", "1G", "--mapped")["algorithm"], "ring")
         text = run(self.TUNE, "decide", "gather", "-n", 4, "-b", 64, "-g", env=environment()).stdout
         self.assertIn("gather on 4 ranks of 1 node, GPUs, without CollNet and NVLS", text)
 

@@ -256,6 +256,15 @@ __attribute__((visibility("default"))) void fake_limit_peers(int peers)
   fake_device.peers = (uint32_t)peers;
 }
 
+ncclResult_t fake_check_peers(const struct tt_work *work)
+{
+  for (uint32_t c = 0; c < work->nchannels && fake_device.peers > 0; c++)
+    if (work->channels[c].program->npeers > fake_device.peers)
+      return TT_FAIL(ncclInternalError, "rank %d: a program has %u peers, of which the device takes %u", work->rank,
+                     work->channels[c].program->npeers, fake_device.peers);
+  return ncclSuccess;
+}
+
 __attribute__((visibility("default"))) bool fake_wait_idle(int timeout_ms)
 {
   tt_deadline end = tt_deadline_in_ms(timeout_ms);

@@ -82,7 +82,8 @@ struct fake_counts {
 };
 void fake_count(struct fake_counts *counts);
 
-/* From now on the device's programs name so many other ranks at most (TT_DEVICE_PEERS). */
+/* From now on the device's programs name so many other ranks at most (TT_DEVICE_PEERS), and larger ones fail; 0: any.
+ */
 void fake_limit_peers(int peers);
 /* Waits, as cudaMalloc and cudaFree may, until nothing is left to run of what this process has launched. Whether that
  * came before the time was over. */

@@ -51,6 +51,9 @@ extern struct fake_totals {
 void fake_context_hold(struct tt_device_context *context);
 void fake_context_drop(struct tt_device_context *context);
 
+/* An error if a program has more peers than fake_limit_peers said. */
+ncclResult_t fake_check_peers(const struct tt_work *work);
+
 /* repeat.c: an error if the work is said to be like an earlier one, and is not. */
 ncclResult_t fake_check_repeat(const struct tt_work *work);
 

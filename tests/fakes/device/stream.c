@@ -249,6 +249,7 @@ ncclResult_t fake_launch_on(struct tt_work *const *works, int nworks, void *hand
   struct fake_launch *launch;
   *out = NULL;
   if (nworks == 0) return ncclSuccess;
+  for (int w = 0; w < nworks; w++) TT_TRY(fake_check_peers(works[w]));
   TT_TRY(fake_launch_copy(works, nworks, &launch));
   struct item *item = fake_item_new();
   item->launch = launch;
