@@ -288,7 +288,8 @@ static ncclResult_t join_others(struct ncclComm *comm, const struct tt_create *c
   int nids = create->ids != NULL ? create->nids : 1;
   bool share = create->resources != NULL;
   TT_TRY(tt_comm_at_end(comm, end_net)); /* found later, but the bootstrap may use it until its end */
-  TT_TRY(tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, &comm->bootstrap));
+  TT_TRY(
+      tt_bootstrap_create_scalable(ids, nids, comm->rank, comm->nranks, &comm->abort, create->probe, &comm->bootstrap));
   TT_TRY(tt_comm_at_end(comm, end_bootstrap));
   comm->number = tt_bootstrap_number(comm->bootstrap);
   tt_timings_enter(timings, comm, TT_STAGE_AGREEING);

@@ -33,6 +33,8 @@ struct child_job {
   int nexcluded;
   bool aborts;  /* NCCL_SHRINK_ABORT */
   int *members; /* parent's ranks, by the child's */
+  int *numbers; /* theirs in the parent's memory, behind them in the same block */
+  struct tt_bootstrap_probe probe;
 };
 
 struct place {
@@ -158,6 +160,19 @@ static void unlist_child(struct ncclComm *parent, const struct ncclComm *child)
   pthread_mutex_unlock(&parent->children_lock);
 }
 
+/* The parent's connections tell of a death that the child's root cannot notice: of one that has not come to it yet. */
+static ncclResult_t check_members(void *context)
+{
+  struct child_job *child = context;
+  int dead;
+  char why[240];
+  if (!tt_bootstrap_dead_among(child->job.comm->bootstrap, child->members, child->create.nranks, &dead, why,
+                               sizeof why))
+    return ncclSuccess;
+  return TT_FAIL(ncclRemoteError, "%s: the new communicator cannot be made: rank %d of the parent %s",
+                 child->create.function, dead, why);
+}
+
 static ncclResult_t make_child(struct child_job *job)
 {
   struct ncclComm *parent = job->job.comm, *child;
@@ -184,8 +199,8 @@ static void offer_memory(struct child_job *child, const struct ncclComm *parent)
       tt_transport_device_memory(parent->env))
     return;
   for (int r = 0; r < child->create.nranks; r++)
-    child->members[r] = tt_peer_memory_number(parent->env->memory, child->members[r]);
-  child->create.numbers = child->members;
+    child->numbers[r] = tt_peer_memory_number(parent->env->memory, child->members[r]);
+  child->create.numbers = child->numbers;
   child->create.resources = tt_peer_memory_resources(parent->env->memory);
 }
 
@@ -234,7 +249,7 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
     read.commName = NULL; /* a name is one communicator's */
   TT_TRY(TT_CALLOC(&child, 1));
   ncclResult_t result = tt_config_own_names(&read);
-  if (result == ncclSuccess && (result = TT_CALLOC(&child->members, (size_t)parent->nranks)) != ncclSuccess)
+  if (result == ncclSuccess && (result = TT_CALLOC(&child->members, 2 * (size_t)parent->nranks)) != ncclSuccess)
     tt_config_free_names(&read);
   if (result != ncclSuccess) {
     free(child);
@@ -242,9 +257,13 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
   }
   child->job =
       (struct tt_job){.run = run_child, .drop = drop_child, .comm = parent, .blocking = parent->config.blocking != 0};
+  child->numbers = child->members + parent->nranks;
   child->out = out;
-  child->create = (struct tt_create){
-      .function = function, .device = parent->context != NULL ? parent->device_index : -1, .config = read};
+  child->probe = (struct tt_bootstrap_probe){check_members, child};
+  child->create = (struct tt_create){.function = function,
+                                     .device = parent->context != NULL ? parent->device_index : -1,
+                                     .config = read,
+                                     .probe = &child->probe};
   *made = child;
   return ncclSuccess;
 }

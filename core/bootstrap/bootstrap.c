@@ -120,7 +120,7 @@ static ncclResult_t join(struct tt_bootstrap *b, const struct tt_id *ids, int ni
 ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
                                  struct tt_bootstrap **out)
 {
-  return tt_bootstrap_create_scalable(id, 1, rank, nranks, abort, out);
+  return tt_bootstrap_create_scalable(id, 1, rank, nranks, abort, NULL, out);
 }
 
 /* A fixed root (NCCL_COMM_ID) is one for all. */
@@ -140,12 +140,13 @@ static ncclResult_t read_ids(const ncclUniqueId *bytes, int *nids, struct tt_id 
 }
 
 static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nranks, const _Atomic uint32_t *abort,
-                           struct tt_bootstrap **out)
+                           const struct tt_bootstrap_probe *probe, struct tt_bootstrap **out)
 {
   struct tt_bootstrap *b = NULL;
   const struct tt_id *id = &ids[tt_share_of(rank, nranks, nids).root];
   for (int i = 0; !id->fixed && i < nids; i++) TT_TRY(tt_root_claim(ids[i].nonce));
   TT_TRY(make_object(rank, nranks, abort, &b));
+  b->probe = probe;
   ncclResult_t result = ncclSuccess;
   if (nranks > 1)
     result = join(b, ids, nids, id);
@@ -160,7 +161,8 @@ static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nran
 }
 
 ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *bytes, int nids, int rank, int nranks,
-                                          const _Atomic uint32_t *abort, struct tt_bootstrap **out)
+                                          const _Atomic uint32_t *abort, const struct tt_bootstrap_probe *probe,
+                                          struct tt_bootstrap **out)
 {
   struct tt_id *ids = NULL;
   *out = NULL;
@@ -171,7 +173,7 @@ ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *bytes, int nids, i
     return TT_FAIL(ncclInvalidArgument, "%d unique ids for %d ranks; allowed are 1 to the number of ranks", nids,
                    nranks);
   ncclResult_t result = read_ids(bytes, &nids, &ids);
-  if (result == ncclSuccess) result = create(ids, nids, rank, nranks, abort, out);
+  if (result == ncclSuccess) result = create(ids, nids, rank, nranks, abort, probe, out);
   free(ids);
   return result;
 }

@@ -41,11 +41,20 @@ void tt_bootstrap_forget(const ncclUniqueId *id);
  * long as the object. */
 ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, const _Atomic uint32_t *abort,
                                  struct tt_bootstrap **out);
+
+/* What a rank asks again and again while it waits for the root, where something else can know that not all will come:
+ * a failure, with its sentence, ends the wait. */
+struct tt_bootstrap_probe {
+  ncclResult_t (*ask)(void *context);
+  void *context;
+};
+
 /* The same with several roots, so that none has to answer all ranks: ids[0 .. nids) are in the same order on all ranks,
  * 1 <= nids <= nranks, each from a tt_bootstrap_unique_id of its own. Each root has a share of consecutive ranks; the
- * first nranks mod nids roots have one more than the others. */
+ * first nranks mod nids roots have one more than the others. `probe` may be NULL. */
 ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *ids, int nids, int rank, int nranks,
-                                          const _Atomic uint32_t *abort, struct tt_bootstrap **out);
+                                          const _Atomic uint32_t *abort, const struct tt_bootstrap_probe *probe,
+                                          struct tt_bootstrap **out);
 void tt_bootstrap_destroy(struct tt_bootstrap *bootstrap); /* NULL is allowed */
 
 /* data holds nranks blocks of `bytes`; the caller has filled its own. O(log n) rounds. */
@@ -91,6 +100,9 @@ void tt_bootstrap_notify(struct tt_bootstrap *bootstrap, int peer, uint32_t tag,
 /* Whether a rank is known to be gone without a goodbye, or does not answer any more: its number and what happened. For
  * who waits: while this is called every second or so, peers are asked whether they are there (TUTTI_PEER_TIMEOUT). */
 bool tt_bootstrap_dead(struct tt_bootstrap *bootstrap, int *rank, char *why, size_t why_size);
+/* The same of the listed ranks only: who needs no other is not disturbed by another's death. */
+bool tt_bootstrap_dead_among(struct tt_bootstrap *bootstrap, const int *ranks, int nranks, int *rank, char *why,
+                             size_t why_size);
 /* Whether a rank is known to have said goodbye. Ranks that have no connection with it may not know, but for those that
  * tried to send unless it has left. */
 bool tt_bootstrap_left(struct tt_bootstrap *bootstrap, int rank);

@@ -24,7 +24,7 @@
 
 enum { MOST_LINKS = 2 };
 
-/* Waits for the next event of any of the links; an error if aborted. */
+/* Waits for the next event of any of the links; an error if aborted, or if others cannot come. */
 static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *links, unsigned nlinks,
                          tt_deadline deadline)
 {
@@ -35,6 +35,7 @@ static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *li
     deadline = TT_MIN(deadline, links[l]->timer);
   }
   if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was checking in", b->rank);
+  if (b->probe) TT_TRY(b->probe->ask(b->probe->context));
   poll(set, nlinks, tt_deadline_poll_ms(deadline, 20));
   for (unsigned l = 0; l < nlinks; l++) tt_link_progress(links[l]);
   return ncclSuccess;

@@ -67,7 +67,8 @@ struct tt_net_ring; /* net_ring.c */
 struct tt_bootstrap {
   int rank, nranks;
   const _Atomic uint32_t *abort;
-  uint64_t id_nonce; /* of the id: whose root is held */
+  const struct tt_bootstrap_probe *probe; /* of the check-in; NULL: none */
+  uint64_t id_nonce;                      /* of the id: whose root is held */
   bool holds_root;
   struct tt_key key; /* of this communicator */
   uint64_t nonce;    /* of this communicator */
@@ -89,9 +90,9 @@ struct tt_bootstrap {
   tt_deadline leave_by;
   tt_deadline accept_after; /* descriptors ran out: NEVER while accepting */
   struct tt_shortage shortage;
-  uint64_t waited_ns;       /* when a user's thread last waited */
-  uint64_t looked_ns;       /* when the service last looked after its peers */
-  uint64_t relayed_ns;      /* when a peer that waits, or was asked by one, last asked for `relay_steps` more */
+  uint64_t waited_ns;  /* when a user's thread last waited */
+  uint64_t looked_ns;  /* when the service last looked after its peers */
+  uint64_t relayed_ns; /* when a peer that waits, or was asked by one, last asked for `relay_steps` more */
   unsigned relay_steps;
   bool outcast;   /* others have given this rank up, which has no right to blame them */
   bool gave_up;   /* an exchange ended because of first_dead: whoever waits for this rank is told why */

@@ -321,6 +321,21 @@ bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_
   return dead;
 }
 
+bool tt_bootstrap_dead_among(struct tt_bootstrap *b, const int *ranks, int nranks, int *rank, char *why,
+                             size_t why_size)
+{
+  struct tt_mail_scope scope = {ranks, nranks};
+  pthread_mutex_lock(&b->mutex);
+  tt_liveness_wait(b);
+  int dead = dead_in(b, scope);
+  if (dead >= 0) {
+    *rank = dead;
+    snprintf(why, why_size, "%s", dead == b->first_dead ? b->dead_why : "is gone, as another rank says");
+  }
+  pthread_mutex_unlock(&b->mutex);
+  return dead >= 0;
+}
+
 bool tt_bootstrap_left(struct tt_bootstrap *b, int rank)
 {
   pthread_mutex_lock(&b->mutex);

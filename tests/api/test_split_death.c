@@ -1,10 +1,11 @@
-/* A rank that dies in a split, so that one of the others gives up while another one has made the new communicator's id
- * for it: what is left of the parent can be shrunk all the same. */
+/* A rank that dies in a split. One of the others may give up while another one has made the new communicator's id for
+ * it: what is left of the parent can be shrunk all the same. One that dies when it has that id is not waited for. */
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,21 @@ ncclResult_t __wrap_tt_bootstrap_send(struct tt_bootstrap *b, int peer, uint32_t
   ncclResult_t result = __real_tt_bootstrap_send(b, peer, tag, data, bytes);
   if (b->rank == FIRST && peer == GIVES_UP && atomic_exchange(&splits, false))
     ck_assert_int_eq(write(orders[1], "", 1), 1);
+  return result;
+}
+
+static bool dies_with_id;
+
+ncclResult_t __real_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
+                                      tt_deadline deadline);
+ncclResult_t __wrap_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
+                                      tt_deadline deadline);
+/* What a rank of a split receives is the id. */
+ncclResult_t __wrap_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
+                                      tt_deadline deadline)
+{
+  ncclResult_t result = __real_tt_bootstrap_recv(b, peer, tag, data, bytes, deadline);
+  if (dies_with_id) kill(getpid(), SIGKILL);
   return result;
 }
 
@@ -101,6 +117,39 @@ START_TEST(shrink_after_it)
 }
 END_TEST
 
+/* The last of two ranks; the first has made the new communicator's root, to which nobody else comes. */
+static void die_with_id(void)
+{
+  ncclComm_t comm, child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (read(orders[0], &id, sizeof id) == sizeof id && ncclCommInitRank(&comm, 2, id, 1) == ncclSuccess) {
+    dies_with_id = true;
+    ncclCommSplit(comm, 0, 0, &child, NULL);
+  }
+  _exit(1);
+}
+
+START_TEST(with_the_id)
+{
+  ncclComm_t comm, child;
+  int status;
+  setenv("NCCL_BOOTSTRAP_TIMEOUT", "3600", 1); /* far more than the test may take */
+  tt_param_reset();
+  ck_assert_int_eq(pipe(orders), 0);
+  pid_t pid = fork();
+  if (pid == 0) die_with_id();
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  ck_assert_int_eq(write(orders[1], &id, sizeof id), sizeof id);
+  ck_assert_int_eq(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  ck_assert_int_eq(ncclCommSplit(comm, 0, 0, &child, NULL), ncclRemoteError);
+  ck_assert_ptr_null(child);
+  ck_assert_msg(strstr(tt_log_thread_error(), "rank 1 of the parent is gone") != NULL, "%s", tt_log_thread_error());
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  ck_assert_int_eq(ncclCommAbort(comm), ncclSuccess);
+}
+END_TEST
+
 int main(void)
 {
   setenv("TUTTI_DEVICE", "host", 1);
@@ -111,6 +160,7 @@ int main(void)
   TCase *tests = tcase_create("split death");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, shrink_after_it);
+  tcase_add_test(tests, with_the_id);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -43,7 +43,7 @@ static void *join_and_gather(void *arg)
   struct tt_bootstrap *b;
   _Atomic uint32_t abort = 0;
   int data[MOST_RANKS];
-  me->result = tt_bootstrap_create_scalable(me->ids, me->nids, me->rank, me->nranks, &abort, &b);
+  me->result = tt_bootstrap_create_scalable(me->ids, me->nids, me->rank, me->nranks, &abort, NULL, &b);
   if (me->result == ncclSuccess) {
     data[me->rank] = 100 + me->rank;
     me->result = tt_bootstrap_all_gather(b, data, sizeof data[0]);
@@ -121,10 +121,10 @@ START_TEST(wrong_lists)
   environment(NULL);
   ck_assert_int_eq(tt_bootstrap_unique_id(&ids[0]), ncclSuccess);
   ids[1] = ids[0];
-  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 2, 0, 4, &abort, &b), ncclInvalidArgument);
+  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 2, 0, 4, &abort, NULL, &b), ncclInvalidArgument);
   ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "are the same"));
-  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 0, 0, 4, &abort, &b), ncclInvalidArgument);
-  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 2, 0, 1, &abort, &b), ncclInvalidArgument);
+  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 0, 0, 4, &abort, NULL, &b), ncclInvalidArgument);
+  ck_assert_int_eq(tt_bootstrap_create_scalable(ids, 2, 0, 1, &abort, NULL, &b), ncclInvalidArgument);
 }
 END_TEST
 
