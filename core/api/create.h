@@ -17,7 +17,7 @@ struct tt_create {
   /* Of a parent, whose memory may be shared if all ranks can, and the ranks' numbers in it; NULL: none. */
   struct tt_resources *resources;
   const int *numbers;
-  const struct tt_bootstrap_probe *probe; /* asked while the ranks meet; NULL: none */
+  struct tt_bootstrap_probe *probe; /* asked while the ranks meet; NULL: none */
 };
 
 /* Makes the communicator and its handle, alone. What needs the other ranks is not there yet. */

@@ -30,9 +30,15 @@ TT_EXPORT(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId))
 struct create_job {
   struct tt_job job;
   struct tt_create create;
+  struct tt_bootstrap_probe probe;
   ncclUniqueId *ids; /* create.ids: a copy */
   ncclComm_t *out;
 };
+
+static ncclResult_t check_fellows(void *job)
+{
+  return tt_group_check_fellows(job);
+}
 
 static ncclResult_t run_create(struct tt_job *job)
 {
@@ -96,6 +102,8 @@ static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
   struct create_job *job;
   TT_TRY(TT_CALLOC(&job, 1));
   job->create = *create;
+  job->probe = (struct tt_bootstrap_probe){.ask = check_fellows, .context = &job->job};
+  job->create.probe = &job->probe;
   job->out = out;
   ncclResult_t result = fill_create(job);
   if (result != ncclSuccess) {
@@ -104,6 +112,7 @@ static ncclResult_t add_create(ncclComm_t *out, const struct tt_create *create)
   }
   job->job.run = run_create;
   job->job.drop = drop_create;
+  job->job.makes = true;
   job->job.blocking = create->config.blocking != 0;
   atomic_store(&job->job.comm->in_group, TT_COMM_IN_GROUP);
   *out = job->job.comm;

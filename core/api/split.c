@@ -259,7 +259,7 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
       (struct tt_job){.run = run_child, .drop = drop_child, .comm = parent, .blocking = parent->config.blocking != 0};
   child->numbers = child->members + parent->nranks;
   child->out = out;
-  child->probe = (struct tt_bootstrap_probe){check_members, child};
+  child->probe = (struct tt_bootstrap_probe){.ask = check_members, .context = child};
   child->create = (struct tt_create){.function = function,
                                      .device = parent->context != NULL ? parent->device_index : -1,
                                      .config = read,

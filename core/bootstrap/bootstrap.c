@@ -139,8 +139,17 @@ static ncclResult_t read_ids(const ncclUniqueId *bytes, int *nids, struct tt_id 
   return ncclSuccess;
 }
 
+/* All that is seen here is that a rank does not come or leaves, or that the id was used meanwhile. The probe may know
+ * what that follows from. */
+static ncclResult_t find_cause(struct tt_bootstrap_probe *probe, ncclResult_t result)
+{
+  if (!probe || probe->failed) return result;
+  ncclResult_t cause = tt_bootstrap_probe(probe);
+  return cause != ncclSuccess ? cause : result;
+}
+
 static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nranks, const _Atomic uint32_t *abort,
-                           const struct tt_bootstrap_probe *probe, struct tt_bootstrap **out)
+                           struct tt_bootstrap_probe *probe, struct tt_bootstrap **out)
 {
   struct tt_bootstrap *b = NULL;
   const struct tt_id *id = &ids[tt_share_of(rank, nranks, nids).root];
@@ -161,7 +170,7 @@ static ncclResult_t create(const struct tt_id *ids, int nids, int rank, int nran
 }
 
 ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *bytes, int nids, int rank, int nranks,
-                                          const _Atomic uint32_t *abort, const struct tt_bootstrap_probe *probe,
+                                          const _Atomic uint32_t *abort, struct tt_bootstrap_probe *probe,
                                           struct tt_bootstrap **out)
 {
   struct tt_id *ids = NULL;
@@ -174,6 +183,7 @@ ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *bytes, int nids, i
                    nranks);
   ncclResult_t result = read_ids(bytes, &nids, &ids);
   if (result == ncclSuccess) result = create(ids, nids, rank, nranks, abort, probe, out);
+  if (result != ncclSuccess) result = find_cause(probe, result);
   free(ids);
   return result;
 }

@@ -43,17 +43,19 @@ ncclResult_t tt_bootstrap_create(const ncclUniqueId *id, int rank, int nranks, c
                                  struct tt_bootstrap **out);
 
 /* What a rank asks again and again while it waits for the root, where something else can know that not all will come:
- * a failure, with its sentence, ends the wait. */
+ * a failure, with its sentence, ends the wait. It is also asked when joining failed for another reason, which may
+ * follow from what it knows. */
 struct tt_bootstrap_probe {
   ncclResult_t (*ask)(void *context);
   void *context;
+  bool failed; /* it did; set by who asked */
 };
 
 /* The same with several roots, so that none has to answer all ranks: ids[0 .. nids) are in the same order on all ranks,
  * 1 <= nids <= nranks, each from a tt_bootstrap_unique_id of its own. Each root has a share of consecutive ranks; the
  * first nranks mod nids roots have one more than the others. `probe` may be NULL. */
 ncclResult_t tt_bootstrap_create_scalable(const ncclUniqueId *ids, int nids, int rank, int nranks,
-                                          const _Atomic uint32_t *abort, const struct tt_bootstrap_probe *probe,
+                                          const _Atomic uint32_t *abort, struct tt_bootstrap_probe *probe,
                                           struct tt_bootstrap **out);
 void tt_bootstrap_destroy(struct tt_bootstrap *bootstrap); /* NULL is allowed */
 

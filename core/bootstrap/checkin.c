@@ -35,7 +35,7 @@ static ncclResult_t turn(const struct tt_bootstrap *b, struct tt_link *const *li
     deadline = TT_MIN(deadline, links[l]->timer);
   }
   if (tt_bootstrap_aborted(b)) return TT_FAIL(ncclInternalError, "aborted while rank %d was checking in", b->rank);
-  if (b->probe) TT_TRY(b->probe->ask(b->probe->context));
+  TT_TRY(tt_bootstrap_probe(b->probe));
   poll(set, nlinks, tt_deadline_poll_ms(deadline, 20));
   for (unsigned l = 0; l < nlinks; l++) tt_link_progress(links[l]);
   return ncclSuccess;

@@ -67,8 +67,8 @@ struct tt_net_ring; /* net_ring.c */
 struct tt_bootstrap {
   int rank, nranks;
   const _Atomic uint32_t *abort;
-  const struct tt_bootstrap_probe *probe; /* of the check-in; NULL: none */
-  uint64_t id_nonce;                      /* of the id: whose root is held */
+  struct tt_bootstrap_probe *probe; /* of the check-in; NULL: none */
+  uint64_t id_nonce;                /* of the id: whose root is held */
   bool holds_root;
   struct tt_key key; /* of this communicator */
   uint64_t nonce;    /* of this communicator */
@@ -186,6 +186,13 @@ tt_deadline tt_gather_deadline(void);
 /* ---- net_ring.c ---- */
 ncclResult_t tt_net_ring_all_gather(struct tt_bootstrap *b, void *data, size_t bytes);
 void tt_net_ring_destroy(struct tt_bootstrap *b);
+
+static inline ncclResult_t tt_bootstrap_probe(struct tt_bootstrap_probe *probe)
+{
+  ncclResult_t result = probe ? probe->ask(probe->context) : ncclSuccess;
+  if (result != ncclSuccess) probe->failed = true;
+  return result;
+}
 
 static inline bool tt_bootstrap_aborted(const struct tt_bootstrap *b)
 {
