@@ -93,6 +93,16 @@ ncclResult_t tt_handle_hold(const char *function, const struct ncclComm *comm)
   return hold(comm) != NULL ? ncclSuccess : unknown(function, comm);
 }
 
+ncclResult_t tt_handle_check_process(const char *function, const struct ncclComm *comm)
+{
+  int process = getpid();
+  if (comm->process == process) return ncclSuccess;
+  return TT_FAIL(ncclInvalidUsage,
+                 "%s: the communicator (%p) was made by process %d before a fork: only that process may end it; in its "
+                 "child, process %d, leave it alone",
+                 function, (const void *)comm, comm->process, process);
+}
+
 void tt_handle_let_go(const struct ncclComm *comm)
 {
   atomic_fetch_sub(&comm->handle->holders, 1);
@@ -122,6 +132,11 @@ static ncclResult_t busy(const char *function, int state)
 ncclResult_t tt_handle_take(const char *function, const struct ncclComm *comm, bool idle)
 {
   TT_TRY(tt_handle_hold(function, comm));
+  ncclResult_t checked = tt_handle_check_process(function, comm);
+  if (checked != ncclSuccess) {
+    tt_handle_let_go(comm);
+    return checked;
+  }
   int state = idle ? atomic_load(&comm->in_group) : TT_COMM_IDLE;
   bool mine = state == TT_COMM_IDLE && tt_handle_try_take(comm);
   tt_handle_let_go(comm);

@@ -276,6 +276,7 @@ static ncclResult_t start_finalize(struct ncclComm *comm)
 
 static ncclResult_t finalize(struct ncclComm *comm)
 {
+  TT_TRY(tt_handle_check_process("ncclCommFinalize", comm));
   TT_TRY(tt_api_check_ready("ncclCommFinalize", comm));
   if (atomic_load(&comm->revoked))
     return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was revoked; destroy it");
@@ -299,6 +300,7 @@ TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
 static ncclResult_t revoke_comm(struct ncclComm *comm, int flags)
 {
   if (flags != 0) return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: revokeFlags is %d; only 0 is allowed", flags);
+  TT_TRY(tt_handle_check_process("ncclCommRevoke", comm));
   if (atomic_load(&comm->stage) != TT_STAGE_READY)
     return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator is not made; abort it");
   if (atomic_load(&comm->finalized))

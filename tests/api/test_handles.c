@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "nccl.h"
@@ -150,6 +151,43 @@ START_TEST(destroy_while_in_use)
 }
 END_TEST
 
+static bool is_of_parent(ncclResult_t got)
+{
+  return got == ncclInvalidUsage && strstr(tt_log_thread_error(), "before a fork") != NULL;
+}
+
+/* What a child of a fork has of a communicator is no more than its memory: it may not end it, and does not disturb it.
+ */
+START_TEST(in_a_forked_child)
+{
+  ncclComm_t comms[RANKS];
+  float data[RANKS] = {1, 2};
+  int status;
+  ck_assert_int_eq(ncclCommInitAll(comms, RANKS, NULL), ncclSuccess);
+  pid_t pid = fork();
+  if (pid == 0) {
+    bool fine = true;
+    for (int r = 0; r < RANKS; r++) {
+      fine &= is_of_parent(ncclCommFinalize(comms[r]));
+      fine &= is_of_parent(ncclCommRevoke(comms[r], 0));
+      fine &= is_of_parent(ncclCommDestroy(comms[r]));
+      fine &= is_of_parent(ncclCommAbort(comms[r]));
+    }
+    _exit(fine ? 0 : 1);
+  }
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  for (int r = 0; r < RANKS; r++)
+    ck_assert_int_eq(ncclAllReduce(&data[r], &data[r], 1, ncclFloat, ncclSum, comms[r], NULL), ncclSuccess);
+  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  for (int r = 0; r < RANKS; r++) {
+    ck_assert(data[r] == 3);
+    ck_assert_int_eq(ncclCommDestroy(comms[r]), ncclSuccess);
+  }
+}
+END_TEST
+
 /* A thread that opened a group and does not end it holds nobody up: its group ends the communicator. */
 static void *open_group(void *arg)
 {
@@ -193,6 +231,7 @@ Suite *handles_suite(void)
   tcase_add_test(tests, abort_of_an_open_group);
   tcase_add_test(tests, ended_once);
   tcase_add_test(tests, destroy_while_in_use);
+  tcase_add_test(tests, in_a_forked_child);
   suite_add_tcase(suite, tests);
   return suite;
 }
