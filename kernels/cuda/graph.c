@@ -124,6 +124,21 @@ static ncclResult_t move_record(struct tt_device_context *context, struct tt_cud
   return check_node(cudaGraphAddDependencies(in, nodes, records, TT_CUDA_EDGES(NULL, count)));
 }
 
+/* `nodes` is CUDA's, until the next call. */
+static ncclResult_t keep_last(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream,
+                              const cudaGraphNode_t *nodes, size_t count)
+{
+  cudaGraphNode_t last[TT_CUDA_LAST_NODES] = {nodes[0], nodes[count - 1]};
+  if (tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) {
+    TT_TRY(move_record(context, graph, last, count));
+    context->state->any_launch = true;
+  }
+  memcpy(graph->last, last, sizeof(last));
+  graph->nlast = count;
+  graph->stream = stream;
+  return ncclSuccess;
+}
+
 /* What the stream's next node would come behind is the launch: a kernel, or that and copies beside it. */
 static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream)
 {
@@ -134,15 +149,19 @@ static ncclResult_t end_captured(struct tt_device_context *context, struct tt_cu
               "asking for the node of a launch");
   if (status != cudaStreamCaptureStatusActive || count < 1 || count > TT_CUDA_LAST_NODES)
     return TT_FAIL(ncclInternalError, "a kernel was captured, and %zu nodes are the last of its stream", count);
-  cudaGraphNode_t last[TT_CUDA_LAST_NODES] = {nodes[0], nodes[count - 1]}; /* `nodes` is CUDA's, until the next call */
-  if (tt_param_int(TT_PARAM_NCCL_GRAPH_MIXING_SUPPORT)) {
-    TT_TRY(move_record(context, graph, last, count));
-    context->state->any_launch = true;
-  }
-  memcpy(graph->last, last, sizeof(last));
-  graph->nlast = count;
-  graph->stream = stream;
-  return ncclSuccess;
+  return keep_last(context, graph, stream, nodes, count);
+}
+
+/* The result does not count: the launch's own error is what the caller gets. */
+static void end_failed(struct tt_device_context *context, struct tt_cuda_graph *graph, cudaStream_t stream)
+{
+  enum cudaStreamCaptureStatus status;
+  const cudaGraphNode_t *nodes;
+  size_t count = 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, NULL, NULL, &nodes, TT_CUDA_EDGES(NULL, &count)) != cudaSuccess)
+    cudaGetLastError();
+  else if (status == cudaStreamCaptureStatusActive && count >= 1 && count <= TT_CUDA_LAST_NODES)
+    keep_last(context, graph, stream, nodes, count);
 }
 
 /* Whether the last launch may have been on another stream. Replays are on any, and cudaStreamPerThread names another
@@ -186,4 +205,12 @@ ncclResult_t tt_cuda_order_begin(struct tt_device_context *context, cudaStream_t
 ncclResult_t tt_cuda_order_end(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph *graph)
 {
   return graph != NULL ? end_captured(context, graph, stream) : tt_cuda_launched(context, stream);
+}
+
+void tt_cuda_order_failed(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph *graph)
+{
+  if (graph != NULL)
+    end_failed(context, graph, stream);
+  else
+    tt_cuda_launched(context, stream);
 }

@@ -197,7 +197,7 @@ static ncclResult_t launch_sorted(struct tt_device_context *context, struct tt_w
   ncclResult_t result = launch_segments(context, works, nworks, stream, graph);
   if (result == ncclSuccess) return tt_cuda_order_end(context, stream, graph);
   /* What was launched before the failure runs, and who ends the context must wait for it. */
-  if (graph == NULL) tt_cuda_launched(context, stream);
+  tt_cuda_order_failed(context, stream, graph);
   return result;
 }
 

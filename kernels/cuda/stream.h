@@ -43,6 +43,8 @@ struct tt_cuda_graph {
 ncclResult_t tt_cuda_order_begin(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph **graph);
 /* After it. */
 ncclResult_t tt_cuda_order_end(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph *graph);
+/* Instead of it where a launch failed: kernels before the failure run, and what comes later waits for them. */
+void tt_cuda_order_failed(struct tt_device_context *context, cudaStream_t stream, struct tt_cuda_graph *graph);
 void tt_cuda_graph_hold(struct tt_cuda_graph *graph);
 void tt_cuda_graph_drop(struct tt_cuda_graph *graph);
 /* Forgets all, at the context's end. */

@@ -260,6 +260,11 @@ ncclResult_t tt_cuda_order_end(struct tt_device_context *here, cudaStream_t stre
   return ncclSuccess;
 }
 
+void tt_cuda_order_failed(struct tt_device_context *here, cudaStream_t stream, struct tt_cuda_graph *graph)
+{
+  (void)here, (void)stream, (void)graph;
+}
+
 ncclResult_t tt_cuda_launched(struct tt_device_context *here, cudaStream_t stream)
 {
   (void)here, (void)stream;

@@ -254,6 +254,28 @@ START_TEST(order_fails)
 }
 END_TEST
 
+/* A captured group that fails after a kernel: that one is the graph's last, and a launch that was not captured leaves
+ * all as it was. */
+START_TEST(group_fails)
+{
+  static struct fake_cuda_graph graph;
+  struct tt_cuda_graph *captured;
+  fake_capture(&a, &graph);
+  fake_capture(&b, &graph);
+  launch(&a);
+  ck_assert_int_eq(tt_cuda_order_begin(&fake_context, handle(&a), &captured), ncclSuccess);
+  fake_kernel(&a);
+  const struct fake_node *last = a.tail;
+  tt_cuda_order_failed(&fake_context, handle(&a), captured);
+  ck_assert_ptr_eq(find_node(&graph, 'R')->before[0], last);
+  ck_assert(fake_is_behind(launch(&b), last));
+  last = find_node(&graph, 'R')->before[0];
+  fake_fail_at = 1;
+  tt_cuda_order_failed(&fake_context, handle(&a), captured);
+  ck_assert_ptr_eq(find_node(&graph, 'R')->before[0], last);
+}
+END_TEST
+
 /* Graphs may be gone after the context. */
 START_TEST(context_first)
 {
@@ -418,6 +440,7 @@ int main(void)
   tcase_add_test(tests, drained);
   tcase_add_test(tests, unmixed);
   tcase_add_test(tests, order_fails);
+  tcase_add_test(tests, group_fails);
   tcase_add_test(tests, context_first);
   tcase_add_test(tests, pieces);
   tcase_add_test(tests, pieces_of_graphs);
