@@ -3,6 +3,7 @@
  * stop earlier than chains and trees, which have a constant number. */
 #include <stdlib.h>
 #include "program_set.h"
+#include "tests/common/effort.h"
 
 static int largest(const struct operation *operation)
 {
@@ -23,7 +24,7 @@ START_TEST(samples)
   const struct operation *operation = &all_operations(&count)[_i];
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
     int n = sizes[i];
-    if (n > largest(operation) || (i + (size_t)_i) % ONE_OF_MANY != 0) continue;
+    if (n > largest(operation) || (i + (size_t)_i) % EFFORT(1, 7) != 0) continue;
     int32_t *ring = i % 2 ? shuffled_ring(n, (uint64_t)n) : NULL;
     struct program_set set = emit_set(operation, n, n / 3, ring);
     for (int in_place = 0; in_place < 2; in_place++) {
