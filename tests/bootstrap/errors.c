@@ -436,9 +436,9 @@ static ncclResult_t body_send_to_stopped(struct rank *me)
   pthread_barrier_wait(&both_here);
   forget_waits(me);
   pthread_barrier_wait(&both_here);
-  if (me->rank == 1)
-    stand_still(me, &given_up, 1);
-  else
+  if (me->rank == 1) stand_still(me, &given_up, 1);
+  while (me->rank == 0 && atomic_load(&standing_still) == 0) usleep(1000);
+  if (me->rank == 0)
     for (int i = 0; i < 100 && result == ncclSuccess; i++)
       result = tt_bootstrap_send(me->b, 1, TAG(1), data, sizeof(data));
   atomic_store(&given_up, 1);
@@ -451,6 +451,7 @@ START_TEST(stopped_rank_is_found_by_who_sends)
   ncclUniqueId id = new_id();
   struct rank ranks[2] = {0};
   atomic_store(&given_up, 0);
+  atomic_store(&standing_still, 0);
   pthread_barrier_init(&both_here, NULL, 2);
   ranks_run(&id, 2, body_send_to_stopped, NULL, ranks);
   pthread_barrier_destroy(&both_here);

@@ -73,9 +73,12 @@ void environment(const char *const *values)
   tt_param_reset();
 }
 
+_Atomic int standing_still;
+
 void stand_still(struct rank *me, const _Atomic int *count, int end)
 {
   pthread_mutex_lock(&me->b->mutex);
+  atomic_fetch_add(&standing_still, 1);
   while (atomic_load(count) < end) usleep(1000);
   pthread_mutex_unlock(&me->b->mutex);
 }

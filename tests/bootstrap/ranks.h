@@ -30,6 +30,7 @@ void environment(const char *const *values);
 
 /* As if the rank's process were stopped, until the count is at its end: its service answers nobody. */
 void stand_still(struct rank *me, const _Atomic int *count, int end);
+extern _Atomic int standing_still; /* ranks that ever did, or do */
 /* As if no rank had waited for a long time. */
 void forget_waits(struct rank *me);
 
