@@ -417,7 +417,8 @@ START_TEST(abort_ends_all)
   for (int waited = 0; waited < GUARD_MS && result == ncclSuccess; waited++) {
     usleep(1000);
     ok(ncclCommGetAsyncError(pair.comms[1], &result)); /* the other rank hears of it */
-    if (result == ncclSuccess && waited == 0) (void)reduce(&pair, 1, pair.streams[1]);
+    /* One may still succeed: all that it needs of rank 0 may have come before the abort. */
+    if (result == ncclSuccess && waited < 2) (void)reduce(&pair, 1, pair.streams[1]);
   }
   ck_assert_int_eq(result, ncclRemoteError);
   ok(ncclCommAbort(pair.comms[1]));
