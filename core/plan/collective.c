@@ -146,7 +146,8 @@ static ncclResult_t choose(struct ncclComm *comm, const struct tt_task *task, si
   *choice = (struct tt_choice){.algorithm = algorithm,
                                .protocol = TT_PROTO_SIMPLE,
                                .nchannels = tt_plan_copy_channels(comm, bytes),
-                               .smallest_chunk = bytes};
+                               .smallest_chunk = bytes,
+                               .chunks = 1};
   return ncclSuccess;
 }
 
@@ -233,6 +234,7 @@ ncclResult_t tt_plan_collective(struct tt_plan *plan, const struct tt_task *task
         .capacity =
             tt_shared_chunk(comm, programs[c], tt_geometry_piece(capacity, tt_program_most_pieces(programs[c]))),
         .smallest = choice.smallest_chunk,
+        .chunks = choice.chunks,
     };
     tt_geometry_cut(&cut, c, geometry);
     geometry->input_stride = geometry->output_stride = count;

@@ -120,7 +120,8 @@ static ncclResult_t make(struct tt_plan *plan, const struct tt_task *task, size_
                                       .parts = 1,
                                       .nchannels = choice.nchannels,
                                       .capacity = bytes + 64,
-                                      .smallest = bytes + 64};
+                                      .smallest = bytes + 64,
+                                      .chunks = 1};
   for (int c = 0; c < choice.nchannels; c++) {
     struct tt_geometry *geometry = &work->channels[c].geometry;
     tt_geometry_cut(&cut, c, geometry);

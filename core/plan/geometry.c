@@ -3,9 +3,8 @@
 
 #include "base/check.h"
 
-#define SHARE_ALIGN 64    /* bytes: a cache line */
-#define CHUNK_ALIGN 16    /* bytes: a vector */
-#define PIPELINE_CHUNKS 8 /* cuts of a chain's data: as many as a FIFO has slots */
+#define SHARE_ALIGN 64 /* bytes: a cache line */
+#define CHUNK_ALIGN 16 /* bytes: a vector */
 
 static size_t divide_up(size_t value, size_t by)
 {
@@ -45,7 +44,7 @@ void tt_geometry_cut(const struct tt_geometry_cut *cut, int channel, struct tt_g
   size_t chunk = largest;
   if (parts == 1) {
     size_t smallest = TT_MAX(cut->smallest / element_bytes / align * align, align);
-    size_t overlapped = round_up(divide_up(share, PIPELINE_CHUNKS), align);
+    size_t overlapped = round_up(divide_up(share, (size_t)cut->chunks), align);
     chunk = TT_MIN(TT_MAX(overlapped, smallest), largest);
   }
   size_t per_loop = chunk * parts;

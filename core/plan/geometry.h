@@ -16,11 +16,12 @@ struct tt_geometry_cut {
   int nchannels;
   size_t capacity; /* bytes that fit a slot, or a piece of it */
   size_t smallest; /* bytes below which a chain's data is not cut for overlap */
+  int chunks;      /* into so many a chain's data is cut for overlap */
 };
 
 /* Channel `channel` gets a share of each block; shares begin at multiples of 64 bytes, and differ by at most 64 bytes.
- * Large data is cut into whole slots. Programs of one part a block are cut at least eight times where that leaves
- * chunks of `smallest` or more, so that the hops of a chain or tree overlap. */
+ * Large data is cut into whole slots. Programs of one part a block are cut into at least `chunks` where that leaves
+ * `smallest` or more of each, so that the hops of a chain or tree overlap. */
 void tt_geometry_cut(const struct tt_geometry_cut *cut, int channel, struct tt_geometry *geometry);
 
 #endif

@@ -100,6 +100,7 @@ static ncclResult_t plan_message(struct tt_plan *plan, const struct tt_task *tas
       .nchannels = nchannels,
       .capacity = tt_conn_capacity(slot, choice.protocol),
       .smallest = choice.smallest_chunk,
+      .chunks = choice.chunks,
   };
   for (int c = 0; c < nchannels; c++) tt_geometry_cut(&cut, c, &work->channels[c].geometry);
   return tt_plan_need(comm, work);
@@ -135,8 +136,13 @@ static ncclResult_t plan_local_copy(struct tt_plan *plan, const struct tt_task *
   work->order = 1 + 2 * (uint64_t)send->root;
   work->signature.collective = TT_FUNC_SEND_RECV;
   work->signature.count = bytes;
-  const struct tt_geometry_cut cut = {
-      .count = bytes, .element_bytes = 1, .parts = 1, .nchannels = nchannels, .capacity = bytes, .smallest = bytes};
+  const struct tt_geometry_cut cut = {.count = bytes,
+                                      .element_bytes = 1,
+                                      .parts = 1,
+                                      .nchannels = nchannels,
+                                      .capacity = bytes,
+                                      .smallest = bytes,
+                                      .chunks = 1};
   for (int c = 0; c < nchannels; c++) tt_geometry_cut(&cut, c, &work->channels[c].geometry);
   return ncclSuccess;
 }

@@ -17,6 +17,8 @@ int tt_cost_gpu_channels(const struct tt_tuning_input *input, int collective, in
                          size_t bytes);
 /* Bytes below which a further cut of a chain's data costs more than it overlaps. */
 size_t tt_cost_gpu_smallest_chunk(int protocol);
+/* Into how many a chain's data is cut so that its hops overlap: fewer where no rank passes anything on. */
+int tt_cost_gpu_chunks(const struct tt_tuning_input *input, int algorithm);
 /* What the model takes a ring's step for, and a channel's bandwidth: nanoseconds, and bytes in a microsecond. */
 void tt_cost_gpu_link(int protocol, uint64_t *latency_ns, uint64_t *per_us);
 

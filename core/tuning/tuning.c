@@ -315,9 +315,10 @@ static uint32_t left(const struct tt_tuning *t, int collective, uint32_t without
 
 static void finish(const struct tt_tuning *t, uint64_t ns, struct tt_choice *choice)
 {
+  bool gpu = t->input.kind == TT_TUNING_GPU;
   choice->microseconds = (float)ns / 1000;
-  choice->smallest_chunk =
-      t->input.kind == TT_TUNING_GPU ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
+  choice->smallest_chunk = gpu ? tt_cost_gpu_smallest_chunk(choice->protocol) : SMALLEST_CHUNK;
+  choice->chunks = gpu ? tt_cost_gpu_chunks(&t->input, choice->algorithm) : TT_SLOTS;
 }
 
 static ncclResult_t choose(const struct tt_tuning *t, int collective, size_t bytes, uint32_t without,

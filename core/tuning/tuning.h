@@ -58,6 +58,7 @@ struct tt_choice {
   int algorithm, protocol, nchannels;
   float microseconds;    /* predicted */
   size_t smallest_chunk; /* bytes: cutting a chain's data further costs more than it overlaps */
+  int chunks;            /* a channel's share of a chain's data is cut into so many, so that its hops overlap */
   size_t largest_chunk;  /* bytes that a channel sends at once, where a tuner wants less than fits; 0: what fits */
   bool engines;          /* copy engines copy */
   char reason[160];      /* why this one, and what overruled it */
@@ -91,8 +92,8 @@ void tt_tuning_set_channels(const struct tt_tuning *tuning, int collective, size
                             struct tt_choice *choice);
 /* Has copy engines do what was chosen, if they can and should: the last step of a choice. */
 void tt_tuning_use_engines(const struct tt_tuning *tuning, int collective, size_t bytes, struct tt_choice *choice);
-/* Whether the collective has to be done as the sends and receives that it is, since no program of the device can name as
- * many ranks; nothing is chosen for it then. The same on all ranks. */
+/* Whether the collective has to be done as the sends and receives that it is, since no program of the device can name
+ * as many ranks; nothing is chosen for it then. The same on all ranks. */
 bool tt_tuning_as_messages(const struct tt_tuning *tuning, int collective);
 /* Bytes that fit a slot. */
 size_t tt_tuning_chunk(const struct tt_tuning *tuning, int protocol);

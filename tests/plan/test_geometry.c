@@ -34,7 +34,7 @@ START_TEST(covers)
     for (size_t e = 0; e < 4; e++)
       for (uint32_t parts = 1; parts <= 8; parts++)
         for (int channels = 1; channels <= 64; channels *= 4) {
-          struct tt_geometry_cut cut = {counts[k], elements[e], parts, channels, parts * 5000, 4096};
+          struct tt_geometry_cut cut = {counts[k], elements[e], parts, channels, parts * 5000, 4096, 8};
           size_t largest;
           ck_assert_uint_eq(covered(&cut, &largest), counts[k]);
         }
@@ -48,7 +48,8 @@ START_TEST(fills_slots)
                                 .parts = 4,
                                 .nchannels = 32,
                                 .capacity = 524288,
-                                .smallest = 32768};
+                                .smallest = 32768,
+                                .chunks = 8};
   struct tt_geometry geometry;
   tt_geometry_cut(&cut, 5, &geometry); /* a ring's 512 MiB: 16 MiB a channel */
   ck_assert_uint_eq(geometry.chunk * 4, 524288);
@@ -60,6 +61,11 @@ START_TEST(fills_slots)
   cut.count = (size_t)8 << 20;
   tt_geometry_cut(&cut, 5, &geometry); /* 1 MiB a channel: eight cuts */
   ck_assert_uint_eq(geometry.chunk * 4, 131072);
+  cut.chunks = 4;
+  tt_geometry_cut(&cut, 5, &geometry);
+  ck_assert_uint_eq(geometry.chunk * 4, 262144);
+  ck_assert_uint_eq(geometry.loops, 4);
+  cut.chunks = 8;
   cut.count = (size_t)1 << 20;
   tt_geometry_cut(&cut, 5, &geometry); /* 128 KiB a channel: not below the smallest */
   ck_assert_uint_eq(geometry.chunk * 4, 32768);

@@ -244,6 +244,32 @@ START_TEST(loops_cost)
 }
 END_TEST
 
+static void expect_chunks(const struct tt_tuning_input *input, int algorithm, int chunks)
+{
+  ck_assert_int_eq(tt_cost_gpu_chunks(input, algorithm), chunks);
+}
+
+/* What goes from one GPU straight to another is cut less than what others pass on, by whatever way. */
+START_TEST(chunks_for_overlap)
+{
+  struct tt_tuning_input input = gpus();
+  ck_assert_int_eq(choose(&input, TT_FUNC_SEND_RECV, 8 * MIB).chunks, 4);
+  ck_assert_int_eq(choose(&input, TT_FUNC_ALL_TO_ALL, 8 * MIB).chunks, 4);
+  ck_assert_int_eq(choose(&input, TT_FUNC_BROADCAST, 512 * MIB).chunks, TT_SLOTS); /* a ring */
+  expect_chunks(&input, TT_ALGO_TREE, TT_SLOTS);
+  input.nranks = input.max_ranks_per_node = 2;
+  expect_chunks(&input, TT_ALGO_RING, 4);
+  expect_chunks(&input, TT_ALGO_TREE, TT_SLOTS);
+  input.through_host = true;
+  expect_chunks(&input, TT_ALGO_DIRECT, TT_SLOTS);
+  input.through_host = input.all_mapped = false;
+  expect_chunks(&input, TT_ALGO_POINT_TO_POINT, TT_SLOTS);
+  input.kind = TT_TUNING_HOST;
+  input.all_mapped = true;
+  ck_assert_int_eq(choose(&input, TT_FUNC_SEND_RECV, 8 * MIB).chunks, TT_SLOTS);
+}
+END_TEST
+
 START_TEST(others)
 {
   struct tt_tuning_input input = gpus();
@@ -588,6 +614,7 @@ int main(void)
   tcase_add_test(tests, engines_asked);
   tcase_add_test(tests, channels_have_limits);
   tcase_add_test(tests, few_peers);
+  tcase_add_test(tests, chunks_for_overlap);
   tcase_add_test(tests, lines_over_a_network);
   tcase_add_test(tests, monotonic);
   tcase_add_test(tests, one_rank);

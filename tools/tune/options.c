@@ -47,6 +47,7 @@ static const struct flag flags[] = {
     {"channels", 'C', SIMULATE, COUNT, AT(channels), 1, TUNE_MOST_CHANNELS},
     {"slot-bytes", 0, SIMULATE, SIZE, AT(slot_bytes), 0, 0},
     {"smallest-chunk", 0, SIMULATE, SIZE, AT(smallest_chunk), 0, 0},
+    {"chunks", 0, SIMULATE, COUNT, AT(chunks), 1, 1 << 16},
     {"latency", 0, SIMULATE, MICROSECONDS, AT(cost.near.latency), 0, 0},
     {"bandwidth", 0, SIMULATE, RATE, AT(cost.near.byte), 0, 0},
     {"gap", 0, SIMULATE, MICROSECONDS, AT(cost.near.gap), 0, 0},
@@ -174,6 +175,7 @@ static void defaults(struct tune_options *o)
                              .nodes = 1,
                              .loops = 2,
                              .slots = TT_SLOTS,
+                             .chunks = TT_SLOTS,
                              .bytes = 1 << 20,
                              .end = 64 << 20,
                              .factor = 4,
@@ -364,7 +366,8 @@ void tune_options_help(FILE *out)
       "  -b, --bytes SIZE      of the collective's larger buffer (1M)\n"
       "  -C, --channels N      that share the data (1; trees: 2)\n"
       "      --slot-bytes SIZE that a message may have (512K)\n"
-      "      --smallest-chunk SIZE  of a chain or tree, that is not cut further so that hops overlap (4K)\n"
+      "      --chunks N        into which a channel's share of a chain or tree is cut so that hops overlap (8)\n"
+      "      --smallest-chunk SIZE  below which it is not cut further (4K)\n"
       "  -q, --sequential      --svg draws the strands one after the other\n"
       "  Links: times in microseconds, rates in GB/s; 0: takes no time. The defaults are round numbers: give your "
       "own.\n"

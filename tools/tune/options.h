@@ -19,6 +19,7 @@ struct tune_options {
   int channels; /* simulate: how many; 0: as the algorithm needs */
   int pieces;   /* 0: the emitter's own limit */
   int loops, slots;
+  int chunks; /* simulate: into which a channel's share of a chain or tree is cut */
   bool picture, json, sequential;
   const char *svg;
   uint64_t bytes, slot_bytes, smallest_chunk;

@@ -50,7 +50,8 @@ static bool plan_make(struct plan *plan, const struct tune_options *o, int algor
                                         .parts = tune_set_parts(set),
                                         .nchannels = wanted,
                                         .capacity = tt_geometry_piece(o->slot_bytes, pieces),
-                                        .smallest = o->smallest_chunk};
+                                        .smallest = o->smallest_chunk,
+                                        .chunks = o->chunks};
     tt_geometry_cut(&cut, i, &plan->channels[i].geometry);
   }
   return true;
