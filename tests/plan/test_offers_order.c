@@ -294,8 +294,8 @@ void add_offers_order(Suite *suite)
 {
   TCase *tests = tcase_create("captured messages in any order");
   tcase_set_timeout(tests, 240);
-  tcase_add_loop_test(tests, at_random, 0, 5);
-  tcase_add_loop_test(tests, rounds, 0, 3);
+  tcase_add_loop_test(tests, at_random, 0, EFFORT(5, 3));
+  tcase_add_loop_test(tests, rounds, 0, EFFORT(3, 1));
   tcase_add_test(tests, aborted);
   tcase_add_loop_test(tests, left, 0, 2);
   tcase_add_test(tests, other_sizes);
