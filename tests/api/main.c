@@ -14,6 +14,7 @@ int main(void)
   srunner_add_suite(runner, redop_suite());
   srunner_add_suite(runner, limits_suite());
   srunner_add_suite(runner, streams_suite());
+  srunner_add_suite(runner, streams_ends_suite());
   srunner_add_suite(runner, nonblocking_suite());
   srunner_add_suite(runner, buffers_suite());
   srunner_run_all(runner, CK_NORMAL);

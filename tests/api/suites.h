@@ -14,6 +14,7 @@ Suite *sharing_suite(void);
 Suite *redop_suite(void);
 Suite *limits_suite(void);
 Suite *streams_suite(void);
+Suite *streams_ends_suite(void);
 Suite *nonblocking_suite(void);
 Suite *buffers_suite(void);
 
