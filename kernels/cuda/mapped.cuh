@@ -88,7 +88,7 @@ template <typename T>
 static __device__ __forceinline__ bool run_mapped(const tt_cuda_short_step *from, uint32_t nsteps,
                                                   const tt_reduce_rule &rule)
 {
-  bool after_data = false;
+  bool after_data = false; /* and so it stays: another step's sends may be other threads' */
 #pragma unroll 1
   for (uint32_t r = 0; r < nsteps; r++, from++) {
     const tt_step step(block.entries + from->first, from->nsends, from->ninputs, from->noutputs, from->nreceives,
@@ -102,7 +102,6 @@ static __device__ __forceinline__ bool run_mapped(const tt_cuda_short_step *from
     if (step.nsends > 0) {
       if (after_data) __syncthreads();
       if ((int)threadIdx.x < step.nsends) tell(step.sends + threadIdx.x, after_data);
-      after_data = false;
     }
     if (step.nreceives > 0) {
       if ((int)threadIdx.x < step.nreceives) hear(step.receives + threadIdx.x);
