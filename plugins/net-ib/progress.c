@@ -165,10 +165,12 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
 /* ---- Progress ---- */
 
 /* Of a queue pair that was stopped only errors are left, and what was done before. A receiver that has closed answers
- * nothing any more; what it has it has said, and the rest fails when its socket ends. */
+ * nothing any more; what it has it has said, and the rest fails when its socket ends. Of a connection that has failed
+ * the first error is the cause. */
 static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *what)
 {
   struct tt_ib_qp *qp = &link->qp[what->qp];
+  if (link->failed != ncclSuccess) return ncclSuccess;
   if (link->sends && !qp->dead) TT_TRY(tt_ib_notes_read(link));
   if (link->ended) return ncclSuccess;
   struct tt_ib_status status = tt_ib_status(wc->status);
@@ -192,7 +194,7 @@ static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc
   if (what.work == TT_IB_WORK_RECEIVE) {
     what.imm = ntohl(wc->imm_data);
     qp->receives--;
-    if (!qp->dead) TT_TRY(tt_ib_link_post_receive(link, what.qp));
+    if (!qp->dead && link->failed == ncclSuccess) TT_TRY(tt_ib_link_post_receive(link, what.qp));
   } else {
     qp->retired = (uint32_t)(wc->wr_id >> 32);
   }
@@ -207,27 +209,39 @@ static void look_if_spent(struct tt_ib_rail *rail, bool failed, int got)
   rail->spent = got <= 0 && tt_deadline_passed(rail->spent_at);
 }
 
-static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
+/* All that it brings is taken, also behind an error: it may be of a message that is here, or of a flush. */
+static ncclResult_t poll_rail(struct tt_ib_link *link, int r, bool *some)
 {
   struct ibv_wc wc[POLL];
-  for (int r = 0; r < link->rails; r++) {
-    struct tt_ib_rail *rail = &link->rail[r];
-    bool failed = atomic_load_explicit(&rail->port->nic->fatal, memory_order_relaxed) != 0;
-    int got = ibv_poll_cq(rail->cq, POLL, wc);
-    look_if_spent(rail, failed, got);
-    if (got < 0) {
-      bool saved;
-      TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
-      if (link->loops) link->qp[link->qps + r].dead = true; /* as good as gone */
-      if (saved) continue;
-      return tt_ib_link_fail(link,
-                             TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
-                                     rail->port->name, rail->port->number));
-    }
-    *some |= got > 0;
-    for (int i = 0; i < got; i++) TT_TRY(take_completion(link, &wc[i]));
+  struct tt_ib_rail *rail = &link->rail[r];
+  bool failed = atomic_load_explicit(&rail->port->nic->fatal, memory_order_relaxed) != 0;
+  int got = ibv_poll_cq(rail->cq, POLL, wc);
+  look_if_spent(rail, failed, got);
+  if (got < 0) {
+    bool saved;
+    TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
+    if (link->loops) link->qp[link->qps + r].dead = true; /* as good as gone */
+    if (saved) return ncclSuccess;
+    return tt_ib_link_fail(link, TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
+                                         rail->port->name, rail->port->number));
   }
-  return ncclSuccess;
+  *some |= got > 0;
+  ncclResult_t result = ncclSuccess;
+  for (int i = 0; i < got; i++) {
+    ncclResult_t taken = take_completion(link, &wc[i]);
+    if (result == ncclSuccess) result = taken;
+  }
+  return result;
+}
+
+static ncclResult_t poll_rails(struct tt_ib_link *link, bool *some)
+{
+  ncclResult_t result = ncclSuccess;
+  for (int r = 0; r < link->rails; r++) {
+    ncclResult_t polled = poll_rail(link, r, some);
+    if (result == ncclSuccess) result = polled;
+  }
+  return result;
 }
 
 static uint64_t ms_since(uint64_t time_ns)

@@ -138,22 +138,6 @@ START_TEST(seen_late)
 }
 END_TEST
 
-static void drive_all(void **requests, int count)
-{
-  uint64_t end = now_ms() + LONG_MS;
-  for (int left = count; left > 0;) {
-    left = 0;
-    for (int i = 0; i < count; i++) {
-      int done = 0;
-      if (!requests[i]) continue;
-      if (net->test(requests[i], &done, NULL) != ncclSuccess) ck_abort_msg("request %d: %s", i, log_text);
-      if (done) requests[i] = NULL;
-      left += !done;
-    }
-    if (left && now_ms() >= end) ck_abort_msg("%d requests are not done:\n%s", left, log_text);
-  }
-}
-
 /* The receiver's NIC is removed when more has come over it than one call looks at: what the others find later has
  * arrived as well, and its buffers are the user's then. */
 START_TEST(removed_with_much_unseen)
@@ -315,17 +299,6 @@ START_TEST(connects_with_all_or_not)
 }
 END_TEST
 
-static void *register_gpu(struct pair *pair, size_t bytes, void **memory)
-{
-  int fd = memfd_create("gpu", 0);
-  ck_assert_int_eq(ftruncate(fd, (off_t)bytes), 0);
-  void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  ck_assert_ptr_ne(data, MAP_FAILED);
-  ck_assert_int_eq(net->regMrDmaBuf(pair->recv, data, bytes, NCCL_PTR_CUDA, 0, fd, memory), ncclSuccess);
-  close(fd);
-  return data;
-}
-
 /* No other port can flush what the one has written whose flush fails, be it the only one here or not: an error. */
 START_TEST(flush_fails)
 {
@@ -381,28 +354,6 @@ START_TEST(flush_without_a_nic)
   stop();
 }
 END_TEST
-
-static void set_port(int number, const char *state)
-{
-  char action[32], line[64];
-  snprintf(action, sizeof action, "%s fake%d", state, number);
-  snprintf(line, sizeof line, "fake%d port 1 is %s", number, state);
-  fake(action);
-  wait_logged(line);
-}
-
-/* Waits until all requests of a device's queue pairs are answered or have failed. */
-static void answered(long device)
-{
-  uint32_t numbers[32];
-  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end; usleep(1000)) {
-    bool all = true;
-    for (int i = fake_qps(numbers, 32) - 1; i >= 0; i--)
-      all &= fake_qp(numbers[i], "device") != device || fake_qp(numbers[i], "posted") == fake_qp(numbers[i], "acked");
-    if (all) return;
-  }
-  ck_abort_msg("some requests were not answered:\n%s", log_text);
-}
 
 /* A receiver's rail is given up, for want of the peer's link or its own, and its NIC, which is well, has yet to flush
  * what had come there before: that is not done before the NIC has, over its other port, or when the link is back; or it

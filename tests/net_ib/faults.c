@@ -102,14 +102,12 @@ START_TEST(flush_fails)
 {
   struct pair pair;
   enum { BYTES = 4096 };
-  int fd = memfd_create("gpu", 0), size = BYTES;
+  int size = BYTES;
   ncclResult_t results[2];
-  ck_assert_int_eq(ftruncate(fd, BYTES), 0);
-  void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *memory, *request;
+  void *memory, *request;
   start();
   pair_open(&pair, 0, 0, BYTES);
-  ck_assert_int_eq(net->regMrDmaBuf(pair.recv, data, BYTES, NCCL_PTR_CUDA, 0, fd, &memory), ncclSuccess);
-  close(fd);
+  void *data = register_gpu(&pair, BYTES, &memory);
   fake("status LOC_PROT_ERR 1");
   ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
   ck_assert_ptr_nonnull(request);
@@ -117,6 +115,36 @@ START_TEST(flush_fails)
   ck_assert_int_eq(results[1], ncclSystemError);
   ck_assert_msg(strstr(last_warning, "flushing what was received failed: local protection error") != NULL, "%s",
                 last_warning);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close(&pair);
+  munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
+/* A message that is here is delivered though it is found behind the error that ends its connection. */
+START_TEST(message_behind_an_error)
+{
+  struct pair pair;
+  enum { BYTES = 4096 };
+  int size = BYTES;
+  ncclResult_t results[2];
+  void *memory, *request;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  start();
+  pair_open(&pair, 0, 1, BYTES);
+  void *data = register_gpu(&pair, BYTES, &memory);
+  exchange(&pair, BYTES);
+  void *recv = post_recv(&pair, BYTES, 0);
+  all_sent();
+  fake("status LOC_PROT_ERR 1");
+  ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  answered(1);
+  finish(post_send(&pair, BYTES, 0));
+  finish(recv);
+  ck_assert_int_eq(memcmp(pair.in, pair.out, BYTES), 0);
+  drive(NULL, request, results);
+  ck_assert_int_eq(results[1], ncclSystemError);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
   munmap(data, BYTES);
@@ -439,6 +467,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, status_in_words, 0, STATUSES);
   tcase_add_test(tcase, first_of_many_writes);
   tcase_add_test(tcase, flush_fails);
+  tcase_add_test(tcase, message_behind_an_error);
   tcase_add_test(tcase, event_of_a_queue_pair);
   tcase_add_test(tcase, event_of_a_completion_queue);
   tcase_add_test(tcase, event_of_the_nic);

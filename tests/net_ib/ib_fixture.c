@@ -2,8 +2,10 @@
 #include "ib_fixture.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const char *path;
@@ -55,10 +57,31 @@ void all_sent(void)
   ck_abort_msg("some requests were not answered:\n%s", log_text);
 }
 
+void answered(long device)
+{
+  uint32_t numbers[32];
+  for (uint64_t end = now_ms() + LONG_MS; now_ms() < end; usleep(1000)) {
+    bool all = true;
+    for (int i = fake_qps(numbers, 32) - 1; i >= 0; i--)
+      all &= fake_qp(numbers[i], "device") != device || fake_qp(numbers[i], "posted") == fake_qp(numbers[i], "acked");
+    if (all) return;
+  }
+  ck_abort_msg("some requests were not answered:\n%s", log_text);
+}
+
 void wait_logged(const char *part)
 {
   for (uint64_t end = now_ms() + LONG_MS; !logged(part) && now_ms() < end;) usleep(1000);
   expect_logged(part);
+}
+
+void set_port(int number, const char *state)
+{
+  char action[32], line[64];
+  snprintf(action, sizeof action, "%s fake%d", state, number);
+  snprintf(line, sizeof line, "fake%d port 1 is %s", number, state);
+  fake(action);
+  wait_logged(line);
 }
 
 int fuse(int first, int second)
@@ -107,6 +130,17 @@ void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes)
   pair->in = malloc(bytes);
   ck_assert_int_eq(net->regMr(pair->send, pair->out, bytes, NCCL_PTR_HOST, &pair->out_memory), ncclSuccess);
   ck_assert_int_eq(net->regMr(pair->recv, pair->in, bytes, NCCL_PTR_HOST, &pair->in_memory), ncclSuccess);
+}
+
+void *register_gpu(struct pair *pair, size_t bytes, void **memory)
+{
+  int fd = memfd_create("gpu", 0);
+  ck_assert_int_eq(ftruncate(fd, (off_t)bytes), 0);
+  void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ck_assert_ptr_ne(data, MAP_FAILED);
+  ck_assert_int_eq(net->regMrDmaBuf(pair->recv, data, bytes, NCCL_PTR_CUDA, 0, fd, memory), ncclSuccess);
+  close(fd);
+  return data;
 }
 
 void pair_close_send(struct pair *pair)
@@ -160,6 +194,22 @@ void drive(void *send, void *recv, ncclResult_t results[2])
     }
     /* No ck_assert in loops that spin: check keeps a record of each. */
     if (now_ms() >= end) ck_abort_msg("neither done nor failed:\n%s", log_text);
+  }
+}
+
+void drive_all(void **requests, int count)
+{
+  uint64_t end = now_ms() + LONG_MS;
+  for (int left = count; left > 0;) {
+    left = 0;
+    for (int i = 0; i < count; i++) {
+      int done = 0;
+      if (!requests[i]) continue;
+      if (net->test(requests[i], &done, NULL) != ncclSuccess) ck_abort_msg("request %d: %s", i, log_text);
+      if (done) requests[i] = NULL;
+      left += !done;
+    }
+    if (left && now_ms() >= end) ck_abort_msg("%d requests are not done:\n%s", left, log_text);
   }
 }
 

@@ -21,8 +21,12 @@ int fake_qps(uint32_t *numbers, int most);
 
 /* Waits until every request that was posted has gone out and was answered. */
 void all_sent(void);
+/* Waits until those of a device's queue pairs are answered or have failed. */
+void answered(long device);
 /* Waits for a line of a thread. */
 void wait_logged(const char *part);
+/* Has a port "up" or "down", and waits until that is known. */
+void set_port(int number, const char *state);
 
 /* The device that two of them make. */
 int fuse(int first, int second);
@@ -38,11 +42,14 @@ void pair_open(struct pair *pair, int send_dev, int recv_dev, size_t bytes);
 void pair_close(struct pair *pair);
 void pair_close_send(struct pair *pair);
 void pair_close_recv(struct pair *pair);
+/* A GPU's memory, for the receiver; to be deregistered and unmapped. */
+void *register_gpu(struct pair *pair, size_t bytes, void **memory);
 void *post_send(struct pair *pair, size_t bytes, int tag);
 void *post_recv(struct pair *pair, size_t bytes, int tag);
 /* Tests both until each is done or has failed; NULL is done. */
 void drive(void *send, void *recv, ncclResult_t results[2]);
-void finish(void *request); /* one, which must succeed */
+void drive_all(void **requests, int count); /* any number, which must succeed */
+void finish(void *request);                 /* one, as well */
 /* One message of that many bytes, checked. */
 void exchange(struct pair *pair, size_t bytes);
 
