@@ -197,6 +197,7 @@ struct tt_ib_link {
   int fd;
   char peer[TT_ADDRESS_TEXT];
   ncclResult_t failed; /* once set, every call returns it */
+  bool left;           /* it failed since the peer has left, so that what came before can be flushed still */
   bool told;           /* the peer, of the failure */
   int rails, qps, pieces;
   int loops; /* queue pairs behind the others, one a rail, that flushes go over; or 0 */
@@ -256,6 +257,8 @@ ncclResult_t tt_ib_link_post(struct tt_ib_link *link, int qp, struct ibv_send_wr
 ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int qp);
 /* Polls all rails, and looks after the peer, the ports and the NICs. */
 ncclResult_t tt_ib_link_progress(struct tt_ib_link *link);
+/* Polls all rails of a link that has failed since the peer left; the failure of a flush is another. */
+ncclResult_t tt_ib_link_look(struct tt_ib_link *link);
 /* Before memory is used (NULL is none): a NIC that had failed when it was registered is not in it, so the comm must
  * have heard of that. */
 ncclResult_t tt_ib_link_look_for(struct tt_ib_link *link, const struct tt_ib_memory *memory);

@@ -36,6 +36,7 @@ ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result)
 {
   struct tt_ib_note note = {.kind = TT_IB_FAILED, .value = (uint32_t)result};
   link->failed = result;
+  link->left = false;
   if (link->told) return result;
   link->told = true;
   snprintf(note.text, sizeof note.text, "%s", tt_log_thread_error());
@@ -165,17 +166,18 @@ ncclResult_t tt_ib_link_post_receive(struct tt_ib_link *link, int index)
 /* ---- Progress ---- */
 
 /* Of a queue pair that was stopped only errors are left, and what was done before. A receiver that has closed answers
- * nothing any more; what it has it has said, and the rest fails when its socket ends. Of a connection that has failed
- * the first error is the cause. */
+ * nothing any more; what it has it has said, and the rest fails when its socket ends. So does what a receiver does with
+ * a sender that has left, and of a connection that has failed nothing but flushes can fail. */
 static ncclResult_t take_error(struct tt_ib_link *link, const struct ibv_wc *wc, const struct tt_ib_done *what)
 {
   struct tt_ib_qp *qp = &link->qp[what->qp];
-  if (link->failed != ncclSuccess) return ncclSuccess;
-  if (link->sends && !qp->dead) TT_TRY(tt_ib_notes_read(link));
-  if (link->ended) return ncclSuccess;
+  bool flush = what->work == TT_IB_WORK_FLUSH;
+  if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;
+  if (link->failed != ncclSuccess && !flush) return ncclSuccess;
+  if (!qp->dead && !flush) TT_TRY(tt_ib_notes_read(link));
+  if (link->ended || (!link->sends && link->lost_since && !flush)) return ncclSuccess;
   struct tt_ib_status status = tt_ib_status(wc->status);
   bool saved = qp->dead;
-  if (what->work == TT_IB_WORK_RECEIVE) qp->receives--;
   bool fatal = atomic_load(&qp->port->nic->fatal) != 0;
   /* A NIC that is gone may give its requests back before it is known to be. */
   bool gone = fatal || wc->status == IBV_WC_WR_FLUSH_ERR || wc->status == IBV_WC_FATAL_ERR;
@@ -328,7 +330,15 @@ ncclResult_t tt_ib_link_progress(struct tt_ib_link *link)
   if (some) link->lost_since = tt_deadline_in_ms(TT_IB_LINGER_MS);
   if (!tt_deadline_passed(link->lost_since)) return ncclSuccess;
   link->told = true; /* nobody listens */
-  return tt_ib_link_fail(
-      link, TT_FAIL(ncclRemoteError, "net ib: lost the peer %s: its socket was closed; its process ended, see its log",
-                    link->peer));
+  tt_ib_link_fail(link, TT_FAIL(ncclRemoteError,
+                                "net ib: lost the peer %s: its socket was closed; its process ended, see its log",
+                                link->peer));
+  link->left = true;
+  return link->failed;
+}
+
+ncclResult_t tt_ib_link_look(struct tt_ib_link *link)
+{
+  bool some = false;
+  return poll_rails(link, &some);
 }

@@ -122,6 +122,77 @@ START_TEST(flush_fails)
 }
 END_TEST
 
+/* A sender may leave when all is sent. What came is flushed though a receive behind it has failed for that before, or
+ * does while the flush is under way (1). That one may not even have been told (2): its clear-to-send has no answer, and
+ * the cause is that the sender has left. */
+START_TEST(flush_when_the_sender_has_left)
+{
+  struct pair pair;
+  enum { BYTES = 4096 };
+  bool under_way = _i & 1, untold = _i & 2;
+  int size = BYTES;
+  ncclResult_t results[2];
+  void *memory, *request, *behind = NULL;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  pair_open(&pair, 0, 1, BYTES);
+  void *data = register_gpu(&pair, BYTES, &memory);
+  exchange(&pair, BYTES);
+  if (!untold) behind = post_recv(&pair, BYTES, 0);
+  all_sent();
+  if (under_way) fake("late 600");
+  if (under_way) ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
+  all_sent();
+  pair_close_send(&pair);
+  if (untold) behind = post_recv(&pair, BYTES, 0);
+  if (untold) answered(1);
+  drive(NULL, behind, results);
+  ck_assert_int_eq(results[1], ncclRemoteError);
+  ck_assert_msg(strstr(last_warning, "lost the peer") != NULL, "%s", last_warning);
+  if (!under_way)
+    ck_assert_msg(net->iflush(pair.recv, 1, &data, &size, &memory, &request) == ncclSuccess, "%s", last_warning);
+  ck_assert_ptr_nonnull(request);
+  answered(1);
+  finish(request);
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close_recv(&pair);
+  munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
+/* No flush is done for want of a peer: one that fails is an error, and so are those behind it. */
+START_TEST(flush_fails_when_the_sender_has_left)
+{
+  struct pair pair;
+  enum { BYTES = 4096, MANY = 3 };
+  int size = BYTES;
+  ncclResult_t results[2];
+  void *memory, *requests[MANY];
+  start();
+  pair_open(&pair, 0, 0, BYTES);
+  void *data = register_gpu(&pair, BYTES, &memory);
+  exchange(&pair, BYTES);
+  all_sent();
+  pair_close_send(&pair);
+  drive(NULL, post_recv(&pair, BYTES, 0), results);
+  ck_assert_int_eq(results[1], ncclRemoteError);
+  fake(_i ? "remove fake0" : "status LOC_PROT_ERR 1");
+  for (int i = 0; i < MANY; i++) {
+    requests[i] = NULL;
+    results[1] = net->iflush(pair.recv, 1, &data, &size, &memory, &requests[i]);
+    if (results[1] == ncclSuccess) drive(NULL, requests[i], results);
+    ck_assert_int_eq(results[1], ncclSystemError);
+  }
+  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
+  pair_close_recv(&pair);
+  munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
 /* A message that is here is delivered though it is found behind the error that ends its connection. */
 START_TEST(message_behind_an_error)
 {
@@ -148,6 +219,32 @@ START_TEST(message_behind_an_error)
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
   munmap(data, BYTES);
+  stop();
+}
+END_TEST
+
+/* The sender fails, says why, and leaves; that its NIC does not answer any more is no cause. */
+START_TEST(receiver_names_the_cause)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  void *request;
+  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
+  setenv("NCCL_IB_TIMEOUT", "12", 1);
+  setenv("NCCL_IB_RETRY_CNT", "1", 1);
+  start();
+  pair_open(&pair, 0, 1, 1000);
+  post_recv(&pair, 1000, 0);
+  all_sent();
+  fake("fail post_send 1 22");
+  ck_assert_int_eq(net->isend(pair.send, pair.out, 1000, 0, pair.out_memory, NULL, &request), ncclSystemError);
+  pair_close_send(&pair);
+  void *recv = post_recv(&pair, 1000, 0);
+  answered(1);
+  drive(NULL, recv, results);
+  ck_assert_int_eq(results[1], ncclRemoteError);
+  ck_assert_msg(strstr(last_warning, "failed: net ib: fake0 port 1 takes no more requests"), "%s", last_warning);
+  pair_close_recv(&pair);
   stop();
 }
 END_TEST
@@ -467,7 +564,10 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, status_in_words, 0, STATUSES);
   tcase_add_test(tcase, first_of_many_writes);
   tcase_add_test(tcase, flush_fails);
+  tcase_add_loop_test(tcase, flush_when_the_sender_has_left, 0, 4);
+  tcase_add_loop_test(tcase, flush_fails_when_the_sender_has_left, 0, 2);
   tcase_add_test(tcase, message_behind_an_error);
+  tcase_add_test(tcase, receiver_names_the_cause);
   tcase_add_test(tcase, event_of_a_queue_pair);
   tcase_add_test(tcase, event_of_a_completion_queue);
   tcase_add_test(tcase, event_of_the_nic);
