@@ -82,6 +82,7 @@ static ncclResult_t make_comm(struct listener *listener, struct client *client)
   TT_TRY(tt_ib_recv_make(listener->device, (int)card->qps, (int)card->pieces, &client->comm));
   struct tt_ib_link *link = tt_ib_recv_link(client->comm);
   tt_ib_link_met(link, client->fd);
+  link->told = true; /* by the answer, before which nothing may be said */
   client->fd = -1;
   TT_TRY(tt_ib_link_connect(link, card, own >= 0 ? (uint8_t)own : card->traffic_class));
   TT_TRY(tt_ib_recv_start(client->comm));
@@ -137,6 +138,7 @@ static ncclResult_t advance(struct listener *listener, struct client *client, co
     if (tt_ib_socket_move(fd, true, &client->answer, sizeof client->answer, &client->moved) != ncclSuccess)
       *gone = "it left";
     if (client->moved < sizeof client->answer) return ncclSuccess;
+    tt_ib_recv_link(client->comm)->told = false;
     client->phase = PHASE_WAIT;
     client->moved = 0;
   }

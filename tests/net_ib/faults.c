@@ -495,6 +495,30 @@ START_TEST(no_resources)
 }
 END_TEST
 
+/* The connecting side hears why there is no connection, whatever failed at the other. */
+START_TEST(refused)
+{
+  static const char *const calls[] = {"create_cq 2", "create_qp 2", "modify_qp 3", "post_recv 1", "create_qp 3"};
+  char action[64], handle[NCCL_NET_HANDLE_MAXSIZE];
+  void *listener, *send = NULL, *recv = NULL;
+  ncclResult_t result = ncclSuccess;
+  start();
+  ck_assert_int_eq(net->listen(context, 0, handle, &listener), ncclSuccess);
+  snprintf(action, sizeof action, "fail %s 12", calls[_i]); /* ENOMEM */
+  fake(action);
+  for (uint64_t end = now_ms() + LONG_MS; result == ncclSuccess && now_ms() < end;) {
+    result = net->connect(context, 0, handle, &send, NULL);
+    net->accept(listener, &recv, NULL);
+  }
+  ck_assert_int_eq(result, ncclRemoteError);
+  ck_assert_msg(strstr(last_warning, "cannot make the connection: net ib: ") &&
+                    strstr(last_warning, "Cannot allocate memory"),
+                "%s", last_warning);
+  ck_assert_int_eq(net->closeListen(listener), ncclSuccess);
+  stop();
+}
+END_TEST
+
 START_TEST(no_device_at_all)
 {
   static const struct {
@@ -580,6 +604,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, port_stays_down, 0, 2);
   tcase_add_test(tcase, port_stays_down_meanwhile);
   tcase_add_test(tcase, no_resources);
+  tcase_add_loop_test(tcase, refused, 0, 5);
   tcase_add_test(tcase, no_device_at_all);
   tcase_add_test(tcase, registration_fails);
   tcase_add_test(tcase, memory_is_gone);
