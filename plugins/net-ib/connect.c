@@ -135,7 +135,7 @@ static ncclResult_t advance(struct attempt *attempt, struct tt_ib_handle *handle
   if (tt_ib_socket_move(link->fd, true, &attempt->go, sizeof attempt->go, &attempt->moved) != ncclSuccess)
     return lost(attempt);
   *ready = attempt->moved == sizeof attempt->go;
-  return ncclSuccess;
+  return *ready ? tt_ib_give_up_lost(link) : ncclSuccess;
 }
 
 ncclResult_t tt_ib_connect(int dev, uint64_t user, int traffic_class, void *storage, void **send_comm)

@@ -80,6 +80,23 @@ ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, b
   return link->hooks->down(link, qp);
 }
 
+static int first_qp(const struct tt_ib_link *link, int rail)
+{
+  int qp = 0;
+  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
+  return qp;
+}
+
+ncclResult_t tt_ib_fail_over_rail(struct tt_ib_link *link, int rail, const char *why, bool *saved)
+{
+  *saved = !tt_ib_rail_alive(link, rail);
+  while (tt_ib_rail_alive(link, rail)) {
+    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
+    if (!*saved) break;
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(struct tt_ib_link *, struct tt_ib_note *))
 {
   bool all = true;

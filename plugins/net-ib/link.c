@@ -15,13 +15,6 @@
 
 /* ---- Making and ending ---- */
 
-/* A NIC that was removed says so to whatever it is asked, maybe before its event has been read. */
-static bool is_gone(const struct tt_ib_port *port)
-{
-  struct ibv_port_attr attr;
-  return atomic_load(&port->nic->fatal) || tt_ib_query_port(port->nic->context, (uint8_t)port->number, &attr) == EIO;
-}
-
 /* The ports of the device whose NICs are there; the card tells the other side how many these are. */
 static ncclResult_t choose_ports(struct tt_ib_link *link)
 {
@@ -30,7 +23,7 @@ static ncclResult_t choose_ports(struct tt_ib_link *link)
   uint32_t gone = 0;
   for (int i = 0; i < device->count; i++) {
     struct tt_ib_port *port = tt_ib_port(device->port[i]);
-    if ((others || device->count == 1) && is_gone(port))
+    if ((others || device->count == 1) && tt_ib_port_gone(port))
       gone |= 1u << i;
     else
       link->rail[link->rails++].port = port;
@@ -59,11 +52,50 @@ static ncclResult_t make_rail(struct tt_ib_link *link, struct tt_ib_rail *rail, 
   return tt_ib_register_own(port, memory, bytes, &rail->mr);
 }
 
+static ncclResult_t make_qp(struct tt_ib_link *link, int index, uint32_t depth, uint32_t receives)
+{
+  struct tt_ib_rail *rail = &link->rail[index % link->rails];
+  if ((int)receives > rail->port->nic->max_wr)
+    return TT_FAIL(ncclInvalidUsage,
+                   "net ib: messages in %d pieces need queues of %u receives, and %s has %d at most; lower "
+                   "NCCL_IB_QPS_PER_CONNECTION",
+                   link->pieces, receives, rail->port->name, rail->port->nic->max_wr);
+  TT_TRY(tt_ib_qp_make(&link->qp[index], rail->port, rail->cq, link,
+                       (uint32_t)TT_MIN((int)depth, rail->port->nic->max_wr), receives,
+                       tt_param_int(TT_PARAM_NCCL_IB_USE_INLINE) ? INLINE_BYTES : 0));
+  link->qp[index].rail = index % link->rails;
+  link->qps = index + 1;
+  return ncclSuccess;
+}
+
+static ncclResult_t make_rails(struct tt_ib_link *link, int qps, void *memory, size_t bytes)
+{
+  uint32_t depth = link->sends ? SEND_DEPTH : CLEAR_DEPTH;
+  uint32_t receives = link->sends ? 1 : (uint32_t)(TT_IB_SLOTS * link->pieces);
+  TT_TRY(choose_ports(link));
+  int on_a_rail = (qps + link->rails - 1) / link->rails;
+  for (int i = 0; i < link->rails; i++)
+    TT_TRY(make_rail(link, &link->rail[i], on_a_rail * (int)(depth + receives) + LOOP_DEPTH + 1, memory, bytes));
+  for (int i = 0; i < qps; i++) TT_TRY(make_qp(link, i, depth, receives));
+  return ncclSuccess;
+}
+
+static void end_rails(struct tt_ib_link *link)
+{
+  const struct tt_ib_verbs *verbs = tt_ib_verbs(NULL);
+  for (int i = 0; i < link->qps + link->loops; i++) tt_ib_qp_end(&link->qp[i]);
+  for (int i = 0; i < link->rails; i++) {
+    struct tt_ib_rail *rail = &link->rail[i];
+    if (rail->mr) verbs->dereg_mr(rail->mr);
+    if (rail->cq) verbs->destroy_cq(rail->cq);
+    memset(rail, 0, sizeof *rail);
+  }
+  link->qps = link->loops = link->rails = 0;
+}
+
 ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *hooks, bool sends,
                              const struct tt_ib_device *device, int qps, int pieces, void *memory, size_t bytes)
 {
-  uint32_t depth = sends ? SEND_DEPTH : CLEAR_DEPTH, receives = sends ? 1 : (uint32_t)(TT_IB_SLOTS * pieces);
-  ncclResult_t result = ncclSuccess;
   tt_ib_comm_counts(1);
   link->hooks = hooks;
   link->device = device;
@@ -73,33 +105,24 @@ ncclResult_t tt_ib_link_make(struct tt_ib_link *link, const struct tt_ib_hooks *
   int64_t timeout_us = 4096ll << tt_param_int(TT_PARAM_NCCL_IB_TIMEOUT);
   link->patience_ms =
       (int)TT_MIN(timeout_us / 1000 * (1 + tt_param_int(TT_PARAM_NCCL_IB_RETRY_CNT)) / 1000 + 1, 3600000);
-  TT_TRY_GOTO(choose_ports(link), result, out);
-  int on_a_rail = (qps + link->rails - 1) / link->rails;
-  for (int i = 0; i < link->rails; i++)
-    TT_TRY_GOTO(make_rail(link, &link->rail[i], on_a_rail * (int)(depth + receives) + LOOP_DEPTH + 1, memory, bytes),
-                result, out);
-  for (int i = 0; i < qps; i++) {
-    struct tt_ib_rail *rail = &link->rail[i % link->rails];
-    if ((int)TT_MAX(depth, receives) > rail->port->nic->max_wr) {
-      if ((int)receives > rail->port->nic->max_wr) {
-        result = TT_FAIL(ncclInvalidUsage,
-                         "net ib: messages in %d pieces need queues of %u receives, and %s has %d at most; lower "
-                         "NCCL_IB_QPS_PER_CONNECTION",
-                         pieces, receives, rail->port->name, rail->port->nic->max_wr);
-        goto out;
-      }
-      depth = (uint32_t)rail->port->nic->max_wr;
-    }
-    TT_TRY_GOTO(tt_ib_qp_make(&link->qp[i], rail->port, rail->cq, link, depth, receives,
-                              tt_param_int(TT_PARAM_NCCL_IB_USE_INLINE) ? INLINE_BYTES : 0),
-                result, out);
-    link->qp[i].rail = i % link->rails;
-    link->qps = i + 1;
+  ncclResult_t result = make_rails(link, qps, memory, bytes);
+  for (int i = 1; i < device->count && result != ncclSuccess && tt_ib_makes_anew(link); i++) {
+    end_rails(link);
+    result = make_rails(link, qps, memory, bytes);
   }
-  return ncclSuccess;
-out:
-  tt_ib_link_end(link);
+  if (result != ncclSuccess) tt_ib_link_end(link);
   return result;
+}
+
+static ncclResult_t make_loop(struct tt_ib_link *link, int rail, const struct tt_ib_card *own)
+{
+  struct tt_ib_qp *qp = &link->qp[link->qps + rail];
+  uint32_t depth = (uint32_t)TT_MIN(LOOP_DEPTH, link->rail[rail].port->nic->max_wr);
+  struct tt_ib_path path = {.remote = own->rail[rail]};
+  TT_TRY(tt_ib_qp_make(qp, link->rail[rail].port, link->rail[rail].cq, link, depth, 1, 0));
+  qp->rail = rail;
+  qp->remote_number = qp->qp->qp_num;
+  return tt_ib_qp_connect(qp, &path);
 }
 
 /* A queue pair that is connected with itself on each rail, for reads of the memory here. */
@@ -109,34 +132,22 @@ ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link)
   memset(&own, 0, sizeof own);
   tt_ib_link_card(link, NULL, &own);
   for (int r = 0; r < link->rails; r++) {
-    struct tt_ib_qp *qp = &link->qp[link->qps + r];
-    uint32_t depth = (uint32_t)TT_MIN(LOOP_DEPTH, link->rail[r].port->nic->max_wr);
-    TT_TRY(tt_ib_qp_make(qp, link->rail[r].port, link->rail[r].cq, link, depth, 1, 0));
+    ncclResult_t result = link->rail[r].lost ? ncclSuccess : make_loop(link, r, &own);
     link->loops = r + 1;
-    qp->rail = r;
-    qp->remote_number = qp->qp->qp_num;
-    struct tt_ib_path path = {.remote = own.rail[r]};
-    TT_TRY(tt_ib_qp_connect(qp, &path));
+    if (result != ncclSuccess && !tt_ib_makes_without(link, r)) return result;
+    link->qp[link->qps + r].dead = link->rail[r].lost;
   }
-  return ncclSuccess;
+  return tt_ib_give_up_lost(link);
 }
 
 void tt_ib_link_end(struct tt_ib_link *link)
 {
-  const struct tt_ib_verbs *verbs = tt_ib_verbs(NULL);
   tt_counted_close(&link->counted);
-  for (int i = 0; i < link->qps + link->loops; i++) tt_ib_qp_end(&link->qp[i]);
-  for (int i = 0; i < link->rails; i++) {
-    struct tt_ib_rail *rail = &link->rail[i];
-    if (rail->mr) verbs->dereg_mr(rail->mr);
-    if (rail->cq) verbs->destroy_cq(rail->cq);
-    memset(rail, 0, sizeof *rail);
-  }
+  end_rails(link);
   tt_ib_notes_discard(link);
   tt_socket_close(&link->fd);
   free(link->notes);
   link->notes = NULL;
-  link->qps = link->loops = link->rails = 0;
   tt_ib_comm_counts(-1);
 }
 
@@ -195,7 +206,8 @@ ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card
                      "net ib: %s port %d is %s, and %s of the peer %s is %s; NCCL_IB_HCA chooses devices of one kind",
                      qp->port->name, qp->port->number, tt_ib_link_name(qp->port->link_layer), path.remote.name,
                      link->peer, tt_ib_link_name(path.remote.link_layer));
-    TT_TRY(tt_ib_qp_connect(qp, &path));
+    ncclResult_t result = link->rail[qp->rail].lost ? ncclSuccess : tt_ib_qp_connect(qp, &path);
+    if (result != ncclSuccess && !tt_ib_makes_without(link, qp->rail)) return result;
   }
   /* What NICs send again they do not tell; retries are what went another way after a port had failed. */
   link->counted = (struct tt_counted){

@@ -85,6 +85,7 @@ static ncclResult_t make_comm(struct listener *listener, struct client *client)
   link->told = true; /* by the answer, before which nothing may be said */
   client->fd = -1;
   TT_TRY(tt_ib_link_connect(link, card, own >= 0 ? (uint8_t)own : card->traffic_class));
+  TT_TRY(tt_ib_give_up_lost(link));
   TT_TRY(tt_ib_recv_start(client->comm));
   tt_ib_link_card(link, tt_ib_recv_memory(client->comm), &client->answer);
   return ncclSuccess;

@@ -169,6 +169,7 @@ struct tt_ib_rail {
   struct ibv_cq *cq;
   struct ibv_mr *mr; /* of the comm's shared memory */
   uint32_t covered;  /* a receiver: the first of its flushes' requests that is behind all that has come over the NIC */
+  bool lost;         /* while the connection was made, which others do without it */
   bool spent;        /* its NIC has failed, and nothing that it did before is left to be seen */
   tt_deadline spent_at; /* when that is known, if nothing more shows; 0 while the NIC is well */
 };
@@ -242,9 +243,21 @@ ncclResult_t tt_ib_link_add_loops(struct tt_ib_link *link);
 void tt_ib_link_card(const struct tt_ib_link *link, const void *memory, struct tt_ib_card *card);
 /* Takes over the socket that the two sides have met over. */
 void tt_ib_link_met(struct tt_ib_link *link, int fd);
-/* Connects the queue pairs with those of the card. */
+/* Connects the queue pairs with those of the card, but of rails that are lost meanwhile. */
 ncclResult_t tt_ib_link_connect(struct tt_ib_link *link, const struct tt_ib_card *card, uint8_t traffic_class);
 void tt_ib_link_end(struct tt_ib_link *link);
+
+/* ---- making.c ---- */
+
+/* A NIC that was removed says so to whatever it is asked, maybe before its event has been read. */
+bool tt_ib_port_gone(const struct tt_ib_port *port);
+/* Making it has failed: a NIC has gone since the ports were chosen, and others are left? */
+bool tt_ib_makes_anew(const struct tt_ib_link *link);
+/* Something of the rail has failed: is it lost, and are others left? Then its queue pairs count no more. */
+bool tt_ib_makes_without(struct tt_ib_link *link, int rail);
+/* Once the two sides are connected, as far as this one is concerned. */
+ncclResult_t tt_ib_give_up_lost(struct tt_ib_link *link);
+
 /* ---- progress.c ---- */
 
 /* Keeps and returns the result of TT_FAIL, and tells the peer. */
@@ -289,6 +302,8 @@ bool tt_ib_other_flushes(const struct tt_ib_link *link, int rail);
 /* Stops all queue pairs that go the same way, tells the comm, and *saved; unless no other would be left. `why`, for the
  * log. */
 ncclResult_t tt_ib_fail_over(struct tt_ib_link *link, int qp, const char *why, bool *saved);
+/* The same for all ways that begin at the rail; they need not all be there still. */
+ncclResult_t tt_ib_fail_over_rail(struct tt_ib_link *link, int rail, const char *why, bool *saved);
 /* A receiver: reports ways on which nothing is left. */
 ncclResult_t tt_ib_report_drained(struct tt_ib_link *link, void (*describe)(struct tt_ib_link *, struct tt_ib_note *));
 

@@ -44,24 +44,6 @@ ncclResult_t tt_ib_link_fail(struct tt_ib_link *link, ncclResult_t result)
   return result;
 }
 
-static int first_qp(const struct tt_ib_link *link, int rail)
-{
-  int qp = 0;
-  while (qp + 1 < link->qps && (link->qp[qp].rail != rail || link->qp[qp].dead)) qp++;
-  return qp;
-}
-
-/* All ways that begin at the rail; they need not all be there still. */
-static ncclResult_t rail_failed(struct tt_ib_link *link, int rail, const char *why, bool *saved)
-{
-  *saved = !tt_ib_rail_alive(link, rail);
-  while (tt_ib_rail_alive(link, rail)) {
-    TT_TRY(tt_ib_fail_over(link, first_qp(link, rail), why, saved));
-    if (!*saved) break;
-  }
-  return ncclSuccess;
-}
-
 /* *saved: other ports have taken over where this queue pair goes. Else the caller fails. A flush goes no way but
  * through its NIC, and another cannot flush what that has written: they take over only if it is gone, if nothing is
  * left to flush, or if they are ports of the same. */
@@ -70,7 +52,7 @@ static ncclResult_t request_failed(struct tt_ib_link *link, int qp, bool gone, c
   int rail = link->qp[qp].rail;
   if (qp < link->qps) return tt_ib_fail_over(link, qp, why, saved);
   *saved = tt_ib_other_flushes(link, rail);
-  if (gone || tt_ib_is_flushed(link, rail)) TT_TRY(rail_failed(link, rail, why, saved));
+  if (gone || tt_ib_is_flushed(link, rail)) TT_TRY(tt_ib_fail_over_rail(link, rail, why, saved));
   link->qp[qp].dead = *saved;
   return ncclSuccess;
 }
@@ -221,7 +203,7 @@ static ncclResult_t poll_rail(struct tt_ib_link *link, int r, bool *some)
   look_if_spent(rail, failed, got);
   if (got < 0) {
     bool saved;
-    TT_TRY(rail_failed(link, r, "its completion queue cannot be polled", &saved));
+    TT_TRY(tt_ib_fail_over_rail(link, r, "its completion queue cannot be polled", &saved));
     if (link->loops) link->qp[link->qps + r].dead = true; /* as good as gone */
     if (saved) return ncclSuccess;
     return tt_ib_link_fail(link, TT_FAIL(ncclSystemError, "net ib: the completion queue of %s port %d cannot be polled",
@@ -279,7 +261,7 @@ static ncclResult_t look_at_port(struct tt_ib_link *link, int r)
   /* When it is not waited for any longer, any other that has a link will do. */
   uint64_t others_ms = down_ms > (uint64_t)link->patience_ms ? 0 : grace_ms;
   if (fatal || (down_ms > grace_ms && others_have_links(link, r, others_ms)))
-    TT_TRY(rail_failed(link, r, words, &saved));
+    TT_TRY(tt_ib_fail_over_rail(link, r, words, &saved));
   if (saved) return ncclSuccess;
   if (fatal)
     return tt_ib_link_fail(link,

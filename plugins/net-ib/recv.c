@@ -97,7 +97,8 @@ ncclResult_t tt_ib_recv_start(struct tt_ib_recv_comm *comm)
 {
   bool gpus = false;
   for (int i = 0; i < comm->link.qps; i++)
-    for (int k = 0; k < TT_IB_SLOTS * comm->link.pieces; k++) TT_TRY(tt_ib_link_post_receive(&comm->link, i));
+    for (int k = 0; k < TT_IB_SLOTS * comm->link.pieces && !comm->link.qp[i].dead; k++)
+      TT_TRY(tt_ib_link_post_receive(&comm->link, i));
   for (int i = 0; i < comm->link.rails; i++)
     gpus |= comm->link.rail[i].port->takes_peer_memory || comm->link.rail[i].port->takes_dmabuf;
   return gpus ? tt_ib_link_add_loops(&comm->link) : ncclSuccess;

@@ -7,6 +7,7 @@
  *     remove DEV        the device is gone: a fatal event, and everything fails with EIO
  *     event DEV TYPE    an asynchronous event, by its number in enum ibv_event_type; for a CQ or QP: of the first one
  *     fail CALL N ERRNO the N-th call from now of ibv_CALL, post_send or post_recv fails
+ *     before CALL N ACTION  the N-th call from now of one of these finds that ACTION has just happened
  *     status NAME N     the N-th completion of a send queue from now has this status: a number, or RETRY_EXC_ERR etc.
  *     late MS           completions show so much later
  *     reorder           completions of different queues that share a CQ come in any order
@@ -37,6 +38,11 @@ static struct {
     int left, error;
   } fault[ACTIONS];
   int faults;
+  struct {
+    char call[48], action[48];
+    int left;
+  } before[ACTIONS];
+  int befores;
   struct {
     int left;
     enum ibv_wc_status status;
@@ -89,9 +95,14 @@ uint64_t fake_verbs_count(const char *what)
   return count;
 }
 
+static bool act(const char *text);
+
 int fake_should_fail(const char *call)
 {
   fake_count(call);
+  for (int i = 0; i < script.befores; i++)
+    if (script.before[i].left > 0 && strcmp(script.before[i].call, call) == 0 && --script.before[i].left == 0)
+      act(script.before[i].action);
   for (int i = 0; i < script.faults; i++)
     if (script.fault[i].left > 0 && strcmp(script.fault[i].call, call) == 0 && --script.fault[i].left == 0)
       return script.fault[i].error;
@@ -176,8 +187,8 @@ static bool raise_event(struct fake_device *device, int type)
 static bool act(const char *text)
 {
   char verb[16] = "", first[48] = "";
-  int number = 0, error = EIO;
-  int words = sscanf(text, " %15s %47s %d %d", verb, first, &number, &error);
+  int number = 0, error = EIO, rest = 0;
+  int words = sscanf(text, " %15s %47s %d %n%d", verb, first, &number, &rest, &error);
   if (!strcmp(verb, "down") && words >= 2) return set_port(first, false, true);
   if (!strcmp(verb, "up") && words >= 2) return set_port(first, true, true);
   if (!strcmp(verb, "mute") && words >= 2) return set_port(first, false, false);
@@ -196,6 +207,12 @@ static bool act(const char *text)
     snprintf(script.fault[script.faults].call, sizeof script.fault[0].call, "%s", first);
     script.fault[script.faults].left = number;
     script.fault[script.faults++].error = error;
+    return true;
+  }
+  if (!strcmp(verb, "before") && words >= 3 && rest && script.befores < ACTIONS) {
+    snprintf(script.before[script.befores].call, sizeof script.before[0].call, "%s", first);
+    snprintf(script.before[script.befores].action, sizeof script.before[0].action, "%s", text + rest);
+    script.before[script.befores++].left = number;
     return true;
   }
   if (!strcmp(verb, "status") && words >= 3 && script.statuses < ACTIONS && find_status(first) >= 0) {
