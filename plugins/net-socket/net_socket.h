@@ -3,7 +3,8 @@
  * A connection has one main socket, which carries all headers and the payload of small messages in order, and 0 to 64
  * lanes, further sockets over which large messages are striped. Both sides compute the same stripes, so lanes carry
  * bare bytes. Lanes are driven by helper threads if there are any (NCCL_SOCKET_NTHREADS), else, like the main socket,
- * by the thread that calls isend, irecv and test. Nothing here ever blocks but closing, which joins the helpers.
+ * by the thread that calls isend, irecv and test. Nothing here ever blocks but closing, which joins the helpers
+ * and may linger (linger.c).
  *
  * Grouped receives: a message goes to the oldest receive that has a free slot of its tag. If none has, but receives of
  * other tags wait, what they wait for may be behind this message in the stream, so it is kept aside (match.c), and a
@@ -124,6 +125,12 @@ void tt_netsocket_link_close(struct tt_netsocket_link *link);
 ncclResult_t tt_netsocket_link_fail(struct tt_netsocket_link *link, ncclResult_t result);
 /* For a failed socket call: names the peer and the cause. `error` 0 means that the peer closed. */
 ncclResult_t tt_netsocket_link_lost(struct tt_netsocket_link *link, int error, const char *doing);
+
+/* ---- linger.c ---- */
+
+/* Before the main socket of a sender is closed, to which notes can come: waits until the receiver's system has what was
+ * sent, shortly. */
+void tt_netsocket_linger(int fd);
 
 /* ---- meet.c ---- */
 

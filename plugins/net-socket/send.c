@@ -4,14 +4,10 @@
 #include "net_socket.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include "plugins/common/send_tags.h"
 
 #define BATCH 16                        /* messages in one system call */
@@ -19,7 +15,6 @@
 #define STRIPED 4                       /* striped messages on the lanes at once: bounds how far a paused tag runs on */
 #define NOTES_EVERY_BYTES ((size_t)1 << 20)
 #define NOTES_EVERY_MESSAGES 64
-#define LINGER_MS 1000
 
 /* What a tag's `state` is. One that is paused is kept though it may have nothing in flight. */
 enum { FLOWS, PAUSED };
@@ -300,25 +295,6 @@ ncclResult_t tt_netsocket_send_test(struct tt_netsocket_request *base, int *done
   return ncclSuccess;
 }
 
-/* Closing a socket while a note of the receiver is unread, or comes later, resets the connection and discards what is
- * still on its way to the receiver. Notes come only if several tags were used; then the close waits, shortly, until the
- * receiver's system has everything. */
-static void linger(struct send_comm *comm)
-{
-  tt_deadline deadline = tt_deadline_in_ms(LINGER_MS);
-  char drain[256];
-  int waiting = 1;
-  shutdown(comm->link.fd, SHUT_WR);
-  while (!tt_deadline_passed(deadline)) {
-    ssize_t n = recv(comm->link.fd, drain, sizeof drain, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return;
-    if (n > 0) continue;
-    if (ioctl(comm->link.fd, SIOCOUTQ, &waiting) < 0 || waiting == 0) return;
-    struct timespec nap = {.tv_nsec = 1000000};
-    nanosleep(&nap, NULL);
-  }
-}
-
 /* The system has taken all that was to be sent. */
 static bool is_out(const struct send_comm *comm)
 {
@@ -328,12 +304,13 @@ static bool is_out(const struct send_comm *comm)
   return true;
 }
 
-/* What the system has not taken is dropped, so there is no message to wait for whose sender believes it sent. */
+/* What the system has not taken is dropped, so there is no message to wait for whose sender believes it sent. Notes
+ * come only if several tags were used. */
 ncclResult_t tt_netsocket_close_send(void *send_comm)
 {
   struct send_comm *comm = send_comm;
   if (!comm) return ncclSuccess;
-  if (comm->several_tags && comm->link.failed == ncclSuccess && is_out(comm)) linger(comm);
+  if (comm->several_tags && comm->link.failed == ncclSuccess && is_out(comm)) tt_netsocket_linger(comm->link.fd);
   tt_netsocket_link_close(&comm->link);
   tt_send_tags_free(&comm->tags);
   free(comm);
