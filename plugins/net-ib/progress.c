@@ -185,12 +185,18 @@ static ncclResult_t take_completion(struct tt_ib_link *link, const struct ibv_wc
   return link->hooks->done(link, &what);
 }
 
-/* After each poll. `failed`: the NIC had, before it. */
-static void look_if_spent(struct tt_ib_rail *rail, bool failed, int got)
+/* Deadlines are looked at before the NIC is: what has come meanwhile, while this thread was held up, is in time. */
+static bool is_over(tt_deadline deadline)
+{
+  return deadline && tt_deadline_passed(deadline);
+}
+
+/* After each poll. `failed`: the NIC had, before it; `over`: so was the time for it to show more. */
+static void look_if_spent(struct tt_ib_rail *rail, bool failed, bool over, int got)
 {
   if (!failed) return;
   if (got > 0 || !rail->spent_at) rail->spent_at = tt_deadline_in_ms(SPENT_MS);
-  rail->spent = got <= 0 && tt_deadline_passed(rail->spent_at);
+  rail->spent = got <= 0 && over;
 }
 
 /* All that it brings is taken, also behind an error: it may be of a message that is here, or of a flush. */
@@ -199,8 +205,9 @@ static ncclResult_t poll_rail(struct tt_ib_link *link, int r, bool *some)
   struct ibv_wc wc[POLL];
   struct tt_ib_rail *rail = &link->rail[r];
   bool failed = atomic_load_explicit(&rail->port->nic->fatal, memory_order_relaxed) != 0;
+  bool over = is_over(rail->spent_at);
   int got = ibv_poll_cq(rail->cq, POLL, wc);
-  look_if_spent(rail, failed, got);
+  look_if_spent(rail, failed, over, got);
   if (got < 0) {
     bool saved;
     TT_TRY(tt_ib_fail_over_rail(link, r, "its completion queue cannot be polled", &saved));
@@ -304,13 +311,14 @@ ncclResult_t tt_ib_link_progress(struct tt_ib_link *link)
     tt_ib_notes_flush(link);
     return link->failed;
   }
+  bool over = is_over(link->lost_since);
   TT_TRY(poll_rails(link, &some));
   TT_TRY(look_at_events(link));
   if (link->note_count) tt_ib_notes_flush(link);
   if (link->rounds++ % LOOK_AROUND == 0) TT_TRY(tt_ib_notes_read(link));
   if (!link->lost_since) return ncclSuccess;
   if (some) link->lost_since = tt_deadline_in_ms(TT_IB_LINGER_MS);
-  if (!tt_deadline_passed(link->lost_since)) return ncclSuccess;
+  if (some || !over) return ncclSuccess;
   link->told = true; /* nobody listens */
   tt_ib_link_fail(link, TT_FAIL(ncclRemoteError,
                                 "net ib: lost the peer %s: its socket was closed; its process ended, see its log",

@@ -176,6 +176,37 @@ START_TEST(removed_with_much_unseen)
 }
 END_TEST
 
+/* What a NIC did before it failed shows late, and the thread that looks for it is held up meanwhile: it is there, and
+ * is not sent again. */
+START_TEST(held_up_when_a_nic_fails)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  clock_stop();
+  open_apart(&pair, BYTES);
+  void *recv = post_recv(&pair, BYTES, 0);
+  all_sent();
+  fake("late 1000");
+  fake("status RETRY_EXC_ERR 1");
+  uint64_t stored = fake_count("stored");
+  void *send = post_send(&pair, 1000, 0);
+  while (fake_count("stored") == stored) usleep(1000);
+  fake("remove fake2");
+  wait_logged("fake2 reports a fatal error");
+  clock_step(150);
+  drive(NULL, recv, results);
+  ck_assert_msg(results[1] == ncclSuccess, "result %d: %s", results[1], log_text);
+  clock_step(0);
+  fake("late 0");
+  drive(send, NULL, results);
+  ck_assert_msg(results[0] == ncclSuccess, "result %d: %s", results[0], log_text);
+  ck_assert_uint_eq(fake_count("write_imm"), 1);
+  exchange(&pair, BYTES);
+  pair_close(&pair);
+  stop();
+}
+END_TEST
+
 /* Only the answer to the last message is lost, or to one of its pieces, and its receiver, who has it, calls nothing any
  * more: the sender finds out by itself, though it may have to look twice. */
 START_TEST(receiver_calls_no_more)
@@ -720,6 +751,7 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, others_take_over, 0, 2 * ACTIONS);
   tcase_add_loop_test(tcase, seen_late, 0, 3);
   tcase_add_test(tcase, removed_with_much_unseen);
+  tcase_add_test(tcase, held_up_when_a_nic_fails);
   tcase_add_loop_test(tcase, any_write_fails, 0, 4);
   tcase_add_test(tcase, entries_come_late);
   tcase_add_loop_test(tcase, receiver_calls_no_more, 0, 4);

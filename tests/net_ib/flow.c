@@ -354,6 +354,28 @@ START_TEST(seen_after_the_end)
 }
 END_TEST
 
+/* The thread of the receiver is held up just when that is so, for longer than what is late is waited for. */
+START_TEST(held_up_at_the_end)
+{
+  struct pair pair;
+  ncclResult_t results[2];
+  start();
+  clock_stop();
+  fake("late 1000");
+  pair_open(&pair, 0, 0, 1000);
+  void *recv = post_recv(&pair, 1000, 0);
+  void *send = post_send(&pair, 1000, 0);
+  for (int done = 0; fake_count("write_imm") == 0;) net->test(send, &done, NULL);
+  all_sent();
+  pair_close_send(&pair);
+  clock_step(250);
+  drive(NULL, recv, results);
+  ck_assert_msg(results[1] == ncclSuccess, "result %d: %s", results[1], log_text);
+  pair_close_recv(&pair);
+  stop();
+}
+END_TEST
+
 /* An attempt takes queue pairs before the peer is met; who gives it up and finalizes leaves none to those that stay. */
 START_TEST(given_up)
 {
@@ -394,6 +416,7 @@ int main(int argc, char **argv)
   tcase_add_test(tcase, many_flushes);
   tcase_add_test(tcase, sends_of_a_tag);
   tcase_add_test(tcase, seen_after_the_end);
+  tcase_add_test(tcase, held_up_at_the_end);
   tcase_add_test(tcase, given_up);
   return run_ib_suite(argc, argv, tcase);
 }

@@ -28,6 +28,12 @@ void wait_logged(const char *part);
 /* Has a port "up" or "down", and waits until that is known. */
 void set_port(int number, const char *state);
 
+/* ib_clock.c: the clock stands until it is told that time has passed; it may step whenever this thread reads it. Bounds
+ * on hangs are those of check meanwhile. */
+void clock_stop(void);
+void clock_pass(int ms);
+void clock_step(int ms);
+
 /* The device that two of them make. */
 int fuse(int first, int second);
 
