@@ -491,8 +491,11 @@ START_TEST(flush_without_a_link)
                   "%s", last_warning);
     break;
   case COMES_BACK:
-    for (uint64_t end = now_ms() + 50; now_ms() < end;)
+    clock_stop();
+    for (int ms = 0; ms < 50; ms++) {
+      clock_pass(1);
       if (net->test(request, &done, NULL) != ncclSuccess || done) ck_abort_msg("done %d: %s", done, log_text);
+    }
     set_port(2, "up");
     finish(request);
     /* Nothing has come there since. */
@@ -589,32 +592,44 @@ static void expect_under_way(void *const requests[2])
 {
   for (int i = 0; i < 2; i++) {
     int done = 0;
-    ncclResult_t result = net->test(requests[i], &done, NULL);
+    ncclResult_t result = requests[i] ? net->test(requests[i], &done, NULL) : ncclSuccess;
     if (result != ncclSuccess || done) ck_abort_msg("%d: result %d, done %d: %s", i, result, done, log_text);
   }
 }
 
+/* Time in which nothing is done, and nothing is given up. */
+static void wait_in_vain(int ms, void *const requests[2])
+{
+  enum { STEP_MS = 10 };
+  for (; ms > 0; ms -= STEP_MS) {
+    clock_pass(STEP_MS);
+    expect_under_way(requests);
+    if (logged("is not used any more")) ck_abort_msg("%d ms before the time: %s", ms, log_text);
+  }
+}
+
+enum { GRACE_MS = 500 }; /* for which a port may be without a link where others have theirs */
+
 /* No port has a link for longer than one may be without, and the two sides lose and get theirs in another order. */
 START_TEST(all_ports_come_back)
 {
-  enum { GRACE_MS = 500, LONGER_MS = 2 * GRACE_MS };
   struct pair pair;
   ncclResult_t results[2];
   setenv("NCCL_IB_TIMEOUT", "20", 1); /* 34 s */
   open_apart(&pair, BYTES);
   exchange(&pair, BYTES);
+  all_sent();
+  clock_stop();
   set_port(0, "down");
   set_port(3, "down");
-  usleep(GRACE_MS / 5 * 1000);
+  clock_pass(GRACE_MS / 5);
   set_port(1, "down");
   set_port(2, "down");
   void *requests[2] = {post_send(&pair, BYTES, 0), post_recv(&pair, BYTES, 0)};
-  for (uint64_t end = now_ms() + LONGER_MS; now_ms() < end; usleep(1000)) expect_under_way(requests);
-  uint64_t begin = now_ms();
+  wait_in_vain(2 * GRACE_MS, requests);
   set_port(0, "up");
   set_port(3, "up");
-  /* On a busy machine it may be right by now to go on without the others. */
-  if (now_ms() - begin < GRACE_MS / 2) expect_under_way(requests);
+  wait_in_vain(GRACE_MS / 2, requests);
   set_port(1, "up");
   set_port(2, "up");
   drive(requests[0], requests[1], results);
@@ -629,25 +644,26 @@ END_TEST
 /* A port stays without a link, and the other one has its own again, if not for long, when the first is given up. */
 START_TEST(one_port_comes_back)
 {
-  enum { LONGER_MS = 700 };
+  enum { FIRST_MS = 150, SECOND_MS = 100, PATIENCE_MS = 536 };
   struct pair pair;
   ncclResult_t results[2];
-  setenv("NCCL_IB_TIMEOUT", "14", 1); /* 537 ms */
+  setenv("NCCL_IB_TIMEOUT", "14", 1); /* 536.9 ms */
   setenv("NCCL_IB_RETRY_CNT", "7", 1);
   open_apart(&pair, BYTES);
   exchange(&pair, BYTES);
-  void *recv = post_recv(&pair, BYTES, 0);
+  void *requests[2] = {NULL, post_recv(&pair, BYTES, 0)};
+  all_sent();
+  clock_stop();
   set_port(3, "down");
-  usleep(150000);
+  clock_pass(FIRST_MS);
   set_port(2, "down");
-  usleep(100000);
+  clock_pass(SECOND_MS);
   set_port(2, "up");
-  for (uint64_t begin = now_ms(); now_ms() < begin + LONGER_MS || !logged("is not used any more"); usleep(1000)) {
-    int done = 0;
-    if (net->test(recv, &done, NULL) != ncclSuccess || done) ck_abort_msg("done %d: %s", done, log_text);
-    ck_assert_uint_lt(now_ms(), begin + (uint64_t)LONG_MS);
-  }
-  drive(post_send(&pair, BYTES, 0), recv, results);
+  wait_in_vain(PATIENCE_MS / 10 * 10 - FIRST_MS - SECOND_MS, requests);
+  clock_pass(20);
+  expect_under_way(requests);
+  expect_logged("is not used any more");
+  drive(post_send(&pair, BYTES, 0), requests[1], results);
   ck_assert_msg(results[0] + results[1] == 0, "results %d %d: %s", results[0], results[1], log_text);
   ck_assert_int_eq(memcmp(pair.in, pair.out, BYTES), 0);
   pair_close(&pair);
