@@ -332,7 +332,7 @@ int tt_ib_qps_between(int rails, int qps, int remote_rails, int remote_qps, int 
 /* Moves what can be moved now; *done counts. Closed: ncclRemoteError without a word. */
 ncclResult_t tt_ib_socket_move(int fd, bool send, void *data, size_t bytes, size_t *done);
 
-/* ---- send.c with match.c, pieces.c and settle.c, recv.c: comms and requests ---- */
+/* ---- send.c with match.c, pieces.c and settle.c, recv.c with tell.c and flush.c: comms and requests ---- */
 
 /* First member of all kinds of request. */
 enum tt_ib_request_kind { TT_IB_REQUEST_NONE, TT_IB_REQUEST_SEND, TT_IB_REQUEST_RECV, TT_IB_REQUEST_FLUSH };
