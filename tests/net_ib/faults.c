@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /* Statuses and the words for them; `remote`: not this side's fault. */
 static const struct {
@@ -117,77 +116,6 @@ START_TEST(flush_fails)
                 last_warning);
   ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
   pair_close(&pair);
-  munmap(data, BYTES);
-  stop();
-}
-END_TEST
-
-/* A sender may leave when all is sent. What came is flushed though a receive behind it has failed for that before, or
- * does while the flush is under way (1). That one may not even have been told (2): its clear-to-send has no answer, and
- * the cause is that the sender has left. */
-START_TEST(flush_when_the_sender_has_left)
-{
-  struct pair pair;
-  enum { BYTES = 4096 };
-  bool under_way = _i & 1, untold = _i & 2;
-  int size = BYTES;
-  ncclResult_t results[2];
-  void *memory, *request, *behind = NULL;
-  setenv("FAKE_VERBS_DEVICES", "fake0,fake1", 1);
-  setenv("NCCL_IB_TIMEOUT", "12", 1);
-  setenv("NCCL_IB_RETRY_CNT", "1", 1);
-  start();
-  pair_open(&pair, 0, 1, BYTES);
-  void *data = register_gpu(&pair, BYTES, &memory);
-  exchange(&pair, BYTES);
-  if (!untold) behind = post_recv(&pair, BYTES, 0);
-  all_sent();
-  if (under_way) fake("late 600");
-  if (under_way) ck_assert_int_eq(net->iflush(pair.recv, 1, &data, &size, &memory, &request), ncclSuccess);
-  all_sent();
-  pair_close_send(&pair);
-  if (untold) behind = post_recv(&pair, BYTES, 0);
-  if (untold) answered(1);
-  drive(NULL, behind, results);
-  ck_assert_int_eq(results[1], ncclRemoteError);
-  ck_assert_msg(strstr(last_warning, "lost the peer") != NULL, "%s", last_warning);
-  if (!under_way)
-    ck_assert_msg(net->iflush(pair.recv, 1, &data, &size, &memory, &request) == ncclSuccess, "%s", last_warning);
-  ck_assert_ptr_nonnull(request);
-  answered(1);
-  finish(request);
-  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
-  pair_close_recv(&pair);
-  munmap(data, BYTES);
-  stop();
-}
-END_TEST
-
-/* No flush is done for want of a peer: one that fails is an error, and so are those behind it. */
-START_TEST(flush_fails_when_the_sender_has_left)
-{
-  struct pair pair;
-  enum { BYTES = 4096, MANY = 3 };
-  int size = BYTES;
-  ncclResult_t results[2];
-  void *memory, *requests[MANY];
-  start();
-  pair_open(&pair, 0, 0, BYTES);
-  void *data = register_gpu(&pair, BYTES, &memory);
-  exchange(&pair, BYTES);
-  all_sent();
-  pair_close_send(&pair);
-  drive(NULL, post_recv(&pair, BYTES, 0), results);
-  ck_assert_int_eq(results[1], ncclRemoteError);
-  fake(_i ? "remove fake0" : "status LOC_PROT_ERR 1");
-  for (int i = 0; i < MANY; i++) {
-    requests[i] = NULL;
-    results[1] = net->iflush(pair.recv, 1, &data, &size, &memory, &requests[i]);
-    if (results[1] == ncclSuccess) drive(NULL, requests[i], results);
-    ck_assert_int_eq(results[1], ncclSystemError);
-  }
-  ck_assert_int_eq(net->deregMr(pair.recv, memory), ncclSuccess);
-  pair_close_recv(&pair);
   munmap(data, BYTES);
   stop();
 }
@@ -591,8 +519,6 @@ int main(int argc, char **argv)
   tcase_add_loop_test(tcase, status_in_words, 0, STATUSES);
   tcase_add_test(tcase, first_of_many_writes);
   tcase_add_test(tcase, flush_fails);
-  tcase_add_loop_test(tcase, flush_when_the_sender_has_left, 0, 4);
-  tcase_add_loop_test(tcase, flush_fails_when_the_sender_has_left, 0, 2);
   tcase_add_test(tcase, message_behind_an_error);
   tcase_add_test(tcase, receiver_names_the_cause);
   tcase_add_test(tcase, event_of_a_queue_pair);
