@@ -39,16 +39,19 @@ static ncclResult_t add_receive(struct ncclComm *comm, const struct tt_task *tas
   return add(comm, task, TT_FUNC_RECV, NULL, to, peer);
 }
 
-ncclResult_t tt_api_as_messages(const char *function, struct ncclComm *comm, const struct tt_task *task)
+ncclResult_t tt_api_check_messages(const char *function, const struct ncclComm *comm, const struct tt_task *task)
+{
+  if (task->collective != TT_FUNC_ALL_TO_ALL || tt_plan_apart(comm, task)) return ncclSuccess;
+  return TT_FAIL(ncclInvalidUsage,
+                 "%s: sendbuff and recvbuff overlap, which among %d ranks of device %s, whose programs name %u others "
+                 "at most, cannot be done: receive into another buffer",
+                 function, comm->nranks, comm->device->name, comm->device->peers);
+}
+
+ncclResult_t tt_api_as_messages(struct ncclComm *comm, const struct tt_task *task)
 {
   bool all = task->collective == TT_FUNC_ALL_TO_ALL, root = comm->rank == task->root;
   bool gathers = task->collective == TT_FUNC_GATHER;
-  if (all && !tt_plan_apart(comm, task))
-    return TT_FAIL(
-        ncclInvalidUsage,
-        "%s: sendbuff and recvbuff overlap, which among %d ranks of device %s, whose programs name %u others "
-        "at most, cannot be done: receive into another buffer",
-        function, comm->nranks, comm->device->name, comm->device->peers);
   for (int peer = 0; peer < comm->nranks; peer++) {
     if (all || (gathers ? peer == task->root : root)) TT_TRY(add_send(comm, task, peer));
     if (all || (gathers ? root : peer == task->root)) TT_TRY(add_receive(comm, task, peer));

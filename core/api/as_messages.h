@@ -7,8 +7,11 @@
 
 /* The same on all ranks. */
 bool tt_api_is_as_messages(const struct ncclComm *comm, int collective);
-/* Adds the messages of a checked task, with its stream and number, to the communicator's group. ncclInvalidUsage for an
- * all-to-all whose buffers overlap: what is sent would be overwritten before. The caller holds the communicator. */
-ncclResult_t tt_api_as_messages(const char *function, struct ncclComm *comm, const struct tt_task *task);
+/* ncclInvalidUsage for an all-to-all whose buffers overlap: what is sent would be overwritten before. To be asked
+ * before the task has a number and is in a group: a call that is refused leaves nothing. */
+ncclResult_t tt_api_check_messages(const char *function, const struct ncclComm *comm, const struct tt_task *task);
+/* Adds the messages of a checked task, with its stream and number, to the communicator's group. The caller holds the
+ * communicator. */
+ncclResult_t tt_api_as_messages(struct ncclComm *comm, const struct tt_task *task);
 
 #endif

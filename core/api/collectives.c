@@ -31,13 +31,14 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
   on_stream.stream = stream;
   TT_TRY(tt_redop_resolve(function, comm, &on_stream));
   TT_TRY(tt_api_check_task(function, comm, &on_stream, stream));
+  const bool messages = !is_nothing(task) && tt_api_is_as_messages(comm, task->collective);
+  if (messages) TT_TRY(tt_api_check_messages(function, comm, &on_stream));
   tt_log_set_device(comm->device_index);
   if (!is_nothing(task)) TT_TRY(tt_group_join(comm));
   on_stream.op_count = tt_plan_number(comm, task);
   log_call(comm, function + 4, task, on_stream.op_count, stream);
   if (is_nothing(task)) return ncclSuccess;
-  if (tt_api_is_as_messages(comm, task->collective)) return tt_api_as_messages(function, comm, &on_stream);
-  return tt_plan_add_task(comm, &on_stream);
+  return messages ? tt_api_as_messages(comm, &on_stream) : tt_plan_add_task(comm, &on_stream);
 }
 
 static ncclResult_t call(const char *function, struct ncclComm *comm, const struct tt_task *task, cudaStream_t stream)

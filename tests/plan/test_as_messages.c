@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/param.h"
 #include "collectives.h"
+#include "plan/comm.h"
 #include "tests/fakes/device/fake.h"
 
 enum { N = 5, PEERS = 3, LONG_MS = 60000 };
@@ -98,7 +99,7 @@ START_TEST(rooted_in_place)
 }
 END_TEST
 
-/* Refused where it is called, and nothing else is: the communicators go on. */
+/* Refused where it is called, and nothing else is: the communicators go on, and number their operations alike. */
 START_TEST(all_to_all_in_place)
 {
   uint32_t buffer[N] = {0};
@@ -106,6 +107,7 @@ START_TEST(all_to_all_in_place)
   open_comms();
   ck_assert_int_eq(ncclAlltoAll(buffer, buffer, 1, ncclUint32, comms[1], NULL), ncclInvalidUsage);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(comms[1]), "sendbuff and recvbuff overlap"));
+  ck_assert_uint_eq(atomic_load(&comms[1]->op_count), 0);
   ok(ncclGroupStart());
   for (int r = 0; r < N; r++) {
     operations[r] = (struct operation){.kind = ALL_TO_ALL, .n = N, .rank = r, .count = 100};
@@ -117,6 +119,7 @@ START_TEST(all_to_all_in_place)
   for (int r = 0; r < N; r++) {
     operation_check(&operations[r]);
     operation_close(&operations[r]);
+    ck_assert_uint_eq(atomic_load(&comms[r]->op_count), 1);
   }
   close_comms();
 }
