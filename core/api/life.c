@@ -237,18 +237,24 @@ static ncclResult_t start_create_all(ncclComm_t *comms, int ndev, const int *dev
   return ncclSuccess;
 }
 
+/* Jobs of a group that is still open go with them: it would make what is freed, and write to the caller's array, which
+ * may be gone by then. */
+static void drop_all(ncclComm_t *comms, int ndev)
+{
+  for (int i = 0; i < ndev; i++) {
+    if (comms[i] != NULL) tt_group_forget(comms[i]); /* sets it to NULL if it had the job */
+    if (comms[i] != NULL) tt_comm_discard(comms[i]);
+    comms[i] = NULL;
+  }
+}
+
 TT_EXPORT(ncclResult_t, ncclCommInitAll, (ncclComm_t * comm, int ndev, const int *devlist))
 {
   tt_group_start();
   ncclResult_t result = tt_group_note(start_create_all(comm, ndev, devlist));
   ncclResult_t ended = tt_group_end();
   if (result == ncclSuccess) result = ended;
-  if (result != ncclSuccess && result != ncclInProgress && comm != NULL) {
-    for (int i = 0; i < ndev; i++) {
-      if (comm[i] != NULL) tt_comm_discard(comm[i]);
-      comm[i] = NULL;
-    }
-  }
+  if (result != ncclSuccess && result != ncclInProgress && comm != NULL) drop_all(comm, ndev);
   return result;
 }
 

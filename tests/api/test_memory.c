@@ -163,6 +163,42 @@ START_TEST(creation_fails_alone)
 }
 END_TEST
 
+/* Memory runs out in the middle of a call within an open group. The communicators that it had begun are gone when it
+ * returns, and so may be the caller's array. Whether there were so many allocations. */
+static bool group_failing(int n)
+{
+  enum { LEFT = 0x5a };
+  ncclComm_t comms[N];
+  unsigned char left[sizeof comms];
+  ok(ncclGroupStart());
+  counts = true;
+  allocations = 0;
+  failing = n;
+  ncclResult_t result = ncclCommInitAll(comms, N, NULL);
+  counts = false;
+  failing = 0;
+  bool failed = allocations >= n;
+  if (result == ncclSuccess) {
+    ok(ncclGroupEnd());
+    for (int r = 0; r < N; r++) ok(ncclCommDestroy(comms[r]));
+    return failed;
+  }
+  for (int r = 0; r < N; r++) ck_assert_ptr_null(comms[r]);
+  memset(comms, LEFT, sizeof comms);
+  memset(left, LEFT, sizeof left);
+  ck_assert_int_eq(ncclGroupEnd(), result);
+  ck_assert_mem_eq(comms, left, sizeof comms);
+  return true;
+}
+
+START_TEST(group_of_all_fails)
+{
+  int n = 1;
+  while (group_failing(n)) n++;
+  ck_assert_int_gt(n, N);
+}
+END_TEST
+
 /* The other rank, which has memory. */
 struct partner {
   ncclUniqueId id;
@@ -222,6 +258,7 @@ int main(void)
   tcase_add_test(tests, id_of_one_rank);
   tcase_add_test(tests, creation_fails_alone);
   tcase_add_test(tests, creation_fails_among_two);
+  tcase_add_test(tests, group_of_all_fails);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
