@@ -1,5 +1,6 @@
 /* A rank's way to the root: connect, listen, check in, be told the neighbours. */
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,15 +65,44 @@ static ncclResult_t cannot_reach(const struct tt_bootstrap *b, const struct tt_i
                  hint);
 }
 
+static bool is_link_local(const union tt_address *address)
+{
+  return address->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&address->v6.sin6_addr);
+}
+
+/* A link-local address of the root has a scope that numbers an interface of its host: here, the one that the bootstrap
+ * uses is meant. An id that was made on this host has it right, and so has NCCL_COMM_ID, which was read here. */
+static ncclResult_t find_scope(const struct tt_id *id, union tt_address *local)
+{
+  struct tt_interface *list = NULL;
+  int count = 0;
+  bool needed = false;
+  memset(local, 0, sizeof(*local));
+  for (int i = 0; i < id->root.count; i++) needed |= is_link_local(&id->root.addresses[i]);
+  if (!needed || id->fixed || id->host == tt_host_hash()) return ncclSuccess;
+  TT_TRY(tt_socket_interfaces(&list, &count));
+  int first = 0;
+  while (first < count && list[first].address.sa.sa_family != AF_INET6) first++;
+  if (first < count) {
+    *local = list[first].address;
+    local->v6.sin6_addr = (struct in6_addr){.s6_addr = {0xfe, 0x80}}; /* each has such an address, besides others */
+    local->v6.sin6_scope_id = if_nametoindex(list[first].name);
+  }
+  free(list);
+  return ncclSuccess;
+}
+
 static ncclResult_t reach(struct tt_bootstrap *b, const struct tt_id *id, int rank, tt_deadline deadline,
                           struct tt_link **out)
 {
   struct tt_link_patience patience = {.deadline = deadline, .refused_ms = REFUSED_MS};
+  union tt_address local;
+  TT_TRY(find_scope(id, &local));
   if (id->fixed)
     patience = (struct tt_link_patience){.deadline = deadline, .forever = true};
   else if (only_loopback(&id->root) && id->host != tt_host_hash())
     patience.deadline = TT_MIN(deadline, tt_deadline_in_ms(STRAY_MS));
-  TT_TRY(tt_link_dial(&id->root, NULL, &id->key, TT_PURPOSE_CHECKIN, id->nonce, rank, &patience, out));
+  TT_TRY(tt_link_dial(&id->root, &local, &id->key, TT_PURPOSE_CHECKIN, id->nonce, rank, &patience, out));
   while ((*out)->state != TT_LINK_READY) {
     if ((*out)->state == TT_LINK_CLOSED) return cannot_reach(b, id, *out);
     TT_TRY(turn(b, out, 1, deadline));

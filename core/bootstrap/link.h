@@ -78,7 +78,8 @@ struct tt_link_patience {
   bool forever;       /* ignore NCCL_SOCKET_RETRY_CNT */
 };
 
-/* Starts to dial. `local` (or NULL) lends its scope to link-local addresses, whose own scope means nothing here. */
+/* Starts to dial. `local`, if it is link-local, lends its scope to link-local addresses, whose own scope means nothing
+ * here. NULL, or of another kind: they are as they should be. */
 ncclResult_t tt_link_dial(const struct tt_endpoint *target, const union tt_address *local, const struct tt_key *key,
                           enum tt_purpose purpose, uint64_t nonce, int rank, const struct tt_link_patience *patience,
                           struct tt_link **out);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "bootstrap/listen.h"
 #include "bootstrap/wire.h"
@@ -273,6 +274,33 @@ START_TEST(root_is_gone)
 }
 END_TEST
 
+/* A link-local address from another host has that host's scope. Here it is the one of the interface that is used. */
+START_TEST(link_local_root)
+{
+  environment((const char *[]){"NCCL_SOCKET_IFNAME==lo", "NCCL_BOOTSTRAP_TIMEOUT=1", NULL});
+  struct tt_interface *list;
+  int count, v6 = 0;
+  ck_assert_int_eq(tt_socket_interfaces(&list, &count), ncclSuccess);
+  for (int i = 0; i < count; i++) v6 += list[i].address.sa.sa_family == AF_INET6;
+  free(list);
+  if (v6 == 0) return; /* the machine has no IPv6 */
+  ncclUniqueId id = new_id();
+  struct tt_id forged;
+  ck_assert_int_eq(tt_wire_get_id(&id, &forged), ncclSuccess);
+  ck_assert_int_eq(tt_address_parse("[fe80::77]:9", &forged.root.addresses[0]), ncclSuccess);
+  forged.root.addresses[0].v6.sin6_scope_id = 4242;
+  forged.root.count = 1;
+  for (int here = 0; here < 2; here++) {
+    forged.nonce++;
+    forged.host = tt_host_hash() + !here;
+    tt_wire_put_id(&id, &forged);
+    struct rank ranks[1] = {{.rank = 1, .nranks = 2}};
+    ranks_run(&id, 1, NULL, NULL, ranks);
+    expect_error(&ranks[0], ncclRemoteError, here ? "[fe80::77%4242]<9>" : "[fe80::77%lo]<9>");
+  }
+}
+END_TEST
+
 /* The first address goes nowhere (a documentation prefix, or a port that refuses); the second one works. */
 START_TEST(first_address_goes_nowhere)
 {
@@ -501,6 +529,7 @@ Suite *suite_errors(void)
   tcase_add_test(tests, fixed_root_again_after_a_failure);
   tcase_add_test(tests, rank_that_cannot_listen);
   tcase_add_test(tests, root_is_gone);
+  tcase_add_test(tests, link_local_root);
   tcase_add_loop_test(tests, first_address_goes_nowhere, 0, 2);
   tcase_add_test(tests, peer_that_left_is_named);
   tcase_add_test(tests, notice_for_one_that_leaves);
