@@ -12,6 +12,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "bootstrap/listen.h"
+#include "bootstrap/root.h"
 #include "bootstrap/wire.h"
 #include "tests/common/free_port.h"
 
@@ -155,10 +156,12 @@ END_TEST
 ncclResult_t __real_tt_root_add_fixed(const struct tt_id *id, int nranks);
 ncclResult_t __wrap_tt_root_add_fixed(const struct tt_id *id, int nranks);
 static _Atomic int fixed_roots;
+static _Atomic bool forgets_fixed; /* before any rank comes to it */
 
 ncclResult_t __wrap_tt_root_add_fixed(const struct tt_id *id, int nranks)
 {
   ncclResult_t result = __real_tt_root_add_fixed(id, nranks);
+  if (atomic_load(&forgets_fixed)) tt_root_drop(id->nonce);
   atomic_fetch_add(&fixed_roots, 1);
   return result;
 }
@@ -209,6 +212,18 @@ START_TEST(fixed_root_again_after_a_failure)
   expect_error(&alone[0], ncclRemoteError, "rank 0 cannot come: ");
   expect_error(&alone[0], ncclRemoteError, "nope0");
   meet_again(&id);
+}
+END_TEST
+
+/* A communicator of one rank needs no root, but that of NCCL_COMM_ID may be another one's, which has just begun. */
+START_TEST(fixed_root_is_not_forgotten)
+{
+  char value[64];
+  snprintf(value, sizeof(value), "NCCL_COMM_ID=127.0.0.1:%d", free_port());
+  environment((const char *[]){value, "NCCL_SOCKET_IFNAME==lo", "NCCL_BOOTSTRAP_TIMEOUT=60", NULL});
+  atomic_store(&forgets_fixed, true);
+  ranks_succeed(2, NULL, NULL);
+  atomic_store(&forgets_fixed, false);
 }
 END_TEST
 
@@ -527,6 +542,7 @@ Suite *suite_errors(void)
   tcase_add_test(tests, arguments);
   tcase_add_test(tests, fixed_root_errors);
   tcase_add_test(tests, fixed_root_again_after_a_failure);
+  tcase_add_test(tests, fixed_root_is_not_forgotten);
   tcase_add_test(tests, rank_that_cannot_listen);
   tcase_add_test(tests, root_is_gone);
   tcase_add_test(tests, link_local_root);
