@@ -28,6 +28,7 @@ struct child_job {
   ncclComm_t *out;
   uint64_t turn;
   bool had_turn;
+  struct tt_bootstrap_call call; /* of a split, which all ranks of the parent take part in */
   int color, key;
   int *excluded; /* of a shrink, ascending; NULL: a split */
   int nexcluded;
@@ -65,7 +66,7 @@ static ncclResult_t gather_members(struct child_job *child)
   TT_TRY(TT_CALLOC(&places, (size_t)parent->nranks));
   places[parent->rank] = (struct place){child->color, child->key};
   ncclResult_t result = ncclSuccess;
-  if (parent->nranks > 1) result = tt_bootstrap_all_gather(parent->bootstrap, places, sizeof *places);
+  if (parent->nranks > 1) result = tt_bootstrap_call_gather(parent->bootstrap, &child->call, places, sizeof *places);
   for (int r = 0; result == ncclSuccess && r < parent->nranks; r++)
     if (places[r].color == child->color) child->members[child->create.nranks++] = r;
   qsort_r(child->members, (size_t)child->create.nranks, sizeof *child->members, by_key, places);
@@ -99,7 +100,8 @@ static ncclResult_t give_id(struct child_job *child)
   ncclResult_t result = tt_bootstrap_own_id(&child->create.id);
   size_t bytes = result == ncclSuccess ? sizeof child->create.id : 0;
   for (int r = 1; r < child->create.nranks; r++) {
-    ncclResult_t sent = tt_bootstrap_send(parent->bootstrap, child->members[r], TAG_ID, &child->create.id, bytes);
+    ncclResult_t sent =
+        tt_bootstrap_call_send(parent->bootstrap, &child->call, child->members[r], TAG_ID, &child->create.id, bytes);
     if (result == ncclSuccess) result = sent;
   }
   return result;
@@ -111,7 +113,7 @@ static ncclResult_t take_id(struct child_job *child)
   int first = child->members[0];
   void *data;
   size_t bytes;
-  TT_TRY(tt_bootstrap_recv(parent->bootstrap, first, TAG_ID, &data, &bytes, deadline()));
+  TT_TRY(tt_bootstrap_call_recv(parent->bootstrap, &child->call, first, TAG_ID, &data, &bytes, deadline()));
   if (bytes == sizeof child->create.id) memcpy(&child->create.id, data, bytes);
   free(data);
   if (bytes == sizeof child->create.id) return ncclSuccess;
@@ -268,8 +270,7 @@ static ncclResult_t new_child(const char *function, struct ncclComm *parent, ncc
   return ncclSuccess;
 }
 
-/* Hands the job to the group, whatever becomes of that. The calls' numbers are the same on all ranks, so one that is
- * refused has none. */
+/* Hands the job to the group, whatever becomes of that. A call that is refused has no turn on this rank. */
 static ncclResult_t start_child(struct child_job *child)
 {
   struct ncclComm *parent = child->job.comm;
@@ -282,14 +283,27 @@ static ncclResult_t start_child(struct child_job *child)
   return result;
 }
 
-static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
+static ncclResult_t start_split(struct ncclComm *parent, const struct tt_bootstrap_call *call, int color, int key,
+                                ncclComm_t *out, const ncclConfig_t *config)
 {
   struct child_job *child;
-  TT_TRY(tt_api_check_parent("ncclCommSplit", parent));
-  TT_TRY(new_child("ncclCommSplit", parent, out, config, &child));
+  TT_TRY(tt_api_check_pointer(call->function, "newcomm", out));
+  TT_TRY(tt_api_check_parent(call->function, parent));
+  TT_TRY(new_child(call->function, parent, out, config, &child));
+  child->call = *call;
   child->color = color;
   child->key = key;
   return start_child(child);
+}
+
+/* One that is refused counts: the others may have begun it. But not while an earlier call is in progress here: then it
+ * is to be made again, and they wait for that. */
+static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
+{
+  struct tt_bootstrap_call call = {.function = "ncclCommSplit"};
+  TT_TRY(tt_api_check_ready(call.function, parent));
+  call.number = atomic_fetch_add(&parent->splits, 1) + 1;
+  return start_split(parent, &call, color, key, out, config);
 }
 
 static int ascending(const void *a, const void *b)
@@ -362,8 +376,7 @@ static ncclResult_t end_call(struct ncclComm *parent, ncclResult_t made)
 
 TT_EXPORT(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
 {
-  TT_TRY(tt_api_check_pointer("ncclCommSplit", "newcomm", newcomm));
-  *newcomm = NULL;
+  if (newcomm != NULL) *newcomm = NULL;
   TT_TRY(tt_handle_hold("ncclCommSplit", comm));
   tt_group_start();
   return end_call(comm, split(comm, color, key, newcomm, config));

@@ -73,6 +73,23 @@ ncclResult_t tt_bootstrap_gather_sized(struct tt_bootstrap *bootstrap, const int
                                        size_t *offsets);
 ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *bootstrap);
 
+/* A call that all ranks make in one order, and that may fail on some of them while others go on, or come later. Each
+ * counts its calls, from 1, also those that it refused: the numbers tell what a call that failed has left from what the
+ * next one waits for. */
+struct tt_bootstrap_call {
+  const char *function;
+  uint64_t number;
+};
+/* As all_gather, send and recv, among ranks that are in the same call: what an earlier one left is passed over. Where
+ * the sender was not in this call and is in a later one that is an error, and the message stays for that call. Always
+ * over the bootstrap's own connections. */
+ncclResult_t tt_bootstrap_call_gather(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, void *data,
+                                      size_t bytes);
+ncclResult_t tt_bootstrap_call_send(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, int peer,
+                                    uint32_t tag, const void *data, size_t bytes);
+ncclResult_t tt_bootstrap_call_recv(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, int peer,
+                                    uint32_t tag, void **data, size_t *bytes, tt_deadline deadline);
+
 /* Tagged messages of up to 1 GiB. A send is buffered: it returns before the peer has anything, and waits only while
  * 16 MiB for that peer have not left yet; what fails later is told by a later call. A receive takes the oldest message
  * of that peer and tag; *data is malloc'ed and becomes the caller's. Tags below TT_TAG_USER are the bootstrap's own. */

@@ -11,7 +11,7 @@ tt_deadline tt_gather_deadline(void)
   return tt_deadline_in_ms(tt_param_int(TT_PARAM_NCCL_BOOTSTRAP_TIMEOUT) * 1000);
 }
 
-static const struct tt_mail_scope everybody = {NULL, -1};
+static const struct tt_mail_scope everybody = {.count = -1};
 
 static ncclResult_t receive_exactly(struct tt_bootstrap *b, int peer, uint32_t tag, struct tt_mail_scope scope,
                                     tt_deadline deadline, size_t bytes, struct tt_message **message)
@@ -61,25 +61,41 @@ ncclResult_t tt_gather_endpoints(struct tt_bootstrap *b)
   return ncclSuccess;
 }
 
-/* Round k: sends the blocks known so far, mine and those before it, to the rank 2^k after me, and gets as many. */
-static ncclResult_t bruck(struct tt_bootstrap *b, const int *ranks, int me, int n, unsigned char *data, size_t bytes)
+/* An all-gather of the listed ranks, or of all where `ranks` is NULL; `call` is NULL if it is of none. */
+struct bruck {
+  const int *ranks;
+  int me, n; /* this rank's place among so many */
+  const struct tt_bootstrap_call *call;
+};
+
+static int rank_at(const struct bruck *all, int place)
 {
-  struct tt_mail_scope scope = {ranks, ranks ? n : -1};
+  return all->ranks ? all->ranks[place] : place;
+}
+
+/* Round k: sends the blocks known so far, mine and those before it, to the rank 2^k after me, and gets as many. */
+static ncclResult_t bruck(struct tt_bootstrap *b, const struct bruck *all, unsigned char *data, size_t bytes)
+{
+  struct tt_mail_scope scope = {.ranks = all->ranks, .count = all->ranks ? all->n : -1, .call = all->call};
+  size_t head = all->call ? TT_CALL_BYTES : 0;
   tt_deadline deadline = tt_gather_deadline();
+  int me = all->me, n = all->n;
   for (int known = 1, round = 0; known < n; round++) {
     int count = TT_MIN(known, n - known), to = (me + known) % n, from = (me - known + n) % n;
-    uint32_t tag = TT_TAG_GATHER + (uint32_t)round;
-    unsigned char *packed = malloc((size_t)count * bytes + 1);
-    if (!packed) return TT_FAIL(ncclSystemError, "out of memory for %zu bytes of an all-gather", (size_t)count * bytes);
+    uint32_t tag = (all->call ? TT_TAG_CALL : TT_TAG_GATHER) + (uint32_t)round;
+    size_t size = head + (size_t)count * bytes;
+    unsigned char *packed = malloc(size + 1);
+    if (!packed) return TT_FAIL(ncclSystemError, "out of memory for %zu bytes of an all-gather", size);
+    if (all->call) tt_wire_put_u64(packed, all->call->number);
     for (int i = 0; i < count && bytes; i++)
-      memcpy(packed + (size_t)i * bytes, data + (size_t)((me - i + n) % n) * bytes, bytes);
-    ncclResult_t result = tt_mail_send(b, ranks ? ranks[to] : to, tag, packed, (size_t)count * bytes, TT_MAIL_NEEDED);
+      memcpy(packed + head + (size_t)i * bytes, data + (size_t)((me - i + n) % n) * bytes, bytes);
+    ncclResult_t result = tt_mail_send(b, rank_at(all, to), tag, packed, size, TT_MAIL_NEEDED);
     free(packed);
     TT_TRY(result);
     struct tt_message *message;
-    TT_TRY(receive_exactly(b, ranks ? ranks[from] : from, tag, scope, deadline, (size_t)count * bytes, &message));
+    TT_TRY(receive_exactly(b, rank_at(all, from), tag, scope, deadline, size, &message));
     for (int i = 0; i < count && bytes; i++)
-      memcpy(data + (size_t)((from - i + n) % n) * bytes, message->data + (size_t)i * bytes, bytes);
+      memcpy(data + (size_t)((from - i + n) % n) * bytes, message->data + head + (size_t)i * bytes, bytes);
     free(message);
     known += count;
   }
@@ -99,7 +115,7 @@ ncclResult_t tt_bootstrap_all_gather(struct tt_bootstrap *b, void *data, size_t 
   TT_TRY(check_size(b->nranks, bytes));
   if (b->nranks == 1) return ncclSuccess;
   if (b->ring) return tt_net_ring_all_gather(b, data, bytes);
-  return bruck(b, NULL, b->rank, b->nranks, data, bytes);
+  return bruck(b, &(struct bruck){.me = b->rank, .n = b->nranks}, data, bytes);
 }
 
 ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *b, const int *ranks, int me, int nranks, void *data,
@@ -111,7 +127,14 @@ ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *b, const int *ra
     if (ranks[i] < 0 || ranks[i] >= b->nranks || (i && ranks[i] <= ranks[i - 1]))
       return TT_FAIL(ncclInternalError, "a group's ranks are not ascending within 0..%d", b->nranks - 1);
   TT_TRY(check_size(nranks, bytes));
-  return bruck(b, ranks, me, nranks, data, bytes);
+  return bruck(b, &(struct bruck){.ranks = ranks, .me = me, .n = nranks}, data, bytes);
+}
+
+ncclResult_t tt_bootstrap_call_gather(struct tt_bootstrap *b, const struct tt_bootstrap_call *call, void *data,
+                                      size_t bytes)
+{
+  TT_TRY(check_size(b->nranks, bytes + TT_CALL_BYTES));
+  return bruck(b, &(struct bruck){.me = b->rank, .n = b->nranks, .call = call}, data, bytes);
 }
 
 ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *b)

@@ -20,7 +20,8 @@ enum {
   TT_TAG_HERE = 8,   /* the answer */
   TT_TAG_EXCHANGE = 0x100,
   TT_TAG_GATHER = 0x200,
-  TT_TAG_BARRIER = 0x300
+  TT_TAG_BARRIER = 0x300,
+  TT_TAG_CALL = 0x400 /* the gather of a call; u64 number, blocks */
 };
 
 /* A service's connection to a peer. */
@@ -164,6 +165,7 @@ void tt_peer_rehandle(struct tt_bootstrap *b);
 struct tt_mail_scope {
   const int *ranks;
   int count;
+  const struct tt_bootstrap_call *call; /* NULL: none; else the message begins with its number */
 };
 enum tt_mail_kind {
   TT_MAIL_NEEDED,   /* connects to the peer, which is dead if it cannot be reached */
@@ -177,6 +179,9 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
                              tt_deadline deadline, struct tt_message **message);
 void tt_mail_append(struct tt_message **head, struct tt_message **tail, struct tt_message *message);
 void tt_mail_free(struct tt_message *head);
+
+/* ---- calls.c ---- */
+#define TT_CALL_BYTES 8 /* in front of each message of a call */
 
 /* ---- gather.c ---- */
 /* Spreads the endpoints, starting from the two neighbours'. */

@@ -163,6 +163,33 @@ static struct tt_message *take(struct tt_peer *p, uint32_t tag)
   return NULL;
 }
 
+/* The same of a call's messages; what earlier calls left goes. `*later`: the call of one that came too early, or 0. */
+static struct tt_message *take_of_call(struct tt_peer *p, uint32_t tag, const struct tt_bootstrap_call *call,
+                                       uint64_t *later)
+{
+  *later = 0;
+  for (;;) {
+    const struct tt_message *next = p->inbox;
+    while (next && next->tag != tag) next = next->next;
+    uint64_t number = next && next->bytes >= TT_CALL_BYTES ? tt_wire_get_u64(next->data) : 0;
+    if (number > call->number) *later = number;
+    if (!next || *later) return NULL;
+    struct tt_message *message = take(p, tag);
+    if (number == call->number) return message;
+    free(message);
+  }
+}
+
+/* A rank's messages come in the order of its calls, so it was not in this one, or left it before this message. */
+static ncclResult_t too_early(const struct tt_bootstrap *b, int peer, const struct tt_bootstrap_call *call,
+                              uint64_t later)
+{
+  return TT_FAIL(ncclInvalidUsage,
+                 "%s: rank %d is in call %llu of it on this communicator and waits for rank %d, which is in call %llu: "
+                 "all ranks must make the same calls in the same order, and make one anew that failed on any of them",
+                 call->function, b->rank, (unsigned long long)call->number, peer, (unsigned long long)later);
+}
+
 /* A dead rank of the scope, or -1. */
 static int dead_in(const struct tt_bootstrap *b, struct tt_mail_scope scope)
 {
@@ -217,10 +244,12 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
   TT_TRY(check_peer(b, peer));
   struct tt_peer *p = &b->peers[peer];
   uint64_t start = tt_timer_ns();
+  uint64_t later = 0;
   int warned = 0;
   pthread_mutex_lock(&b->mutex);
   p->wanted++;
-  while (!(*message = take(p, tag))) {
+  while (!(*message = scope.call ? take_of_call(p, tag, scope.call, &later) : take(p, tag))) {
+    if (later) TT_TRY_GOTO(too_early(b, peer, scope.call, later), result, out);
     TT_TRY_GOTO(hopeless(b, peer, scope, deadline), result, out);
     tt_liveness_wait(b);
     warn_late(b, peer, tt_timer_ns() - start, &warned);
@@ -266,7 +295,7 @@ ncclResult_t tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, v
   struct tt_message *message;
   *data = NULL;
   *bytes = 0;
-  TT_TRY(tt_mail_receive(b, peer, tag, (struct tt_mail_scope){NULL, 0}, deadline, &message));
+  TT_TRY(tt_mail_receive(b, peer, tag, (struct tt_mail_scope){.count = 0}, deadline, &message));
   return unwrap(message, data, bytes);
 }
 
@@ -324,7 +353,7 @@ bool tt_bootstrap_dead(struct tt_bootstrap *b, int *rank, char *why, size_t why_
 bool tt_bootstrap_dead_among(struct tt_bootstrap *b, const int *ranks, int nranks, int *rank, char *why,
                              size_t why_size)
 {
-  struct tt_mail_scope scope = {ranks, nranks};
+  struct tt_mail_scope scope = {.ranks = ranks, .count = nranks};
   pthread_mutex_lock(&b->mutex);
   tt_liveness_wait(b);
   int dead = dead_in(b, scope);

@@ -13,7 +13,7 @@
 #include "base/socket.h"
 
 /* Changes whenever any format below does; ranks with different ones refuse each other by name. */
-#define TT_WIRE_VERSION 2
+#define TT_WIRE_VERSION 3
 
 /* Where somebody listens: candidates in order of preference. */
 #define TT_ENDPOINT_ADDRESSES 3

@@ -152,7 +152,8 @@ struct ncclComm {
   struct tt_redops *redops;                 /* NULL: none yet */
   struct tt_registrations *registrations;   /* NULL: none yet */
   _Atomic uint64_t turns_taken, turns_done; /* api/turn.h */
-  uint64_t shrinks; /* in the turns of calls: those that this rank called the others to (api/survivors.c) */
+  _Atomic uint64_t splits; /* calls of ncclCommSplit, also those that were refused: the same on all ranks */
+  uint64_t shrinks;        /* in the turns of calls: those that this rank called the others to (api/survivors.c) */
   pthread_mutex_t children_lock;
   struct ncclComm *children; /* those being made, by children_next: who aborts the parent ends their making */
   struct ncclComm *children_next;

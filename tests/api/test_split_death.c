@@ -48,15 +48,15 @@ ncclResult_t __wrap_tt_bootstrap_send(struct tt_bootstrap *b, int peer, uint32_t
 
 static bool dies_with_id;
 
-ncclResult_t __real_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
-                                      tt_deadline deadline);
-ncclResult_t __wrap_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
-                                      tt_deadline deadline);
+ncclResult_t __real_tt_bootstrap_call_recv(struct tt_bootstrap *b, const struct tt_bootstrap_call *call, int peer,
+                                           uint32_t tag, void **data, size_t *bytes, tt_deadline deadline);
+ncclResult_t __wrap_tt_bootstrap_call_recv(struct tt_bootstrap *b, const struct tt_bootstrap_call *call, int peer,
+                                           uint32_t tag, void **data, size_t *bytes, tt_deadline deadline);
 /* What a rank of a split receives is the id. */
-ncclResult_t __wrap_tt_bootstrap_recv(struct tt_bootstrap *b, int peer, uint32_t tag, void **data, size_t *bytes,
-                                      tt_deadline deadline)
+ncclResult_t __wrap_tt_bootstrap_call_recv(struct tt_bootstrap *b, const struct tt_bootstrap_call *call, int peer,
+                                           uint32_t tag, void **data, size_t *bytes, tt_deadline deadline)
 {
-  ncclResult_t result = __real_tt_bootstrap_recv(b, peer, tag, data, bytes, deadline);
+  ncclResult_t result = __real_tt_bootstrap_call_recv(b, call, peer, tag, data, bytes, deadline);
   if (dies_with_id) kill(getpid(), SIGKILL);
   return result;
 }

@@ -18,6 +18,7 @@ int main(int argc, char **argv)
   if (pthread_create(&thread, NULL, nothing, NULL) == 0) pthread_join(thread, NULL);
   SRunner *runner = srunner_create(suite_wire());
   srunner_add_suite(runner, suite_basic());
+  srunner_add_suite(runner, suite_calls());
   srunner_add_suite(runner, suite_errors());
   srunner_add_suite(runner, suite_scalable());
   srunner_add_suite(runner, suite_hostile());

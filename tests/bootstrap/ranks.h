@@ -48,6 +48,7 @@ static inline uint64_t random_next(uint64_t *state)
 
 Suite *suite_wire(void);
 Suite *suite_basic(void);
+Suite *suite_calls(void);
 Suite *suite_errors(void);
 Suite *suite_scalable(void);
 Suite *suite_hostile(void);
