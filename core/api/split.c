@@ -58,7 +58,7 @@ static void find_myself(struct child_job *child)
     if (child->members[r] == child->job.comm->rank) child->create.rank = r;
 }
 
-/* The ranks of this one's color, by key. A rank without color has none. */
+/* The ranks of this one's color, by key. A rank without color has none. From here on they need only each other. */
 static ncclResult_t gather_members(struct child_job *child)
 {
   struct ncclComm *parent = child->job.comm;
@@ -67,6 +67,7 @@ static ncclResult_t gather_members(struct child_job *child)
   places[parent->rank] = (struct place){child->color, child->key};
   ncclResult_t result = ncclSuccess;
   if (parent->nranks > 1) result = tt_bootstrap_call_gather(parent->bootstrap, &child->call, places, sizeof *places);
+  if (result == ncclSuccess) child->call.part = child->color;
   for (int r = 0; result == ncclSuccess && r < parent->nranks; r++)
     if (places[r].color == child->color) child->members[child->create.nranks++] = r;
   qsort_r(child->members, (size_t)child->create.nranks, sizeof *child->members, by_key, places);
@@ -162,17 +163,21 @@ static void unlist_child(struct ncclComm *parent, const struct ncclComm *child)
   pthread_mutex_unlock(&parent->children_lock);
 }
 
-/* The parent's connections tell of a death that the child's root cannot notice: of one that has not come to it yet. */
+/* The parent's connections tell of what the child's root cannot notice: of a rank that will not come to it. One that
+ * has left the parent did not come, since none has its child while another one still asks this. */
 static ncclResult_t check_members(void *context)
 {
   struct child_job *child = context;
-  int dead;
-  char why[240];
-  if (!tt_bootstrap_dead_among(child->job.comm->bootstrap, child->members, child->create.nranks, &dead, why,
-                               sizeof why))
-    return ncclSuccess;
-  return TT_FAIL(ncclRemoteError, "%s: the new communicator cannot be made: rank %d of the parent %s",
-                 child->create.function, dead, why);
+  struct tt_bootstrap *bootstrap = child->job.comm->bootstrap;
+  int gone = -1;
+  char why[240] = "has left it: it was aborted there, most likely";
+  if (!tt_bootstrap_dead_among(bootstrap, child->members, child->create.nranks, &gone, why, sizeof why))
+    for (int r = 0; r < child->create.nranks && gone < 0; r++)
+      if (tt_bootstrap_left(bootstrap, child->members[r])) gone = child->members[r];
+  if (gone >= 0)
+    return TT_FAIL(ncclRemoteError, "%s: the new communicator cannot be made: rank %d of the parent %s",
+                   child->create.function, gone, why);
+  return child->excluded == NULL ? tt_bootstrap_call_check(bootstrap, &child->call) : ncclSuccess;
 }
 
 static ncclResult_t make_child(struct child_job *job)
@@ -206,10 +211,15 @@ static void offer_memory(struct child_job *child, const struct ncclComm *parent)
   child->create.resources = tt_peer_memory_resources(parent->env->memory);
 }
 
-static ncclResult_t run_child(struct tt_job *job)
+/* So that the others do not wait for this rank. In a shrink they only hear of it when it leaves the parent. */
+static void give_up(struct ncclComm *parent, const struct tt_bootstrap_call *call, const char *why)
 {
-  struct child_job *child = (struct child_job *)job;
-  struct ncclComm *parent = job->comm;
+  if (call->number > 0 && parent->bootstrap != NULL) tt_bootstrap_call_give_up(parent->bootstrap, call, why);
+}
+
+static ncclResult_t introduce_and_make(struct child_job *child)
+{
+  struct ncclComm *parent = child->job.comm;
   tt_log_set_device(parent->device_index);
   TT_INFO(TT_INIT, "%s comm %p rank %d nranks %d splitCount %" PRIu64 " color %d key %d excluded %d",
           child->create.function, (void *)parent, parent->rank, parent->nranks, child->turn + 1, child->color,
@@ -222,6 +232,14 @@ static ncclResult_t run_child(struct tt_job *job)
   return make_child(child);
 }
 
+static ncclResult_t run_child(struct tt_job *job)
+{
+  struct child_job *child = (struct child_job *)job;
+  ncclResult_t result = introduce_and_make(child);
+  if (result != ncclSuccess) give_up(job->comm, &child->call, tt_log_thread_error());
+  return result;
+}
+
 static void free_child(struct child_job *child)
 {
   tt_config_free_names(&child->create.config);
@@ -232,9 +250,11 @@ static void free_child(struct child_job *child)
 
 static void drop_child(struct tt_job *job)
 {
-  end_turn((struct child_job *)job);
+  struct child_job *child = (struct child_job *)job;
+  if (!job->ran) give_up(job->comm, &child->call, "its group failed, or was ended, before it ran");
+  end_turn(child);
   tt_handle_let_go(job->comm);
-  free_child((struct child_job *)job);
+  free_child(child);
 }
 
 /* ---- Calls ---- */
@@ -296,14 +316,16 @@ static ncclResult_t start_split(struct ncclComm *parent, const struct tt_bootstr
   return start_child(child);
 }
 
-/* One that is refused counts: the others may have begun it. But not while an earlier call is in progress here: then it
- * is to be made again, and they wait for that. */
+/* One that is refused counts, and the others are told: they may have begun it. But not while an earlier call is in
+ * progress here: then it is to be made again, and they wait for that. */
 static ncclResult_t split(struct ncclComm *parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
 {
-  struct tt_bootstrap_call call = {.function = "ncclCommSplit"};
+  struct tt_bootstrap_call call = {.function = "ncclCommSplit", .part = TT_PART_ALL};
   TT_TRY(tt_api_check_ready(call.function, parent));
   call.number = atomic_fetch_add(&parent->splits, 1) + 1;
-  return start_split(parent, &call, color, key, out, config);
+  ncclResult_t result = start_split(parent, &call, color, key, out, config);
+  if (result != ncclSuccess) give_up(parent, &call, tt_log_thread_error());
+  return result;
 }
 
 static int ascending(const void *a, const void *b)

@@ -199,6 +199,7 @@ void tt_bootstrap_destroy(struct tt_bootstrap *b)
     tt_mail_free(b->peers[r].waiting);
     tt_mail_free(b->peers[r].inbox);
   }
+  tt_calls_free(b);
   pthread_mutex_destroy(&b->mutex);
   pthread_cond_destroy(&b->changed);
   free(b->links);

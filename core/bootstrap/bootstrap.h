@@ -79,16 +79,23 @@ ncclResult_t tt_bootstrap_barrier(struct tt_bootstrap *bootstrap);
 struct tt_bootstrap_call {
   const char *function;
   uint64_t number;
+  int part; /* of the ranks, which needs no other one from here on; TT_PART_ALL: all of them need each other */
 };
+#define TT_PART_ALL (-1)
 /* As all_gather, send and recv, among ranks that are in the same call: what an earlier one left is passed over. Where
- * the sender was not in this call and is in a later one that is an error, and the message stays for that call. Always
- * over the bootstrap's own connections. */
+ * the sender was not in this call and is in a later one that is an error, and the message stays for that call. A wait
+ * ends when a rank gives up the call. Always over the bootstrap's own connections. */
 ncclResult_t tt_bootstrap_call_gather(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, void *data,
                                       size_t bytes);
 ncclResult_t tt_bootstrap_call_send(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, int peer,
                                     uint32_t tag, const void *data, size_t bytes);
 ncclResult_t tt_bootstrap_call_recv(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, int peer,
                                     uint32_t tag, void **data, size_t *bytes, tt_deadline deadline);
+/* Tells all ranks that this one does not go on with the call, and why: those of the same part give it up, too. Nothing
+ * where another rank has said so before. Waits for nobody. */
+void tt_bootstrap_call_give_up(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call, const char *why);
+/* ncclRemoteError if a rank has given up the call, naming it. */
+ncclResult_t tt_bootstrap_call_check(struct tt_bootstrap *bootstrap, const struct tt_bootstrap_call *call);
 
 /* Tagged messages of up to 1 GiB. A send is buffered: it returns before the peer has anything, and waits only while
  * 16 MiB for that peer have not left yet; what fails later is told by a later call. A receive takes the oldest message

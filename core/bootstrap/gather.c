@@ -130,10 +130,16 @@ ncclResult_t tt_bootstrap_group_all_gather(struct tt_bootstrap *b, const int *ra
   return bruck(b, &(struct bruck){.ranks = ranks, .me = me, .n = nranks}, data, bytes);
 }
 
+/* Of one that another rank has given up already nothing is sent. */
 ncclResult_t tt_bootstrap_call_gather(struct tt_bootstrap *b, const struct tt_bootstrap_call *call, void *data,
                                       size_t bytes)
 {
   TT_TRY(check_size(b->nranks, bytes + TT_CALL_BYTES));
+  pthread_mutex_lock(&b->mutex);
+  tt_calls_begin(b, call->number);
+  ncclResult_t result = tt_calls_check(b, call);
+  pthread_mutex_unlock(&b->mutex);
+  TT_TRY(result);
   return bruck(b, &(struct bruck){.me = b->rank, .n = b->nranks, .call = call}, data, bytes);
 }
 

@@ -12,12 +12,13 @@
 
 /* Tags of the bootstrap's own messages. Those of a round add its number. */
 enum {
-  TT_TAG_LEAVE = 3,  /* the sender is being destroyed; the last message of a link */
-  TT_TAG_CLOSE = 4,  /* the sender wants to close an idle link */
-  TT_TAG_CLOSED = 5, /* its answer: the last message in the other direction */
-  TT_TAG_DEAD = 6,   /* u32 rank, text: somebody's connection broke; the receiver itself may be meant */
-  TT_TAG_ASK = 7,    /* are you there? u32: steps that the asked one asks further */
-  TT_TAG_HERE = 8,   /* the answer */
+  TT_TAG_LEAVE = 3,   /* the sender is being destroyed; the last message of a link */
+  TT_TAG_CLOSE = 4,   /* the sender wants to close an idle link */
+  TT_TAG_CLOSED = 5,  /* its answer: the last message in the other direction */
+  TT_TAG_DEAD = 6,    /* u32 rank, text: somebody's connection broke; the receiver itself may be meant */
+  TT_TAG_ASK = 7,     /* are you there? u32: steps that the asked one asks further */
+  TT_TAG_HERE = 8,    /* the answer */
+  TT_TAG_GAVE_UP = 9, /* u64 number of a call, u32 part, u32 rank, text: that rank does not go on with it */
   TT_TAG_EXCHANGE = 0x100,
   TT_TAG_GATHER = 0x200,
   TT_TAG_BARRIER = 0x300,
@@ -64,6 +65,7 @@ struct tt_handler {
 };
 
 struct tt_net_ring; /* net_ring.c */
+struct tt_given_up; /* calls.c */
 
 struct tt_bootstrap {
   int rank, nranks;
@@ -99,6 +101,8 @@ struct tt_bootstrap {
   bool gave_up;   /* an exchange ended because of first_dead: whoever waits for this rank is told why */
   int first_dead; /* -1: none */
   char dead_why[240];
+  struct tt_given_up *given_up; /* calls; newest first */
+  uint64_t last_call;           /* the newest that this rank has begun or refused */
   struct tt_handler handlers[TT_HANDLERS];
   bool handler_new; /* messages kept before one was set are to be looked through */
   bool handling;    /* the service thread is inside a handler, without the mutex */
@@ -180,8 +184,15 @@ ncclResult_t tt_mail_receive(struct tt_bootstrap *b, int peer, uint32_t tag, str
 void tt_mail_append(struct tt_message **head, struct tt_message **tail, struct tt_message *message);
 void tt_mail_free(struct tt_message *head);
 
-/* ---- calls.c ---- */
+/* ---- calls.c: with the mutex ---- */
 #define TT_CALL_BYTES 8 /* in front of each message of a call */
+/* A call begins: what is known of much earlier ones is forgotten. */
+void tt_calls_begin(struct tt_bootstrap *b, uint64_t number);
+/* Fails if a rank has given it up. */
+ncclResult_t tt_calls_check(const struct tt_bootstrap *b, const struct tt_bootstrap_call *call);
+/* TT_TAG_GAVE_UP */
+void tt_calls_heard(struct tt_bootstrap *b, const struct tt_message *message);
+void tt_calls_free(struct tt_bootstrap *b);
 
 /* ---- gather.c ---- */
 /* Spreads the endpoints, starting from the two neighbours'. */

@@ -180,10 +180,12 @@ static struct tt_message *take_of_call(struct tt_peer *p, uint32_t tag, const st
   }
 }
 
-/* A rank's messages come in the order of its calls, so it was not in this one, or left it before this message. */
+/* A rank's messages come in the order of its calls, so it was not in this one, or left it before this message: as it
+ * may have said. */
 static ncclResult_t too_early(const struct tt_bootstrap *b, int peer, const struct tt_bootstrap_call *call,
                               uint64_t later)
 {
+  TT_TRY(tt_calls_check(b, call));
   return TT_FAIL(ncclInvalidUsage,
                  "%s: rank %d is in call %llu of it on this communicator and waits for rank %d, which is in call %llu: "
                  "all ranks must make the same calls in the same order, and make one anew that failed on any of them",
@@ -210,6 +212,7 @@ static ncclResult_t hopeless(struct tt_bootstrap *b, int peer, struct tt_mail_sc
   if (dead >= 0)
     return TT_FAIL(ncclRemoteError, "rank %d gave up an exchange among all ranks: rank %d %s", b->rank, dead,
                    dead == b->first_dead ? b->dead_why : "is gone, as another rank says");
+  if (scope.call) TT_TRY(tt_calls_check(b, scope.call));
   if (p->dead || (p->left && p->links == 0)) return gone(b, peer, "receive from");
   if (tt_bootstrap_aborted(b))
     return TT_FAIL(ncclInternalError, "aborted while rank %d waited for rank %d", b->rank, peer);

@@ -169,6 +169,9 @@ static bool own_message(struct tt_bootstrap *b, struct tt_service_link *l, const
     return true;
   case TT_TAG_HERE:
     return true;
+  case TT_TAG_GAVE_UP:
+    tt_calls_heard(b, message);
+    return true;
   default:
     return false;
   }

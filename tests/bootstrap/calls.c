@@ -1,13 +1,15 @@
-/* Calls that fail on some ranks: what they left is not taken for the next one. */
+/* Calls that fail on some ranks: what they left is not taken for the next one, and all ranks know. */
 #include "ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/check.h"
 
 #define TAG (TT_TAG_USER + 1)
 
-static const struct tt_bootstrap_call calls[] = {{"test", 1}, {"test", 2}, {"test", 3}, {"test", 4}};
+static const struct tt_bootstrap_call calls[] = {
+    {"test", 1, TT_PART_ALL}, {"test", 2, TT_PART_ALL}, {"test", 3, TT_PART_ALL}, {"test", 4, TT_PART_ALL}};
 
 static ncclResult_t refused(ncclResult_t result, ncclResult_t wanted, const char *words)
 {
@@ -68,6 +70,48 @@ START_TEST(stale)
 }
 END_TEST
 
+/* The last rank refuses every other call, which ends all others' waits, and what they sent for it. Who has heard of it
+ * before does not begin. */
+static ncclResult_t body_given_up(struct rank *me)
+{
+  for (int i = 0; i < 4; i++) {
+    if (i % 2 == 1)
+      TT_TRY(gather(me, &calls[i]));
+    else if (me->rank == me->nranks - 1)
+      tt_bootstrap_call_give_up(me->b, &calls[i], "for this test");
+    else
+      TT_TRY(refused(gather(me, &calls[i]), ncclRemoteError, "for this test"));
+  }
+  return ncclSuccess;
+}
+
+START_TEST(given_up)
+{
+  static const int sizes[] = {2, 3, 4, 7, 16};
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=3600", NULL});
+  ranks_succeed(sizes[_i], body_given_up, NULL);
+}
+END_TEST
+
+/* What a rank of one part gives up is no matter to the other part. */
+static ncclResult_t body_parts(struct rank *me)
+{
+  struct tt_bootstrap_call call = calls[0];
+  TT_TRY(gather(me, &call));
+  call.part = me->rank % 2;
+  if (me->rank == 0) tt_bootstrap_call_give_up(me->b, &call, "for this test");
+  while (call.part == 0 && tt_bootstrap_call_check(me->b, &call) == ncclSuccess) usleep(1000);
+  TT_TRY(gather(me, &calls[1])); /* all of part 0 know by then */
+  return call.part == 1 ? tt_bootstrap_call_check(me->b, &call) : ncclSuccess;
+}
+
+START_TEST(parts)
+{
+  environment((const char *[]){"NCCL_BOOTSTRAP_TIMEOUT=3600", NULL});
+  ranks_succeed(6, body_parts, NULL);
+}
+END_TEST
+
 Suite *suite_calls(void)
 {
   Suite *suite = suite_create("calls");
@@ -75,6 +119,8 @@ Suite *suite_calls(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, behind);
   tcase_add_test(tests, stale);
+  tcase_add_loop_test(tests, given_up, 0, 5);
+  tcase_add_test(tests, parts);
   suite_add_tcase(suite, tests);
   return suite;
 }
