@@ -68,12 +68,20 @@ void tt_watch_begin(const struct tt_plan *plans, int nplans)
         tt_health_begin(plans[p].comm->health, &plans[p].works[w]->signature);
 }
 
-/* What another thread of this process has failed ends what runs: an abort of operations on streams. */
+/* What another thread of this process has failed ends what runs: an abort of operations on streams. So does an abort
+ * when the device is done, which would see it, and only the network is waited for. */
 static ncclResult_t check_failed(const struct ncclComm *comm)
 {
   ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_error);
-  if (failed != ncclSuccess) tt_log_remember(comm->error_text);
-  return failed;
+  if (failed != ncclSuccess) {
+    tt_log_remember(comm->error_text);
+    return failed;
+  }
+  if (atomic_load(&comm->abort))
+    return TT_FAIL(ncclInternalError,
+                   "rank %d: aborted, before what was called was complete and the network had taken all of it",
+                   comm->rank);
+  return ncclSuccess;
 }
 
 ncclResult_t tt_watch_check(const struct tt_plan *plans, int nplans, bool idle)

@@ -313,6 +313,18 @@ class Late(Failures):
         self.assertRegex(sender.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 1\b")
         os.kill(late.pid, signal.SIGKILL)
 
+    def test_an_abort_while_nobody_takes_a_message(self):
+        """The call, or the thread that makes it for a non-blocking communicator, has only its network to wait for."""
+        for kind in ("", "nonblocking "):
+            with self.subTest(kind):
+                sender, late = self.held([kind + "init shift:10 abort:1000 send:500:1", "init shift:10 sleep:600000"],
+                                         E2E_LOOK_BEHIND=1)
+                self.assertEqual(sender.wait(BOUND).status, 3, sender.all)
+                self.assertRegex(sender.err, r"send:500:1: .*aborted")
+                self.assertNotIn("the abort failed", sender.all)
+                self.assertNotIn("LEFT", sender.all)
+                late.kill()
+
     def test_who_is_to_take_a_message_leaves(self):
         sender, leaves = self.held(["init shift:10 send:500:1", "init shift:10 destroy"])
         self.assertEqual(leaves.wait(BOUND).status, 0, leaves.all)

@@ -16,12 +16,15 @@
  *     sleep:MILLISECONDS
  *     ignore:USR1             ignore that signal
  *     device:N                the next communicator is on device N of the fake device, which TUTTI_DEVICE names
+ *     nonblocking             the next communicator is; calls are polled for
+ *     abort:MILLISECONDS      another thread aborts the communicator after that time
  *     peer_channels:N         the next communicator's configuration has that nChannelsPerNetPeer
  *     stream                  what follows is put on a host stream, and waited for there
  *     loop:...                the same again and again, until it fails; says "running" after the first
  *
  * An error is printed as `rank R: STEP: TEXT` and ends the program with status 3. Wrong data ends it with status 1. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,6 +46,11 @@ static ncclComm_t comm, first;
 static ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 static bool configured;
 static cudaStream_t stream; /* of all operations: NULL, or a host stream */
+static struct {
+  pthread_t thread;
+  int after_ms;
+  bool started;
+} aborter;
 /* NULL: a call's end is the operation's end. */
 static bool (*wait_for_device)(void *on, int timeout_ms);
 
@@ -65,14 +73,37 @@ _Noreturn static void fail(const char *step, const char *text)
 {
   fprintf(stderr, "rank %d: %s: %s\n", rank, step, text);
   fflush(stderr);
-  if (comm != NULL) ncclCommAbort(comm);
+  if (aborter.started)
+    pthread_join(aborter.thread, NULL);
+  else if (comm != NULL)
+    ncclCommAbort(comm);
   look_behind(step);
   exit(FAILED);
 }
 
 static void check(const char *step, ncclResult_t result)
 {
+  for (ncclResult_t asked; result == ncclInProgress; usleep(1000)) {
+    asked = ncclCommGetAsyncError(comm, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
   if (result != ncclSuccess) fail(step, ncclGetLastError(comm));
+}
+
+static void *abort_later(void *unused)
+{
+  (void)unused;
+  usleep((useconds_t)aborter.after_ms * 1000);
+  ncclResult_t result = ncclCommAbort(comm);
+  if (result != ncclSuccess) fprintf(stderr, "rank %d: the abort failed: %s\n", rank, ncclGetLastError(NULL));
+  return NULL;
+}
+
+static void start_aborter(const char *step)
+{
+  aborter.after_ms = atoi(step + strlen("abort:"));
+  if (pthread_create(&aborter.thread, NULL, abort_later, NULL) != 0) fail(step, "no thread");
+  aborter.started = true;
 }
 
 /* What a program does with a GPU's runtime it does here with the fake device's library. */
@@ -226,6 +257,11 @@ static void run(const char *step)
     get_id();
     check(step, configured ? ncclCommInitRankConfig(&comm, nranks, id, rank, &config)
                            : ncclCommInitRank(&comm, nranks, id, rank));
+  } else if (strcmp(step, "nonblocking") == 0) {
+    config.blocking = 0;
+    configured = true;
+  } else if (strncmp(step, "abort:", 6) == 0) {
+    start_aborter(step);
   } else if (strncmp(step, "peer_channels:", 14) == 0) {
     config.nChannelsPerNetPeer = atoi(step + 14);
     configured = true;
