@@ -229,12 +229,21 @@ static bool are_bound(const struct tt_plan *plan)
   return bound == plan->nworks;
 }
 
+/* Collectives run one after another; messages, which come last, wait for none. */
+static void begin_turn(const struct tt_plan *plan, const struct tt_work *work)
+{
+  const struct tt_transport_env *env = plan->comm->env;
+  if (env != NULL && env->proxy != NULL && work->signature.collective != TT_FUNC_SEND_RECV)
+    tt_proxy_next_turn(env->proxy);
+}
+
 ncclResult_t tt_plan_bind(struct tt_plan *plan)
 {
   if (are_bound(plan)) return ncclSuccess;
   TT_TRY(bind_scratch(plan));
   for (int w = 0; w < plan->nworks; w++) {
     if (is_bound(plan->works[w])) continue;
+    begin_turn(plan, plan->works[w]);
     for (uint32_t c = 0; c < plan->works[w]->nchannels; c++) TT_TRY(bind_channel(plan, plan->works[w], (int)c));
   }
   return ncclSuccess;

@@ -234,8 +234,16 @@ ncclResult_t tt_proxy_conn_append(struct tt_proxy_conn *conn, int protocol, uint
     last->protocol = protocol;
   }
   last->end = conn->expected += steps;
+  conn->turn = conn->proxy->turn;
   tt_proxy_conn_wake(conn);
   return ncclSuccess;
+}
+
+void tt_proxy_next_turn(struct tt_proxy *proxy)
+{
+  pthread_mutex_lock(&proxy->lock);
+  proxy->turn++;
+  pthread_mutex_unlock(&proxy->lock);
 }
 
 ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t steps)

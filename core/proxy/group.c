@@ -6,6 +6,10 @@
  * delayed is then only the end of this rank's own operations, which waits for all messages anyway. Small messages are
  * their connections' last ones, so those that profit are grouped.
  *
+ * All collectives of a user's group are announced before the first runs, and run one after another. Who is to send for
+ * a later one may wait until this rank is through with an earlier one: so a group has messages of one turn alone
+ * (tt_proxy_next_turn).
+ *
  * Not so those of devices whose works are asked for while they run (running.c): what a work has received may let its
  * device begin another one, which somebody waits for. */
 #include <stdlib.h>
@@ -69,7 +73,7 @@ static bool is_ready(struct tt_proxy_conn *conn)
   return tt_proxy_group_fits(conn) && transfer->prepared && !transfer->request;
 }
 
-/* As many as fit of those that are ready. */
+/* As many as fit of those that are ready, all of one turn. */
 static void fill(struct tt_proxy_link *link, struct batch *batch)
 {
   batch->n = 0;
@@ -79,6 +83,7 @@ static void fill(struct tt_proxy_link *link, struct batch *batch)
       take_out(link, at);
       continue;
     }
+    if (batch->n > 0 && conn->turn != batch->conns[0]->turn) break;
     const struct tt_proxy_transfer *transfer = next_transfer(conn);
     batch->conns[batch->n] = conn;
     batch->data[batch->n] = transfer->data;

@@ -21,6 +21,7 @@ struct tt_proxy {
   struct tt_proxy_conn *active, **active_end; /* those with work left, in the order in which it was announced */
   struct tt_proxy_conn *idle, **idle_end; /* those that ask, and have not; those that were looked at last are last */
   int nidle;
+  uint64_t turn;  /* of what is announced now (tt_proxy_next_turn) */
   bool moved;     /* something was done the last time */
   uint64_t moves; /* how often it was */
   struct tt_proxy_pool_entry *pools;
@@ -78,6 +79,7 @@ struct tt_proxy_conn {
   ncclResult_t lost; /* free running, receiving: how the network failed while nobody may have waited for a message */
   char *lost_text;   /* its sentence */
   bool asks;         /* free running: the device says how many steps it will move (tt_conn_asked) */
+  uint64_t turn;     /* of the last steps that were announced */
   bool ready;        /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];

@@ -86,6 +86,9 @@ void tt_proxy_conn_destroy(struct tt_proxy_conn *conn);
 /* An operation will move `steps` more slots on this connection with this protocol. Operations of one connection run in
  * the order of these calls. Of no consequence for one that is free running. */
 ncclResult_t tt_proxy_expect(struct tt_proxy_conn *conn, int protocol, uint64_t steps);
+/* What is announced from here on may begin only when what was announced before is complete: a rank that waits for this
+ * one to get through the one may not send for the other yet. */
+void tt_proxy_next_turn(struct tt_proxy *proxy);
 
 /* Does what can be done now. *moved: something was done. *idle: nothing is expected any more and every request is
  * complete. An error (the plugin's, or a message that does not fit) names the peer and the connection; it is kept and

@@ -5,6 +5,7 @@
  *     random:SEED   groups of messages of random sizes, zero and odd ones and large ones, called in random order
  *     many:COUNT    so many messages between each two neighbours in one group
  *     pairs:BYTES   a message between any two ranks, both ways, in one group
+ *     turns:BYTES   scatters from all roots and all-reduces in one group: roots wait for each other in earlier ones
  *     pool:BYTES    prints what a rank's connections hold; network pools hold something, so much at most, and a spare
  *                   slot for each that they ever had to give
  *
@@ -308,6 +309,34 @@ static void pairs(struct rank *rank, size_t bytes)
   free(in);
 }
 
+/* ---- turns ---- */
+
+static void turns(struct rank *rank, size_t bytes)
+{
+  size_t n = (size_t)nranks, me = (size_t)rank->rank;
+  unsigned char *in = malloc(n * bytes + 1), *out = calloc(n, bytes + 1);
+  int *sums = calloc(n, sizeof *sums), one = 1;
+  for (size_t p = 0; p < n; p++) memcpy(in + p * bytes, piece(me * n + p), bytes);
+  for (int reduced = 0; reduced < 2; reduced++) {
+    CHECK(rank, ncclGroupStart());
+    for (size_t root = 0; root < n; root++) {
+      CHECK(rank, ncclScatter(in, out + root * bytes, bytes, ncclUint8, (int)root, rank->comm, rank->stream));
+      if (reduced) CHECK(rank, ncclAllReduce(&one, &sums[root], 1, ncclInt32, ncclSum, rank->comm, rank->stream));
+    }
+    end_group(rank);
+    for (size_t root = 0; root < n; root++) compare(rank, "scatter in turn", root * n + me, out + root * bytes, bytes);
+    for (size_t root = 0; root < n && reduced; root++) {
+      if (sums[root] == nranks) continue;
+      fprintf(stderr, "rank %d: all-reduce %zu in turn is %d, not %d\n", rank->rank, root, sums[root], nranks);
+      _exit(1);
+    }
+    memset(out, 0, n * bytes);
+  }
+  free(in);
+  free(out);
+  free(sums);
+}
+
 /* ---- pool ---- */
 
 /* No collective, which would make connections. */
@@ -368,6 +397,8 @@ static void run(struct rank *rank, const char *name)
     many(rank, atoi(name + 5));
   } else if (strncmp(name, "pairs:", 6) == 0) {
     pairs(rank, (size_t)atol(name + 6));
+  } else if (strncmp(name, "turns:", 6) == 0) {
+    turns(rank, (size_t)atol(name + 6));
   } else if (strncmp(name, "pool:", 5) == 0) {
     pool(rank, (uint64_t)atol(name + 5));
   } else {
