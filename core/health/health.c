@@ -212,14 +212,15 @@ void tt_health_stalled(struct tt_health *health)
   if (count > 0) tell_all(health, TAG_STALLED, mine, (size_t)count * sizeof *mine);
 }
 
-void tt_health_late(struct tt_health *health, char *text, size_t size)
+void tt_health_late(struct tt_health *health, uint64_t sequence, char *text, size_t size)
 {
   size_t at = 0;
   int named = 0;
   text[0] = 0;
   pthread_mutex_lock(&health->lock);
+  uint64_t begun = sequence == TT_HEALTH_LATEST ? health->begun : sequence + 1;
   for (int peer = 0; peer < health->nranks && at < size; peer++) {
-    if (peer == health->rank || health->reached[peer] >= health->begun) continue;
+    if (peer == health->rank || health->reached[peer] >= begun) continue;
     if (named++ < NAMED) at += (size_t)snprintf(text + at, size - at, "%s%d", at ? ", " : "", peer);
   }
   pthread_mutex_unlock(&health->lock);

@@ -8,6 +8,7 @@
 #define TT_HEALTH_HEALTH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include "nccl.h"
 #include "bootstrap/bootstrap.h"
 #include "tutti/device.h"
@@ -29,8 +30,9 @@ void tt_health_begin(struct tt_health *health, const struct tt_signature *signat
 /* Tells all ranks what this one has begun since it last told, and is at now, since nothing has moved for a while.
  * Harmless when it is merely slow: a rank that is late compares when it gets there. */
 void tt_health_stalled(struct tt_health *health);
-/* The ranks, as "1, 4", that have not said to be in the collective that this one stalls in; "" if all have. */
-void tt_health_late(struct tt_health *health, char *text, size_t size);
+/* The ranks, as "1, 4", that have not said to have begun the collective of that number; "" if all have. */
+#define TT_HEALTH_LATEST UINT64_MAX /* the last one that this rank has begun */
+void tt_health_late(struct tt_health *health, uint64_t sequence, char *text, size_t size);
 /* The same for reports: how many collectives this rank has begun, and how many each rank has said to have begun, which
  * ranks say only while they stall. `reached` has room for all ranks. */
 uint64_t tt_health_look(struct tt_health *health, uint64_t *reached);

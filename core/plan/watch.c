@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/param.h"
 #include "base/timer.h"
+#include "plan/stream.h"
 #include "program/signature.h"
 
 /* Idle times after which other ranks' deaths are looked for, and after which this rank says what it waits in. */
@@ -121,16 +122,32 @@ static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch
                  wait->comm->rank, wait->sending ? "send to" : "receive from", wait->peer);
 }
 
+/* "not heard of in it: rank 1, 3". A work on a stream has no number, since a graph may repeat it (stream.c): then all
+ * that is known is who has begun as many operations as this rank. */
+static void describe_late(const struct tt_watch_wait *wait, char *text, size_t size)
+{
+  char late[160] = "";
+  const char *some = "not heard of in it: rank ", *none = "all ranks are in it";
+  uint64_t sequence = wait->signature.sequence;
+  if (meets_all(wait) && tt_stream_device(wait->comm)) {
+    sequence = TT_HEALTH_LATEST;
+    some = "not heard to have begun as many operations: rank ";
+    none = "all ranks have begun as many operations";
+  }
+  if (meets_all(wait))
+    tt_health_late(wait->comm->health, sequence, late, sizeof late);
+  else if (wait->peer >= 0)
+    snprintf(late, sizeof late, "%d", wait->peer);
+  snprintf(text, size, "%s%s", late[0] ? some : none, late);
+}
+
 /* What a wait is in, and for whom: "AllReduce ...; not heard of in it: rank 1, 3" */
 static void describe(const struct tt_watch_wait *wait, char *text, size_t size)
 {
-  char operation[300] = "a send that the network has not taken all of", late[160] = "";
+  char operation[300] = "a send that the network has not taken all of", late[220];
   if (!wait->unsent) tt_signature_describe(&wait->signature, operation, sizeof operation);
-  if (meets_all(wait))
-    tt_health_late(wait->comm->health, late, sizeof late);
-  else if (wait->peer >= 0)
-    snprintf(late, sizeof late, "%d", wait->peer);
-  snprintf(text, size, "%s; %s%s", operation, late[0] ? "not heard of in it: rank " : "all ranks are in it", late);
+  describe_late(wait, late, sizeof late);
+  snprintf(text, size, "%s; %s", operation, late);
 }
 
 static bool is_too_long(int seconds)

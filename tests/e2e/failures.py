@@ -306,6 +306,25 @@ class Late(Failures):
             self.assertRegex(process.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 0\b")
         self.assertIn(late.wait(BOUND).status, (0, 3), late.all)
 
+    def test_the_user_does_not_want_to_wait_for_a_device(self):
+        """Which of its operations a device is in is not known, since graphs repeat them."""
+        waits, late = self.ranks(["device:0 init all_reduce:10 all_reduce:10", "device:1 init all_reduce:10 sleep:600000"],
+                                 TUTTI_DEVICE=os.environ["E2E_FAKE"], TUTTI_LATE_TIMEOUT=2)
+        self.assertEqual(waits.wait(BOUND).status, 3, waits.all)
+        self.assertRegex(waits.err, r"TUTTI_LATE_TIMEOUT.*not heard to have begun as many operations: rank 1;")
+        late.kill()
+
+    def test_who_is_late_in_the_first_of_two(self):
+        """Rank 1 has begun fewer operations than rank 0, but is in the one that rank 0 waits in, and says so when it has
+        waited for a second."""
+        first, second, late = self.ranks(["init all_reduce:10 twice:10", "init all_reduce:10 all_reduce:10 all_reduce:10",
+                                          "init all_reduce:10 sleep:600000"],
+                                         each=lambda rank: {"TUTTI_LATE_TIMEOUT": 15} if rank == 0 else {})
+        self.assertEqual(first.wait(BOUND).status, 3, first.all)
+        self.assertRegex(first.err, r"TUTTI_LATE_TIMEOUT.*not heard of in it: rank 2;")
+        second.wait(BOUND)
+        late.kill()
+
     def test_the_user_does_not_want_to_wait_for_who_takes_a_message(self):
         """The call has only its network to wait for."""
         sender, late = self.held(["init shift:10 send:500:1", "init shift:10 sleep:600000"], TUTTI_LATE_TIMEOUT=2)

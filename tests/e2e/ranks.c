@@ -10,6 +10,7 @@
  *                             all_reduce, all_gather, reduce_scatter, broadcast, reduce
  *     send:COUNT:PEER         floats; so is recv:COUNT:PEER
  *     shift:COUNT             sends to the next rank and receives from the one before
+ *     twice:COUNT             two all-reduces in one group
  *     again                   destroys the communicator and makes another, whose id rank 0 sends over the old
  *     beside                  makes another of the same ranks, which what follows uses, while the first is there
  *     ready                   says "running"
@@ -188,6 +189,18 @@ static void shift(const char *step, size_t count)
   free(out);
 }
 
+static void twice(const char *step)
+{
+  size_t count = strtoull(step + strlen("twice:"), NULL, 10);
+  float *in = calloc(count, sizeof *in), *out = calloc(count, sizeof *out);
+  check(step, ncclGroupStart());
+  for (int i = 0; i < 2; i++) check(step, ncclAllReduce(in, out, count, ncclFloat, ncclSum, comm, stream));
+  check(step, ncclGroupEnd());
+  wait_for_operation(step);
+  free(in);
+  free(out);
+}
+
 /* The new id goes over the old communicator. */
 static void again(const char *step)
 {
@@ -273,6 +286,8 @@ static void run(const char *step)
     first = comm;
     comm = NULL;
     check(step, ncclCommSplit(first, 0, rank, &comm, NULL));
+  } else if (strncmp(step, "twice:", 6) == 0) {
+    twice(step);
   } else if (strcmp(step, "again") == 0) {
     again(step);
   } else if (strcmp(step, "ready") == 0) {

@@ -173,7 +173,7 @@ static void one_is_late(struct rank *me)
   while (strcmp(late, me->rank == 4 ? "" : "4") != 0) {               /* until all others have said what they are at */
     ck_assert_int_eq(tt_health_check(me->health, true), ncclSuccess); /* being late is no mistake */
     usleep(1000);
-    tt_health_late(me->health, late, sizeof late);
+    tt_health_late(me->health, 0, late, sizeof late);
   }
   ck_assert_int_eq(tt_bootstrap_barrier(me->bootstrap), ncclSuccess);
   if (me->rank != 4) return;
@@ -186,6 +186,31 @@ static void one_is_late(struct rank *me)
 START_TEST(who_is_late_compares_then)
 {
   run(one_is_late);
+}
+END_TEST
+
+/* Rank 0 begins two at once, rank 4 none: who is late depends on which of the two rank 0 waits in. */
+static void one_begins_two(struct rank *me)
+{
+  char late[64] = "?";
+  if (me->rank != 4) begin(me, 0, 10);
+  if (me->rank == 0) begin(me, 1, 10);
+  tt_health_stalled(me->health);
+  while (me->rank == 0 && strcmp(late, "4") != 0) { /* until the others have said what they are at */
+    ck_assert_int_eq(tt_health_check(me->health, true), ncclSuccess);
+    usleep(1000);
+    tt_health_late(me->health, 0, late, sizeof late);
+  }
+  if (me->rank != 0) return;
+  tt_health_late(me->health, 1, late, sizeof late);
+  ck_assert_str_eq(late, "1, 2, 3, 4");
+  tt_health_late(me->health, TT_HEALTH_LATEST, late, sizeof late);
+  ck_assert_str_eq(late, "1, 2, 3, 4");
+}
+
+START_TEST(who_is_late_in_an_earlier_one)
+{
+  run(one_begins_two);
 }
 END_TEST
 
@@ -315,6 +340,7 @@ int main(void)
   tcase_add_test(tests, an_earlier_disagreement_is_named);
   tcase_add_test(tests, all_threads_are_told);
   tcase_add_test(tests, who_is_late_compares_then);
+  tcase_add_test(tests, who_is_late_in_an_earlier_one);
   tcase_add_test(tests, who_stalled_first_hears_of_the_disagreement);
   tcase_add_test(tests, agreement_is_no_trouble);
   tcase_add_test(tests, leaving_too_early);
