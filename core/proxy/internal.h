@@ -75,12 +75,16 @@ struct tt_proxy_conn {
   struct tt_doorbell *relay_bell;
   struct tt_shm *shm; /* for its pool */
   int relay;
-  uint64_t rung;     /* the tail of which the relay was told */
-  ncclResult_t lost; /* free running, receiving: how the network failed while nobody may have waited for a message */
-  char *lost_text;   /* its sentence */
-  bool asks;         /* free running: the device says how many steps it will move (tt_conn_asked) */
-  uint64_t turn;     /* of the last steps that were announced */
-  bool ready;        /* in the link's list */
+  uint64_t rung; /* the tail of which the relay was told */
+  /* Free running, receiving: how the network failed while nobody may have waited for a message, and its sentence.
+   * Nothing is posted from then on, but what was posted may still come, or be flushed. */
+  ncclResult_t lost;
+  char *lost_text;
+  bool refused;     /* a receive was; tests of those before it have not failed */
+  uint64_t came_ns; /* when one of them last came, or that was */
+  bool asks;        /* free running: the device says how many steps it will move (tt_conn_asked) */
+  uint64_t turn;    /* of the last steps that were announced */
+  bool ready;       /* in the link's list */
   struct tt_proxy_conn *ready_next;
   char label[64];
   bool registered[TT_NUM_PROTOCOLS];
@@ -89,7 +93,6 @@ struct tt_proxy_conn {
   size_t noperations, capacity;
   uint64_t posted, done, expected; /* steps: done <= posted <= expected */
   uint64_t received;               /* of those that are flushed, posted ones that have come: done <= received */
-  ncclResult_t broken;             /* how the network failed while earlier messages were flushed; `lost_text` says it */
   bool active;                     /* done != expected, or units are held */
   bool idle;                       /* it asks, and is not active */
   struct tt_proxy_transfer transfers[TT_SLOTS];
@@ -119,6 +122,8 @@ bool tt_proxy_try_lock(struct tt_proxy *proxy);
 void tt_proxy_count_active(struct tt_proxy *proxy, int change);
 /* Posts and completes what can be. Called with the lock held. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved);
+/* Whether messages have come that the device is not shown before they are flushed. */
+bool tt_proxy_conn_flushes(const struct tt_proxy_conn *conn);
 /* The same for all that reduces. */
 ncclResult_t tt_proxy_reduces_progress(struct tt_proxy *proxy, bool *moved);
 /* The same for a connection that another rank's proxy serves. */

@@ -106,7 +106,8 @@ struct tt_proxy_unsent {
 };
 bool tt_proxy_look_unsent(struct tt_proxy *proxy, struct tt_proxy_unsent *unsent);
 /* Whether a message from `peer` (-1: from anybody) can come no more over a connection that is free running, since the
- * network has failed: that failure, as a sentence of its own. Any thread; like tt_proxy_look. */
+ * network has failed: that failure, as a sentence of its own. What was posted before a receive was refused may come,
+ * until nothing has for a second. Any thread; like tt_proxy_look. */
 ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer);
 
 /* For reports: any thread; waits at most a few milliseconds. `conn` NULL: no steps are set.

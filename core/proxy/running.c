@@ -10,9 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/check.h"
+#include "base/timer.h"
 #include "proxy/copy.h"
 #include "proxy/internal.h"
 
+/* How long nothing comes of what was posted before a receive was refused, until nothing more is taken to come. */
+#define REFUSED_NS 1000000000u
 #define MOST_LOOKS 64 /* at idle connections, each time that something moves */
 
 /* One operation without an end: it would end at the step before its first. */
@@ -75,16 +78,23 @@ void tt_proxy_running_hear_some(struct tt_proxy *proxy)
   }
 }
 
+static void lose(struct tt_proxy_conn *conn, ncclResult_t result)
+{
+  conn->lost = result;
+  conn->lost_text = strdup(tt_log_thread_error());
+  conn->came_ns = tt_timer_ns();
+}
+
 ncclResult_t tt_proxy_running_receive(struct tt_proxy_conn *conn, bool *moved)
 {
-  if (conn->lost != ncclSuccess) return ncclSuccess;
+  bool came = false, lost = conn->lost != ncclSuccess;
+  if (lost && !conn->refused && !tt_proxy_conn_flushes(conn)) return ncclSuccess;
   tt_log_hush(true);
-  ncclResult_t result = tt_proxy_conn_advance(conn, moved);
+  ncclResult_t result = tt_proxy_conn_advance(conn, &came);
   tt_log_hush(false);
-  if (result == ncclSuccess) return ncclSuccess;
-  conn->lost = result;
-  free(conn->lost_text);
-  conn->lost_text = strdup(tt_log_thread_error());
+  if (!lost && result != ncclSuccess) lose(conn, result);
+  if (lost && came) conn->came_ns = tt_timer_ns();
+  *moved |= came;
   return ncclSuccess;
 }
 
@@ -139,12 +149,19 @@ bool tt_proxy_quiet(struct tt_proxy *proxy)
   return tt_proxy_look_unsent(proxy, &unsent) && unsent.peer < 0;
 }
 
+/* What has come is shown first, as it is where nothing is flushed. */
+static bool is_lost(const struct tt_proxy_conn *conn)
+{
+  if (conn->lost == ncclSuccess || tt_proxy_conn_flushes(conn)) return false;
+  return !conn->refused || conn->done == conn->posted || tt_timer_ns() - conn->came_ns > REFUSED_NS;
+}
+
 ncclResult_t tt_proxy_lost(struct tt_proxy *proxy, int peer)
 {
   ncclResult_t result = ncclSuccess;
   if (!tt_proxy_try_lock(proxy)) return ncclSuccess;
   for (const struct tt_proxy_conn *conn = proxy->active; conn && result == ncclSuccess; conn = conn->active_next)
-    if (conn->lost != ncclSuccess && (peer < 0 || conn->config.peer == peer))
+    if (is_lost(conn) && (peer < 0 || conn->config.peer == peer))
       result = TT_FAIL(conn->lost, "%s", conn->lost_text ? conn->lost_text : "receiving failed");
   pthread_mutex_unlock(&proxy->lock);
   return result;

@@ -216,17 +216,9 @@ static ncclResult_t test_flush(struct tt_proxy_conn *conn, const struct tt_proxy
   return failed(conn, result);
 }
 
-/* What came before the network failed is shown to the device first, as it is where nothing is flushed: the other end
- * may have left after its last message. */
-static ncclResult_t outlast_flushes(struct tt_proxy_conn *conn, ncclResult_t result)
+bool tt_proxy_conn_flushes(const struct tt_proxy_conn *conn)
 {
-  if (conn->done != conn->received && result != ncclSuccess) {
-    conn->broken = result;
-    conn->lost_text = strdup(tt_log_thread_error());
-    return ncclSuccess;
-  }
-  if (conn->done != conn->received || result != ncclSuccess || conn->broken == ncclSuccess) return result;
-  return TT_FAIL(conn->broken, "%s", conn->lost_text ? conn->lost_text : "receiving failed");
+  return is_flushed(conn) && conn->done != conn->received;
 }
 
 /* Step conn->done is complete. At most TT_SLOTS are under way, so one that is timed has ended before the next begins.
@@ -245,11 +237,17 @@ static void count_step(struct tt_proxy_conn *conn, const struct tt_proxy_transfe
   figures->most_ns = TT_MAX(figures->most_ns, ns);
 }
 
+/* Whether what was posted is still tested. */
+static bool may_come(const struct tt_proxy_conn *conn)
+{
+  return conn->lost == ncclSuccess || conn->refused;
+}
+
 static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
 {
   const struct tt_conn *device = conn->config.conn;
   const bool flushed = is_flushed(conn);
-  if (flushed && conn->broken == ncclSuccess) TT_TRY(flush_all(conn, moved));
+  if (flushed && may_come(conn)) TT_TRY(flush_all(conn, moved));
   while (conn->done != conn->posted) {
     unsigned slot = (unsigned)(conn->done % TT_SLOTS);
     struct tt_proxy_transfer *transfer = &conn->transfers[slot];
@@ -274,16 +272,19 @@ static ncclResult_t complete_all(struct tt_proxy_conn *conn, bool *moved)
   return ncclSuccess;
 }
 
+/* What was posted before a network took no more receives is looked at all the same: the other end may have left after
+ * its last message, of which parts are on their way. Where works are announced each receive is of a message that is
+ * needed, so that its refusal is a failure at once. */
 ncclResult_t tt_proxy_conn_advance(struct tt_proxy_conn *conn, bool *moved)
 {
   pthread_mutex_lock(&conn->wire->lock);
-  ncclResult_t result = conn->broken == ncclSuccess ? post_all(conn, moved) : ncclSuccess;
-  /* What a network that takes no more receives has brought already is looked at all the same. */
-  if (result == ncclSuccess || is_flushed(conn)) {
+  ncclResult_t result = conn->lost == ncclSuccess ? post_all(conn, moved) : ncclSuccess;
+  if (result != ncclSuccess) conn->refused = conn->config.free_running && !conn->config.send;
+  if (result == ncclSuccess || conn->refused) {
     ncclResult_t completed = complete_all(conn, moved);
+    if (completed != ncclSuccess) conn->refused = false;
     if (result == ncclSuccess) result = completed;
   }
-  if (is_flushed(conn)) result = outlast_flushes(conn, result);
   pthread_mutex_unlock(&conn->wire->lock);
   return result;
 }

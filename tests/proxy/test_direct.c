@@ -245,6 +245,37 @@ START_TEST(message_before_a_refused_receive)
 }
 END_TEST
 
+/* So it may while messages are on their way, and others are flushed. */
+START_TEST(messages_under_way_at_a_refused_receive)
+{
+  for (unsigned seed = 0; seed < 40; seed++) {
+    struct end ends[2];
+    struct tt_proxy_direct direct = how(true, false, true);
+    struct fake_mood mood = {.in_order = true, .late = true, .seed = seed};
+    ends_use_direct(&direct);
+    ends_open(ends, &mood, 0, TT_FIFO_NORMAL, TT_FIFO_NORMAL);
+    ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+    while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+    while (ends[1].tail == 0) progress(&ends[1]);
+    for (int i = 0; i < 5; i++) ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+    while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+    mood.slow_percent = 70;
+    fake_set_mood(&mood);
+    for (unsigned i = 0; i < seed % 8; i++) progress(&ends[1]);
+    ck_assert(device_recv(&ends[1], TT_PROTO_SIMPLE)); /* a slot is free */
+    mood.failing = FAKE_IRECV;
+    fake_set_mood(&mood);
+    for (int i = 0; i < 300; i++) progress(&ends[1]);
+    ck_assert_uint_eq(ends[1].tail, 6);
+    for (int i = 0; i < 5; i++) ck_assert(device_recv(&ends[1], TT_PROTO_SIMPLE));
+    ck_assert(!ends[1].wrong_data);
+    ends_close(ends);
+    ck_assert_int_eq(fake_counts().faults, 0);
+    ends_use_direct(NULL);
+  }
+}
+END_TEST
+
 /* What a device's own pointers are to the network nobody said. */
 START_TEST(no_pointers)
 {
@@ -273,6 +304,7 @@ void add_direct(Suite *suite)
   tcase_add_test(tcase, flushes_that_fail);
   tcase_add_test(tcase, messages_before_a_failure);
   tcase_add_test(tcase, message_before_a_refused_receive);
+  tcase_add_test(tcase, messages_under_way_at_a_refused_receive);
   tcase_add_test(tcase, no_pointers);
   suite_add_tcase(suite, tcase);
 }

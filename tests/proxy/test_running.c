@@ -119,12 +119,45 @@ START_TEST(lost_receives)
     ck_assert_int_eq(tt_proxy_lost(ends[1].proxy, -1), ncclSuccess);
     tt_log_remember("nothing");
     for (int k = 0; k < 20; k++) progress(&ends[1]);
+    if (calls[i] == FAKE_IRECV) usleep(1100000); /* what was posted before may still come */
     ck_assert_int_eq(tt_proxy_lost(ends[1].proxy, 2), ncclSuccess);
     ck_assert_int_ne(tt_proxy_lost(ends[1].proxy, 3), ncclSuccess);
     ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "receiving from rank 3 via NET/Fake/0"));
     ck_assert_int_ne(tt_proxy_lost(ends[1].proxy, -1), ncclSuccess);
     ends_close(ends);
   }
+}
+END_TEST
+
+/* The other end may have left after its last message, of which parts are on their way when the network takes no further
+ * receive: it is shown when it has come. */
+START_TEST(message_under_way_at_a_refused_receive)
+{
+  struct end ends[2];
+  struct fake_mood mood = {.in_order = true};
+  open_running(ends, &mood, 0);
+  ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+  while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+  while (ends[1].tail == 0) progress(&ends[1]);
+  ck_assert(device_recv(&ends[1], TT_PROTO_SIMPLE)); /* a slot is free */
+  ck_assert(device_send(&ends[0], TT_PROTO_SIMPLE));
+  while (!tt_proxy_quiet(ends[0].proxy)) progress(&ends[0]);
+  mood.failing = FAKE_IRECV;
+  mood.slow_percent = 100;
+  fake_set_mood(&mood);
+  for (int i = 0; i < 10; i++) progress(&ends[1]);
+  ck_assert_uint_eq(ends[1].tail, 1);
+  mood.slow_percent = 0;
+  fake_set_mood(&mood);
+  for (int i = 0; i < 10; i++) progress(&ends[1]);
+  ck_assert_uint_eq(ends[1].tail, 2);
+  ck_assert(device_recv(&ends[1], TT_PROTO_SIMPLE));
+  ck_assert(!ends[1].wrong_data);
+  mood.failing = FAKE_TEST; /* nor does the network bring anything any more: that is known at once */
+  fake_set_mood(&mood);
+  progress(&ends[1]);
+  ck_assert_int_ne(tt_proxy_lost(ends[1].proxy, 3), ncclSuccess);
+  ends_close(ends);
 }
 END_TEST
 
@@ -246,6 +279,7 @@ void add_running(Suite *suite)
   tcase_add_test(tcase, all_moods);
   tcase_add_test(tcase, quiet_and_looks);
   tcase_add_test(tcase, lost_receives);
+  tcase_add_test(tcase, message_under_way_at_a_refused_receive);
   tcase_add_test(tcase, lost_sends);
   tcase_add_test(tcase, what_cannot_run_freely);
   tcase_add_test(tcase, threads);
