@@ -68,7 +68,7 @@ struct tt_connect {
   bool stop, running, joinable;
   uint64_t passes; /* that the worker has ended */
   pthread_t worker;
-  _Atomic size_t bytes;
+  _Atomic size_t bytes;                   /* of entries that are UP */
   struct tt_connect_peer *_Atomic *peers; /* nranks; made when first needed */
   tt_connect_check *check;                /* NULL: none */
   void *check_context;

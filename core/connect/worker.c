@@ -73,7 +73,6 @@ static void fail(struct worker *worker, struct tt_entry *entry, ncclResult_t res
   char text[sizeof(entry->why)];
   snprintf(text, sizeof(text), "%s", why);
   if (inform) tell(worker, entry, TT_CONNECT_FAILED, text, NULL);
-  if (entry->set_up) atomic_fetch_sub(&connect->bytes, entry->connector.bytes);
   tt_connect_close(connect, entry);
   pthread_mutex_lock(&connect->lock);
   entry->result = result;
@@ -201,9 +200,7 @@ static ncclResult_t set_up(struct worker *worker, struct tt_entry *entry)
   TT_TRY(tt_transport_choose_index(env, from, to, connector->index, &mine));
   connector->transport = mine;
   if (entry->heard) TT_TRY(check_choice(worker, connector, mine, theirs));
-  TT_TRY(tt_transport_get(mine)->setup(env, connector, &entry->mine));
-  atomic_fetch_add(&worker->connect->bytes, connector->bytes);
-  return ncclSuccess;
+  return tt_transport_get(mine)->setup(env, connector, &entry->mine);
 }
 
 /* Once its pointers are there, the device makes its own of an end. The peer does not use the connection before it is
@@ -257,6 +254,7 @@ static void finish(struct worker *worker, struct tt_entry *entry)
 {
   struct tt_connect *connect = worker->connect;
   log_channel(connect, &entry->connector);
+  atomic_fetch_add(&connect->bytes, entry->connector.bytes); /* some of it may be allocated when the peer is heard */
   pthread_mutex_lock(&connect->lock);
   atomic_store_explicit(&entry->state, TT_ENTRY_UP, memory_order_release);
   pthread_cond_broadcast(&connect->changed);

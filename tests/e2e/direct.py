@@ -1,5 +1,6 @@
 """NICs that use devices' memory: two hosts of two fake devices, whose network (tests/fakes/net/direct.c) takes their memory,
 checks what it gets, and shows what it has received only when that was flushed."""
+import json
 import os
 import re
 import signal
@@ -68,6 +69,15 @@ class Direct(OnDevices):
         ways = lambda kind: set(re.findall(rf"/{kind} : \d+\[\d\] -> \d+\[\d\] \[\w+\] via (NET/\S+)", text))
         self.assertEqual(ways(1), {"NET/Direct/0/Shared"})
         self.assertEqual(ways(0), {"NET/Direct/0/GDRDMA"})
+
+    def test_memory_that_connections_hold(self):
+        """Slots are part of it, wherever they lie."""
+        ranks = self.begin("all_reduce:100000 report destroy", NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ=1)
+        self.all_good([process.wait() for process in ranks])
+        for process in ranks:
+            memory = json.loads(re.search(r"^report: (.*)$", process.out, re.M)[1])["communicators"][0]["memory"]
+            self.assertGreater(sum(memory["slot_bytes"].values()), 0)
+            self.assertGreaterEqual(memory["connection_bytes"], sum(memory["slot_bytes"].values()))
 
     def test_each_end_decides(self):
         """By default only devices near the NIC, and of old ones nothing is read; of each rank of its own what it says."""

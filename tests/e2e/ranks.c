@@ -14,6 +14,7 @@
  *     again                   destroys the communicator and makes another, whose id rank 0 sends over the old
  *     beside                  makes another of the same ranks, which what follows uses, while the first is there
  *     ready                   says "running"
+ *     report                  prints the communicator's report, on one line
  *     sleep:MILLISECONDS
  *     ignore:USR1             ignore that signal
  *     device:N                the next communicator is on device N of the fake device, which TUTTI_DEVICE names
@@ -262,6 +263,15 @@ static void collective(const char *step)
   if (kind != 4 || rank == root) compare(out, kind == 1 ? count * (size_t)nranks : count, summed ? (float)nranks : 1);
 }
 
+static void report(const char *step)
+{
+  static char text[1 << 18];
+  size_t bytes = sizeof text;
+  check(step, tuttiCommReport(comm, tuttiReportJson, text, &bytes));
+  for (char *at = text; (at = strchr(at, '\n')) != NULL;) *at = ' ';
+  printf("report: %s\n", text);
+}
+
 static void run(const char *step)
 {
   if (strcmp(step, "id") == 0) {
@@ -293,6 +303,8 @@ static void run(const char *step)
   } else if (strcmp(step, "ready") == 0) {
     printf("running\n");
     fflush(stdout);
+  } else if (strcmp(step, "report") == 0) {
+    report(step);
   } else if (strcmp(step, "leave") == 0) {
     _exit(0);
   } else if (strncmp(step, "sleep:", 6) == 0) {
