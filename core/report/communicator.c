@@ -124,10 +124,10 @@ static void write_all(struct tt_writer *writer, struct ncclComm *comm, const str
   tt_writer_number(writer, "op_count", atomic_load(&comm->op_count));
   uint32_t on_streams = atomic_load(&comm->host_pending);
   if (on_streams > 0) tt_writer_number(writer, "groups_on_host_streams", on_streams);
-  uint64_t still = tt_report_operations(writer, comm);
+  uint64_t sequence, still = tt_report_operations(writer, comm, &sequence);
   bool stalled = status->stalled != 0, message = status->signature.collective == TT_FUNC_SEND_RECV;
   if (stalled) write_device_wait(writer, comm, status);
-  if (comm->health != NULL && ((stalled && !message) || still > HEARD_NS)) tt_report_late(writer, comm);
+  if (comm->health != NULL && ((stalled && !message) || still > HEARD_NS)) tt_report_late(writer, comm, sequence);
   write_connections_being_made(writer, comm);
   tt_report_network(writer, comm);
   tt_report_memory(writer, comm);

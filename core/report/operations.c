@@ -17,7 +17,7 @@ struct operations {
   struct ncclComm *comm;
   const struct tt_pending_group *group;
   int listed;
-  bool collective; /* one of them is */
+  uint64_t sequence; /* of the first of them that is a collective; TT_HEALTH_LATEST: none is */
 };
 
 static bool is_message(const struct tt_work *work)
@@ -139,7 +139,8 @@ static void write_operation(void *context, const struct tt_pending_operation *op
   struct operations *operations = context;
   struct tt_writer *writer = operations->writer;
   char text[300];
-  operations->collective |= !is_message(operation->work);
+  if (operations->sequence == TT_HEALTH_LATEST && !is_message(operation->work))
+    operations->sequence = operation->work->signature.sequence;
   describe(operation->work, text, sizeof text);
   if (operations->listed++ == 0) tt_writer_open(writer, "operations", '[');
   tt_writer_open(writer, NULL, '{');
@@ -171,30 +172,31 @@ static uint64_t write_times(struct tt_writer *writer, const struct ncclComm *com
   return still;
 }
 
-uint64_t tt_report_operations(struct tt_writer *writer, struct ncclComm *comm)
+uint64_t tt_report_operations(struct tt_writer *writer, struct ncclComm *comm, uint64_t *sequence)
 {
   struct tt_pending_group group;
-  struct operations operations = {.writer = writer, .comm = comm, .group = &group};
+  struct operations operations = {.writer = writer, .comm = comm, .group = &group, .sequence = TT_HEALTH_LATEST};
   tt_pending_look(comm, OPERATIONS, &group, write_operation, &operations);
   if (operations.listed > 0) tt_writer_close(writer, '[');
+  *sequence = operations.sequence;
   if (group.phase == TT_PENDING_NONE) return 0;
   tt_writer_signed(writer, "operations_complete", group.complete);
   if (group.operations - group.complete > operations.listed)
     tt_writer_signed(writer, "operations_more", group.operations - group.complete - operations.listed);
   uint64_t still = write_times(writer, comm, &group);
-  return operations.collective ? still : 0;
+  return operations.sequence != TT_HEALTH_LATEST ? still : 0;
 }
 
 /* Ranks that have said nothing of a collective are told from those that have none to say it of by the time that went
  * by, which is the caller's to know. */
-void tt_report_late(struct tt_writer *writer, struct ncclComm *comm)
+void tt_report_late(struct tt_writer *writer, struct ncclComm *comm, uint64_t sequence)
 {
   uint64_t *reached = calloc((size_t)comm->nranks, sizeof *reached);
   int *late = calloc((size_t)comm->nranks, sizeof *late), nlate = 0;
   if (reached != NULL && late != NULL) {
-    uint64_t begun = tt_health_look(comm->health, reached);
+    uint64_t begun = tt_health_look(comm->health, reached), waits_in = sequence < begun ? sequence + 1 : begun;
     for (int r = 0; r < comm->nranks; r++)
-      if (reached[r] < begun) late[nlate++] = r;
+      if (reached[r] < waits_in) late[nlate++] = r;
     tt_writer_number(writer, "collectives_begun", begun);
     tt_writer_list(writer, "not_heard_of", late, nlate);
   }

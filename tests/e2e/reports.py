@@ -91,6 +91,12 @@ class Reports(Case):
         late = self.comm(processes[2])
         self.assertEqual((late["state"], late["op_count"], "operations" in late), ("idle", 1, False))
 
+    def test_who_is_late_in_the_first_of_two(self):
+        """A rank that waits in the same operation is not late, although it has begun fewer."""
+        processes = self.ranks(["init all_reduce:10 twice:10", "init all_reduce:10 all_reduce:10",
+                                "init all_reduce:10 sleep:600000"])
+        self.until(lambda: self.waiting(processes[0], 2)["not_heard_of"] == [2], "word of rank 1")
+
     def test_host_streams(self):
         """What a thread of the library runs is listed like what a calling thread does."""
         processes = self.ranks(["init stream all_reduce:1000 all_gather:70000",
