@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ struct tt_shm {
   int fd;
   char *base;
   size_t size;
+  bool limited; /* smaller than wanted, by ulimit -f */
   pthread_mutex_t mutex;
   struct block *blocks; /* under `mutex` */
   size_t used;          /* under `mutex` */
@@ -51,6 +53,13 @@ static bool whole_pages(size_t bytes, size_t *rounded)
   return true;
 }
 
+/* How large a file may be. Beyond that calls do not only fail: SIGXFSZ comes, which by default ends the process. */
+static size_t largest_file(void)
+{
+  struct rlimit limit;
+  return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur > SIZE_MAX ? SIZE_MAX : (size_t)limit.rlim_cur;
+}
+
 static ncclResult_t make_file(size_t size, int *fd)
 {
   char hint[100];
@@ -61,9 +70,8 @@ static ncclResult_t make_file(size_t size, int *fd)
     return TT_FAIL(ncclSystemError, "no shared memory: memfd_create: %s%s", strerror(errno),
                    tt_host_file_hint(errno, hint, sizeof(hint)));
   if (ftruncate(*fd, (off_t)size) != 0)
-    return TT_FAIL(ncclSystemError,
-                   "no shared memory: cannot reserve %zu bytes: %s; check ulimit -f, or lower TUTTI_SHM_ARENA_BYTES",
-                   size, strerror(errno));
+    return TT_FAIL(ncclSystemError, "no shared memory: cannot reserve %zu bytes: %s; lower TUTTI_SHM_ARENA_BYTES", size,
+                   strerror(errno));
   /* With these, what a peer maps can neither vanish under it nor be grown by it. */
   if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return TT_FAIL(ncclSystemError, "shared memory cannot be sealed: %s", strerror(errno));
@@ -78,18 +86,23 @@ ncclResult_t tt_shm_create(size_t address_space, struct tt_shm **out)
   *out = NULL;
   if (address_space == 0 || !whole_pages(address_space, &size) || size > (size_t)INT64_MAX)
     return TT_FAIL(ncclInvalidArgument, "shared memory of %zu bytes is impossible", address_space);
+  size_t largest = largest_file() / page_bytes() * page_bytes();
+  if (largest == 0)
+    return TT_FAIL(ncclSystemError,
+                   "no shared memory: no file may have as much as a page of %zu bytes; raise ulimit -f", page_bytes());
   TT_TRY(TT_CALLOC(&shm, 1));
   shm->fd = -1;
   shm->base = MAP_FAILED;
-  shm->size = size;
+  shm->size = TT_MIN(size, largest);
+  shm->limited = size > largest;
   pthread_mutex_init(&shm->mutex, NULL);
-  TT_TRY_GOTO(make_file(size, &shm->fd), result, out);
-  shm->base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, shm->fd, 0);
+  TT_TRY_GOTO(make_file(shm->size, &shm->fd), result, out);
+  shm->base = mmap(NULL, shm->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, shm->fd, 0);
   if (shm->base == MAP_FAILED) {
     result = TT_FAIL(ncclSystemError,
                      "%zu bytes of address space for shared memory cannot be mapped: %s; raise ulimit -v, or lower "
                      "TUTTI_SHM_ARENA_BYTES",
-                     size, strerror(errno));
+                     shm->size, strerror(errno));
     goto out;
   }
   *out = shm;
@@ -118,6 +131,11 @@ int tt_shm_fd(const struct tt_shm *shm)
   return shm->fd;
 }
 
+size_t tt_shm_size(const struct tt_shm *shm)
+{
+  return shm->size;
+}
+
 unsigned char *tt_shm_base(const struct tt_shm *shm)
 {
   return (unsigned char *)shm->base;
@@ -142,10 +160,12 @@ static struct block **find_gap(struct tt_shm *shm, size_t bytes, size_t *offset)
   return *link || shm->size - *offset >= bytes ? link : NULL;
 }
 
-/* Takes the memory now: without it, a first touch could end the process. Signals interrupt it. */
+/* Takes the memory now: without it, a first touch could end the process. Signals interrupt it. The limit may have been
+ * lowered since the file was made. */
 static int take_memory(int fd, size_t offset, size_t bytes)
 {
   int status;
+  if (offset + bytes > largest_file()) return EFBIG;
   do status = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
   while (status != 0 && errno == EINTR);
   return status == 0 ? 0 : errno;
@@ -158,13 +178,14 @@ static ncclResult_t alloc_locked(struct tt_shm *shm, size_t wanted, size_t bytes
   if (!link)
     return TT_FAIL(ncclSystemError,
                    "no room for %zu bytes of shared memory: %zu of %zu bytes of address space are in use, and %zu were "
-                   "used by communicators that have ended; raise TUTTI_SHM_ARENA_BYTES",
-                   wanted, shm->used, shm->size, shm->used_up);
+                   "used by communicators that have ended; raise %s",
+                   wanted, shm->used, shm->size, shm->used_up,
+                   shm->limited ? "ulimit -f, to which it was cut" : "TUTTI_SHM_ARENA_BYTES");
   int error = take_memory(shm->fd, offset, bytes);
   if (error)
     return TT_FAIL(ncclSystemError,
-                   "no memory for %zu bytes of shared memory, %zu are in use: %s; check the machine's free memory and "
-                   "the container's memory limit",
+                   "no memory for %zu bytes of shared memory, %zu are in use: %s; check the machine's free memory, the "
+                   "container's memory limit and ulimit -f",
                    wanted, shm->used, strerror(error));
   *block = (struct block){.next = *link, .offset = offset, .bytes = bytes};
   *link = block;

@@ -12,11 +12,14 @@
 
 struct tt_shm; /* thread-safe */
 
-/* Rounds `address_space` up to whole pages. */
+/* Rounds `address_space` up to whole pages, and down to what the limit of a file's size (ulimit -f) allows: the larger
+ * part of it is never used. */
 ncclResult_t tt_shm_create(size_t address_space, struct tt_shm **out);
 /* Unmaps and closes; peers' mappings stay valid until they unmap. NULL is allowed. */
 void tt_shm_destroy(struct tt_shm *shm);
 int tt_shm_fd(const struct tt_shm *shm);
+/* The bytes of address space. */
+size_t tt_shm_size(const struct tt_shm *shm);
 /* The beginning of the address space. */
 unsigned char *tt_shm_base(const struct tt_shm *shm);
 /* Allocates zeroed memory of at least `bytes`; *offset is its place in the memfd. */

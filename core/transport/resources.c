@@ -33,10 +33,10 @@ struct tt_resources {
 };
 
 /* The whole memory is found by ranks of this process by the service's name. */
-static ncclResult_t publish(struct tt_resources *resources, size_t address_space)
+static ncclResult_t publish(struct tt_resources *resources)
 {
   struct tt_shm *shm = resources->shm;
-  return tt_arena_publish(tt_memory_service_name(resources->service), shm, tt_shm_base(shm), address_space,
+  return tt_arena_publish(tt_memory_service_name(resources->service), shm, tt_shm_base(shm), tt_shm_size(shm),
                           &resources->arena);
 }
 
@@ -55,10 +55,10 @@ ncclResult_t tt_resources_create(int rank, int nranks, size_t address_space, str
   TT_TRY_GOTO(TT_CALLOC(&resources->reached, (size_t)nranks), result, out);
   for (int i = 0; i < nranks; i++) resources->reached[i].fd = -1;
   TT_TRY_GOTO(tt_shm_create(address_space, &shm), result, out);
-  TT_TRY_GOTO(tt_memory_service_create(rank, tt_shm_fd(shm), address_space, &resources->service), result, out);
+  TT_TRY_GOTO(tt_memory_service_create(rank, tt_shm_fd(shm), tt_shm_size(shm), &resources->service), result, out);
   resources->shm = shm;
   shm = NULL; /* the arena's, whatever happens */
-  TT_TRY_GOTO(publish(resources, address_space), result, out);
+  TT_TRY_GOTO(publish(resources), result, out);
   *out = resources;
 out:
   if (result != ncclSuccess) {

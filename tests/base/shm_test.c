@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -244,6 +245,39 @@ START_TEST(used_once)
 }
 END_TEST
 
+/* ulimit -f: what would be larger ends the process by SIGXFSZ. No ck_ under a limit of nothing: it writes to a file. */
+START_TEST(smaller_where_files_must_be)
+{
+  const rlim_t room = (rlim_t)4 << 20;
+  struct rlimit before;
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+  struct rlimit limit = {room + 100, before.rlim_max}, none = {page() - 1, before.rlim_max};
+  struct tt_shm *shm, *refused;
+  void *a, *b;
+  uint64_t offset;
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  shm = arena();
+  ck_assert_uint_eq(tt_shm_size(shm), room);
+  ck_assert_int_eq(tt_shm_alloc(shm, room - page(), &a, &offset), ncclSuccess);
+  memset(a, 1, room - page());
+  ck_assert_int_eq(tt_shm_alloc(shm, 2 * page(), &b, &offset), ncclSystemError);
+  expect_error("raise ulimit -f");
+  /* Lowered since. */
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &none), 0);
+  ncclResult_t late = tt_shm_alloc(shm, 1, &b, &offset);
+  ncclResult_t made = tt_shm_create(ARENA, &refused);
+  setrlimit(RLIMIT_FSIZE, &before);
+  ck_assert_int_eq(late, ncclSystemError);
+  ck_assert_int_eq(made, ncclSystemError);
+  expect_error("raise ulimit -f");
+  ck_assert_int_eq(tt_shm_alloc(shm, 1, &b, &offset), ncclSuccess);
+  tt_shm_destroy(shm);
+  shm = arena();
+  ck_assert_uint_eq(tt_shm_size(shm), ARENA);
+  tt_shm_destroy(shm);
+}
+END_TEST
+
 Suite *shm_suite(void)
 {
   Suite *suite = suite_create("shared memory");
@@ -256,5 +290,6 @@ Suite *shm_suite(void)
   tcase_add_test(one, two_processes);
   tcase_add_test(one, threads);
   tcase_add_test(one, used_once);
+  tcase_add_test(one, smaller_where_files_must_be);
   return suite;
 }
