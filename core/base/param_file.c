@@ -3,13 +3,12 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "base/regular.h"
 
 #define FILE_MOST (1 << 20)
 
@@ -110,19 +109,11 @@ void tt_param_files_parse(struct tt_param_files *files, const char *path, enum t
 /* Reads up to FILE_MOST bytes of a regular file. NULL, with *why, if it cannot. */
 static char *read_file(const char *path, size_t *bytes, const char **why)
 {
-  /* Non-blocking, since the name may be that of a pipe. */
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) {
-    *why = strerror(errno);
-    return NULL;
-  }
   struct stat stat;
   char *text = NULL;
-  if (fstat(fd, &stat) != 0)
-    *why = strerror(errno);
-  else if (!S_ISREG(stat.st_mode))
-    *why = "not a regular file";
-  else if (stat.st_size > FILE_MOST)
+  int fd = tt_regular_open(path, &stat, why);
+  if (fd < 0) return NULL;
+  if (stat.st_size > FILE_MOST)
     *why = "longer than 1 MiB";
   else if (!(text = malloc((size_t)stat.st_size + 1)))
     *why = "out of memory";

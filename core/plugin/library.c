@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/auxv.h>
 #include "plugin/library.h"
+#include "plugin/whole.h"
 
 static enum tt_plugin_found explain(const char *file, const char *error, char reason[TT_PLUGIN_REASON_BYTES])
 {
@@ -33,6 +34,8 @@ enum tt_plugin_found tt_plugin_open(const char *file, void **handle, char reason
 {
   bool program = strcasecmp(file, "STATIC_PLUGIN") == 0;
   reason[0] = '\0';
+  /* A bare name is looked for by the dynamic linker alone. */
+  if (strchr(file, '/') && !tt_plugin_whole(file, reason)) return TT_PLUGIN_BROKEN;
   *handle = dlopen(program ? NULL : file, RTLD_NOW | RTLD_LOCAL);
   if (*handle) return TT_PLUGIN_OPEN;
   /* dlerror translates into the thread's language. */

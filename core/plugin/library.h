@@ -15,7 +15,7 @@ enum tt_plugin_found {
 };
 
 /* dlopen with RTLD_NOW | RTLD_LOCAL. The whole word STATIC_PLUGIN (any case) means the program itself. On failure
- * `reason` says in words why: no file, not a library, a dependency that is missing. */
+ * `reason` says in words why: no file, not a library, one that is cut short, a dependency that is missing. */
 enum tt_plugin_found tt_plugin_open(const char *file, void **handle, char reason[TT_PLUGIN_REASON_BYTES]);
 
 /* The second name to try, as NCCL does: "<prefix>-<name>.so" for a name without '/' that is not of the form lib*.so.

@@ -36,6 +36,7 @@ struct tt_net_report report_of(const char *asked);
 void add_abi_tests(Suite *suite);
 void add_shim_tests(Suite *suite);
 void add_loader_tests(Suite *suite);
+void add_whole_tests(Suite *suite);
 void add_select_tests(Suite *suite);
 void add_thread_tests(Suite *suite);
 

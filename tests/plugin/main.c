@@ -31,6 +31,7 @@ int main(int argc, char **argv)
   add_abi_tests(suite);
   add_shim_tests(suite);
   add_loader_tests(suite);
+  add_whole_tests(suite);
   add_select_tests(suite);
   add_thread_tests(suite);
   SRunner *runner = srunner_create(suite);
