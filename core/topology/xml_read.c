@@ -7,7 +7,9 @@
 #include <expat.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/check.h"
+#include "base/regular.h"
 
 struct reading {
   XML_Parser parser;
@@ -164,8 +166,15 @@ ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml
   ncclResult_t result;
   char *text = NULL;
   *xml = NULL;
-  FILE *file = fopen(path, "re");
-  if (!file) return TT_FAIL(ncclInvalidUsage, "cannot open %s: %s", path, strerror(errno));
+  struct stat status;
+  const char *why;
+  int fd = tt_regular_open(path, &status, &why);
+  if (fd < 0) return TT_FAIL(ncclInvalidUsage, "cannot open %s: %s; name a file", path, why);
+  FILE *file = fdopen(fd, "r");
+  if (!file) {
+    close(fd);
+    return TT_FAIL(ncclSystemError, "no memory to read %s", path);
+  }
   size_t bytes = 0, room = (size_t)64 << 10;
   for (;;) {
     char *larger = realloc(text, room);
@@ -179,7 +188,7 @@ ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml
     room *= 2;
   }
   if (ferror(file)) {
-    result = TT_FAIL(ncclInvalidUsage, "cannot read %s: %s; name a file", path, strerror(errno));
+    result = TT_FAIL(ncclInvalidUsage, "cannot read %s: %s; name another file", path, strerror(errno));
     goto out;
   }
   result = tt_xml_parse(text, bytes, path, root, xml);

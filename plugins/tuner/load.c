@@ -2,35 +2,28 @@
 #include "table.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/param.h"
+#include "base/regular.h"
 
 #define DEFAULT_FILE "nccl_tuner.conf" /* as NCCL's example tuner has it */
 #define MOST_BYTES ((off_t)16 << 20)   /* far more than rules that people or scripts write */
 
-/* Only regular files: a read of anything else could wait for ever. Reads to the end, which may have moved since the
- * file's size was asked for. */
-static ncclResult_t read_file(const char *path, int fd, char **text, size_t *bytes)
+/* Reads to the end, which may have moved since the file's size was asked for. */
+static ncclResult_t read_file(const char *path, int fd, off_t size, char **text, size_t *bytes)
 {
-  struct stat status;
   ssize_t got = 1;
   *bytes = 0;
-  if (fstat(fd, &status) < 0)
-    return TT_FAIL(ncclSystemError, "tuner rules: %s cannot be examined: %s", path, strerror(errno));
-  if (!S_ISREG(status.st_mode))
-    return TT_FAIL(ncclSystemError, "tuner rules: %s is no regular file; name one in NCCL_TUNER_CONFIG_FILE", path);
-  if (status.st_size > MOST_BYTES)
+  if (size > MOST_BYTES)
     return TT_FAIL(ncclInvalidUsage,
                    "tuner rules: %s has %lld bytes, of which at most %lld are read; name a file of "
                    "rules in NCCL_TUNER_CONFIG_FILE",
-                   path, (long long)status.st_size, (long long)MOST_BYTES);
-  size_t room = (size_t)status.st_size + 1;
+                   path, (long long)size, (long long)MOST_BYTES);
+  size_t room = (size_t)size + 1;
   TT_TRY(TT_CALLOC(text, room));
   while (*bytes < room && got > 0) {
     got = read(fd, *text + *bytes, room - *bytes);
@@ -54,14 +47,16 @@ ncclResult_t tt_table_load(struct tt_table_rules *rules, char *path)
   size_t bytes;
   memset(rules, 0, sizeof *rules);
   path[0] = '\0';
-  int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat status;
+  const char *why;
+  int fd = tt_regular_open(file, &status, &why);
   if (fd < 0 && !named && errno == ENOENT) return ncclSuccess;
   if (fd < 0)
     return TT_FAIL(ncclSystemError, "tuner rules: %s%s cannot be opened: %s%s", file,
-                   named ? ", which NCCL_TUNER_CONFIG_FILE names," : " in the working directory", strerror(errno),
+                   named ? ", which NCCL_TUNER_CONFIG_FILE names," : " in the working directory", why,
                    named ? "; correct the variable, or unset it to go without rules" : "");
   strcpy(path, realpath(file, real) ? real : file);
-  TT_TRY_GOTO(read_file(path, fd, &text, &bytes), result, out);
+  TT_TRY_GOTO(read_file(path, fd, status.st_size, &text, &bytes), result, out);
   result = tt_table_parse(text, bytes, rules, &mistake);
   if (result != ncclSuccess)
     result = TT_FAIL(result, "tuner rules: %s:%u:%u: %s", path, mistake.line, mistake.column, mistake.text);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "machine.h"
@@ -192,6 +193,26 @@ START_TEST(built_and_kept_in_a_file)
 }
 END_TEST
 
+/* Nobody ever writes to the pipe, and the device has no end. */
+START_TEST(only_regular_files_are_read)
+{
+  char folder[] = "/tmp/tutti-xml-XXXXXX", pipe[64];
+  struct tt_xml *read;
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(pipe, sizeof(pipe), "%s/pipe", folder);
+  ck_assert_int_eq(mkfifo(pipe, 0600), 0);
+  const char *const paths[] = {pipe, "/dev/zero", "/"};
+  for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+    ck_assert_int_eq(tt_xml_read(paths[i], "system", &read), ncclInvalidUsage);
+    ck_assert_ptr_null(read);
+    ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), paths[i]));
+    ck_assert_ptr_nonnull(strstr(tt_log_thread_error(), "it is no regular file"));
+  }
+  unlink(pipe);
+  ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
 /* A file that cannot be written as a whole stays what it was, and nothing is left beside it. */
 START_TEST(whole_or_not_at_all)
 {
@@ -237,6 +258,7 @@ Suite *suite_xml(void)
   tcase_add_test(tests, limits);
   tcase_add_test(tests, numbers);
   tcase_add_test(tests, built_and_kept_in_a_file);
+  tcase_add_test(tests, only_regular_files_are_read);
   tcase_add_test(tests, whole_or_not_at_all);
   suite_add_tcase(suite, tests);
   return suite;

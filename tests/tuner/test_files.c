@@ -41,7 +41,7 @@ START_TEST(no_regular_file)
   ck_assert_ptr_nonnull(mkdtemp(path));
   setenv("NCCL_TUNER_CONFIG_FILE", path, 1);
   use_plugin();
-  expect_refused(6, ncclSystemError, "is no regular file");
+  expect_refused(6, ncclSystemError, "it is no regular file");
   rmdir(path);
 }
 END_TEST
