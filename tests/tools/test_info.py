@@ -1,6 +1,7 @@
 """tutti-info. Arguments as support.py has them."""
 import json
 import os
+import subprocess
 import tempfile
 
 from support import BIN, Case, environment, main, PERF, run
@@ -86,6 +87,15 @@ class Info(Case):
     def test_wrong_flags(self):
         self.assertEqual(run(self.INFO, "-q").returncode, 2)
         self.assertEqual(run(self.INFO, "word").returncode, 2)
+
+    def test_no_room_for_output(self):
+        """A page that a full disk cut short is no success."""
+        for flags in ([], ["--json"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([self.INFO, *flags], env=environment(), stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=120)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn("tutti-info: the output could not be written", done.stderr)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ static void help(FILE *out)
         "  -p, --pid N     what the communicators of process N are at: pending operations, ranks waited for, memory\n"
         "  -J, --json      as JSON\n"
         "  -h, --help      this text\n\n"
-        "Exit status: 0; 1 when a parameter is malformed or process N gives no report; 2 for a wrong command line.\n",
+        "Exit status: 0; 1 when a parameter is malformed or process N gives no report; 2 for a wrong command line;\n"
+        "3 when the output cannot be written.\n",
         out);
 }
 
@@ -67,6 +68,14 @@ static void show(struct info_out *out, int what, bool verbose, const char *path)
   }
 }
 
+/* `status`, if all output could be written. */
+static int finish(int status)
+{
+  if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+  fputs("tutti-info: the output could not be written\n", stderr);
+  return 3;
+}
+
 int main(int argc, char **argv)
 {
   static const struct option options[] = {
@@ -104,7 +113,7 @@ int main(int argc, char **argv)
       break;
     case 'h':
       help(stdout);
-      return 0;
+      return finish(0);
     default:
       return 2; /* getopt has said what is wrong */
     }
@@ -117,7 +126,7 @@ int main(int argc, char **argv)
     fputs("tutti-info: --pid goes with --json only\n", stderr);
     return 2;
   }
-  if (pid > 0) return info_ask((int)pid, as_json);
+  if (pid > 0) return finish(info_ask((int)pid, as_json));
   char path[PATH_MAX];
   const char *library = find_library(path);
   struct tool_json json = {0};
@@ -142,5 +151,5 @@ int main(int argc, char **argv)
     free(json.text);
   }
   if (problem[0]) fprintf(stderr, "tutti-info: %s\n", problem);
-  return checked == ncclSuccess ? 0 : 1;
+  return finish(checked == ncclSuccess ? 0 : 1);
 }
