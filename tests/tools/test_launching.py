@@ -76,6 +76,13 @@ class Launching(Case):
         self.assertEqual(done.returncode, 2)
         self.assertIn("leave out -n", done.stderr)
 
+    def test_no_such_port(self):
+        """The system would take it for another one, where nobody else is."""
+        for flags, env in ((["--root-addr", "127.0.0.1:99999"], {}), ([], {"TUTTI_PERF_ROOT": "127.0.0.1:99999"})):
+            done = run(PERF, "all_reduce", "--rank", 0, "--nranks", 2, *flags, env=environment(**env))
+            self.assertIn(done.returncode, (2, 3), done.stdout)
+            self.assertIn("127.0.0.1:99999: is not HOST:PORT, with a port from 1 to 65535", done.stderr)
+
     def test_who_never_comes(self):
         done = run(PERF, "all_reduce", "--rank", 0, "--nranks", 3, "--root-addr", f"127.0.0.1:{free_port()}",
                    "--join-timeout", 1)

@@ -87,6 +87,25 @@ START_TEST(every_flag_arrives)
 }
 END_TEST
 
+START_TEST(addresses_without_a_sound_port)
+{
+  static const char *const wrong[] = {"h",    "h:",   ":5",   "h:0",    "h:65536", "h:99999",
+                                      "h:-1", "h:+5", "h:5x", "h:http", "[]:5",    "h:4294967301"};
+  static const char *const right[] = {"h:1", "127.0.0.1:65535", "[::1]:80"};
+  char line[128];
+  for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+    snprintf(line, sizeof(line), "tutti-perf reduce --rank 1 --nranks 3 --root-addr %s", wrong[i]);
+    ck_assert_msg(parse(line) == PERF_PARSE_WRONG, "%s", wrong[i]);
+    ck_assert_ptr_nonnull(strstr(error, "--root-addr"));
+    ck_assert_ptr_nonnull(strstr(error, "a port from 1 to 65535"));
+  }
+  for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++) {
+    snprintf(line, sizeof(line), "tutti-perf reduce --rank 1 --nranks 3 --root-addr %s", right[i]);
+    ck_assert_msg(parse(line) == PERF_PARSE_RUN, "%s: %s", right[i], error);
+  }
+}
+END_TEST
+
 START_TEST(long_names_of_nccl_tests)
 {
   ck_assert_int_eq(parse("tutti-perf all_reduce --nthreads 2 --ngpus 3 --minbytes 1K --maxbytes 2K --stepbytes 512 "
@@ -344,6 +363,7 @@ Suite *suite_options(void)
   TCase *tests = tcase_create("options");
   tcase_add_test(tests, sizes);
   tcase_add_test(tests, every_flag_arrives);
+  tcase_add_test(tests, addresses_without_a_sound_port);
   tcase_add_test(tests, long_names_of_nccl_tests);
   tcase_add_test(tests, flags_of_devices);
   tcase_add_test(tests, pairs);

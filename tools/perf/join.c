@@ -50,10 +50,17 @@ static uint64_t key_of(const struct perf_join *join)
   return hash;
 }
 
-static bool split_address(const char *text, char *host, size_t size, const char **port)
+/* The system's functions take a port of 99999 for 34463. */
+static bool is_port(const char *text)
+{
+  size_t digits = strspn(text, "0123456789");
+  return digits > 0 && digits < 6 && !text[digits] && atoi(text) >= 1 && atoi(text) <= UINT16_MAX;
+}
+
+bool perf_join_split(const char *text, char *host, size_t size, const char **port)
 {
   const char *colon = strrchr(text, ':');
-  if (!colon || !colon[1] || colon == text) return false;
+  if (!colon || colon == text || !is_port(colon + 1)) return false;
   size_t length = (size_t)(colon - text);
   if (text[0] == '[' && text[length - 1] == ']') text++, length -= 2;
   if (length == 0 || length >= size) return false;
@@ -76,11 +83,11 @@ static bool resolve(const struct perf_join *join, struct place *place, char *err
     snprintf(place->text, sizeof(place->text), "the local meeting point of job %s", join->job);
     return true;
   }
-  char host[160];
+  char host[PERF_JOIN_HOST];
   const char *port;
   struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *list;
-  if (!split_address(join->address, host, sizeof(host), &port)) {
-    snprintf(error, size, "%s: is not HOST:PORT", join->address);
+  if (!perf_join_split(join->address, host, sizeof(host), &port)) {
+    snprintf(error, size, "%s: " PERF_JOIN_NO_ADDRESS, join->address);
     return false;
   }
   int code = getaddrinfo(host, port, &hints, &list);

@@ -14,6 +14,11 @@ struct perf_join {
   int timeout;         /* seconds */
 };
 
+#define PERF_JOIN_HOST 160
+#define PERF_JOIN_NO_ADDRESS "is not HOST:PORT, with a port from 1 to 65535"
+/* The parts of an address, that of a v6 host without its brackets. False if it is none. */
+bool perf_join_split(const char *text, char *host, size_t size, const char **port);
+
 /* False: `error` says who is missing and what to set. */
 bool perf_join(const struct perf_join *join, struct perf_control *control, char *error, size_t size);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "join.h"
 #include "options_values.h"
 #include "pairs.h"
 
@@ -181,6 +182,16 @@ static bool sweep_flag(struct perf_parser *parser, int c, const char *arg)
   }
 }
 
+static bool root_address_flag(struct perf_parser *parser, const char *arg)
+{
+  char host[PERF_JOIN_HOST];
+  const char *port;
+  if (!perf_join_split(arg, host, sizeof(host), &port))
+    return perf_parser_wrong(parser, "--root-addr %s: " PERF_JOIN_NO_ADDRESS, arg);
+  parser->options->root_address = arg;
+  return true;
+}
+
 static bool run_flag(struct perf_parser *parser, int c, const char *arg)
 {
   struct perf_options *o = parser->options;
@@ -229,8 +240,7 @@ static bool run_flag(struct perf_parser *parser, int c, const char *arg)
   case OPT_NRANKS:
     return perf_value_integer(parser, "--nranks", arg, 1, 1 << 24, &o->ranks_started);
   case OPT_ROOT_ADDR:
-    o->root_address = arg;
-    return true;
+    return root_address_flag(parser, arg);
   case OPT_JOIN_TIMEOUT:
     return perf_value_integer(parser, "--join-timeout", arg, 1, 86400, &o->join_timeout);
   default:
