@@ -18,7 +18,9 @@ const char *tt_collnet_bind(struct tt_collnet_plugin *plugin, const struct tt_co
   plugin->can = shim->can;
   shim->bind(plugin);
   if (plugin->abi.v12.regMrDmaBuf) plugin->can |= TT_COLLNET_CAN_DMABUF;
-  return !plugin->abi.v12.name ? "name" : !plugin->abi.v12.init ? "init" : !plugin->abi.v12.devices ? "devices" : NULL;
+  const ncclCollNet_v12_t *abi = &plugin->abi.v12;
+  if (!abi->name || !abi->name[0]) return "name";
+  return !abi->init ? "init" : !abi->devices ? "devices" : NULL;
 }
 
 const char *tt_collnet_incomplete(const struct tt_collnet_plugin *plugin)

@@ -21,9 +21,10 @@ const char *tt_net_bind(struct tt_net_plugin *plugin, const struct tt_net_shim *
   memcpy(&plugin->abi, symbol, shim->bytes);
 
   const ncclNet_v12_t *abi = &plugin->abi.v12;
+  /* Ranks compare networks by name, so an empty one is none. */
+  if (!abi->name || !abi->name[0]) return "name";
 #define REQUIRE(member)                                                                                                \
   if (!abi->member) return #member
-  REQUIRE(name);
   REQUIRE(init);
   REQUIRE(devices);
   REQUIRE(getProperties);
@@ -102,8 +103,8 @@ ncclResult_t tt_plugin_checked(const struct tt_plugin_identity *plugin, const ch
 {
   if (result == ncclSuccess) return ncclSuccess;
   if (plugin_warned) {
-    TT_INFO(TT_NET, "NET/Plugin: %s (v%d, %s) failed in %s with %s", plugin->name, plugin->version, plugin->path, member,
-            result_name(result));
+    TT_INFO(TT_NET, "NET/Plugin: %s (v%d, %s) failed in %s with %s", plugin->name, plugin->version, plugin->path,
+            member, result_name(result));
     return result;
   }
   return TT_FAIL(result,

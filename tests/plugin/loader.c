@@ -100,6 +100,7 @@ START_TEST(test_cannot_load)
   cannot_load(STUB("future"), "it exports the net plugin ABI v13 only, and this library knows v6 to v12");
   cannot_load(STUB("past"), "v5 only");
   cannot_load(STUB("broken"), "its ncclNetPlugin_v10 has no isend");
+  cannot_load(STUB("nameless"), "its ncclNetPlugin_v12 has no name");
   cannot_load(STUB("empty") ",nowhere", "no such file");
   check_error("it exports no ncclNetPlugin_v6");
   cannot_load("STATIC", "no such file"); /* no abbreviation of STATIC_PLUGIN */
