@@ -30,6 +30,10 @@ ncclResult_t tt_net_devices(struct tt_net *net, int *ndev)
   ncclResult_t result = CALL(net, "devices", net->plugin->abi.v12.devices(ndev));
   tt_net_list_unlock();
   if (result != ncclSuccess || *ndev < 0) *ndev = 0;
+  if (*ndev <= TT_NET_MOST_DEVICES) return result;
+  result = TT_FAIL(ncclInvalidUsage, "net plugin %s (%s) counts %d devices by now; have it offer at most %d",
+                   tt_net_name(net), net->plugin->path, *ndev, TT_NET_MOST_DEVICES);
+  *ndev = 0;
   return result;
 }
 

@@ -88,7 +88,9 @@ unsigned tt_net_can(const struct tt_net *net);
 
 /* ---- Calls. Semantics are those of ncclNet_v12_t in tutti/net.h; here is only what the shims add ---- */
 
-/* The number of devices now, virtual ones included. */
+/* The number of devices now, virtual ones included. More are an error: making a communicator takes time in proportion
+ * to their square, and no machine has nearly so many. */
+#define TT_NET_MOST_DEVICES 1024
 ncclResult_t tt_net_devices(struct tt_net *net, int *ndev);
 /* Members that an old version lacks are filled in: forceFlush and regIsGlobal 0, vProps the device itself, maxP2pBytes
  * 1 GiB, maxCollBytes 512 MiB, maxMultiRequestSize 1, railId and planeId undefined. Always: name is not NULL, maxRecvs

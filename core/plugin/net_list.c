@@ -227,6 +227,14 @@ static ncclResult_t drop_event(void **handle, int type, void *phandle, int64_t p
   return ncclSuccess;
 }
 
+/* Passed over, too, but somebody should know that the network would be there. */
+static bool refuse(const struct tt_net_library *library, const char *remedy)
+{
+  TT_WARN("net plugin %s (%s) is refused: %s; %s, or choose another network with NCCL_NET", library->report.name,
+          library->report.path, library->report.reason, remedy);
+  return false;
+}
+
 /* Counts the devices and refuses those that Tutti cannot drive. */
 static bool look_at_devices(struct tt_net_library *library, struct tt_net *net)
 {
@@ -239,6 +247,10 @@ static bool look_at_devices(struct tt_net_library *library, struct tt_net *net)
       pass_over(library, "no devices on this machine");
     return false;
   }
+  if (ndev > TT_NET_MOST_DEVICES) {
+    pass_over(library, "it counts %d devices, of which at most %d are possible", ndev, TT_NET_MOST_DEVICES);
+    return refuse(library, "have it offer fewer");
+  }
   for (int dev = 0; dev < ndev; dev++) {
     ncclNetProperties_v12_t props;
     tt_net_default_properties(dev, &props);
@@ -250,10 +262,7 @@ static bool look_at_devices(struct tt_net_library *library, struct tt_net *net)
     if (props.netDeviceType == NCCL_NET_DEVICE_HOST) continue;
     pass_over(library, "its device %d needs device offload (type %d, version %d), which Tutti does not have", dev,
               (int)props.netDeviceType, props.netDeviceVersion);
-    TT_WARN("net plugin %s (%s) is refused: %s; switch the offload off in the plugin, or choose another network with "
-            "NCCL_NET",
-            library->report.name, library->report.path, library->report.reason);
-    return false;
+    return refuse(library, "switch the offload off in the plugin");
   }
   library->report.ndev = ndev;
   return true;

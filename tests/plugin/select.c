@@ -90,9 +90,31 @@ START_TEST(test_passed_over)
 {
   passed_over("NDEV", "0", "no devices on this machine");
   passed_over("NDEV", "-1", "no devices on this machine");
+  passed_over("NDEV", "1025", "it counts 1025 devices, of which at most 1024 are possible");
+  check_error("net plugin stub12 (" STUB("stub12") ") is refused");
+  check_error("have it offer fewer, or choose another network with NCCL_NET");
+  passed_over("NDEV", "2147483647", "it counts 2147483647 devices");
   passed_over("INIT_ERROR", "2", "its init failed (error 2)");
   passed_over("OFFLOAD", "1", "its device 0 needs device offload (type 1, version 7)");
   check_error("net plugin stub12 (" STUB("stub12") ") is refused");
+}
+END_TEST
+
+/* As many as may be, and then more of them. */
+START_TEST(test_most_devices)
+{
+  int ndev;
+  start(STUB("stub12"));
+  behave("stub12", "NDEV", "1024");
+  struct tt_net *net = open_net(&plain);
+  ck_assert_str_eq(tt_net_name(net), "stub12");
+  ck_assert_int_eq(tt_net_devices(net, &ndev), ncclSuccess);
+  ck_assert_int_eq(ndev, 1024);
+  behave("stub12", "NDEV", "1025");
+  ck_assert_int_eq(tt_net_devices(net, &ndev), ncclInvalidUsage);
+  ck_assert_int_eq(ndev, 0);
+  check_error("counts 1025 devices by now; have it offer at most 1024");
+  close_net(net);
 }
 END_TEST
 
@@ -276,6 +298,7 @@ void add_select_tests(Suite *suite)
   tcase_add_test(tcase, test_by_name);
   tcase_add_test(tcase, test_wrong_name);
   tcase_add_test(tcase, test_passed_over);
+  tcase_add_test(tcase, test_most_devices);
   tcase_add_test(tcase, test_named_unusable);
   tcase_add_test(tcase, test_disabled);
   tcase_add_test(tcase, test_common);
