@@ -383,7 +383,7 @@ static ncclResult_t init(struct ncclComm *comm, const struct tt_create *create)
   if (comm->nranks > 1)
     TT_TRY(join_others(comm, create, device, &properties, &timings));
   else
-    tt_bootstrap_forget(create->ids != NULL ? create->ids : &create->id);
+    TT_TRY(tt_bootstrap_use_alone(create->ids != NULL ? create->ids : &create->id));
   TT_TRY(device);
   comm->check_pointers = checks_pointers(comm);
   comm->device_index = comm->env != NULL ? comm->env->peers[comm->rank].device : TT_MAX(comm->device_index, 0);

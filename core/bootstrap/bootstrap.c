@@ -55,9 +55,13 @@ uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id)
   return tt_hash(id->internal, sizeof(id->internal));
 }
 
-void tt_bootstrap_forget(const ncclUniqueId *id)
+ncclResult_t tt_bootstrap_use_alone(const ncclUniqueId *id)
 {
-  tt_root_drop(tt_wire_nonce_of(id));
+  uint64_t nonce;
+  if (!tt_wire_nonce_of(id, &nonce)) return ncclSuccess;
+  TT_TRY(tt_root_claim_alone(nonce));
+  tt_root_drop(nonce);
+  return ncclSuccess;
 }
 
 static ncclResult_t make_object(int rank, int nranks, const _Atomic uint32_t *abort, struct tt_bootstrap **out)

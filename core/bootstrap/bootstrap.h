@@ -33,9 +33,10 @@ ncclResult_t tt_bootstrap_own_id(ncclUniqueId *id);
 /* What names the communicator in logs: equal on all ranks. */
 uint64_t tt_bootstrap_id_hash(const ncclUniqueId *id);
 
-/* Ends the id's root if it lives in this process and nobody came to it: for a communicator of one rank, which needs no
- * bootstrap. What is no id, or one of another process, is left alone. */
-void tt_bootstrap_forget(const ncclUniqueId *id);
+/* Uses an id up for a communicator of one rank, which needs no bootstrap: ends the id's root if it lives in this
+ * process and nobody came to it. ncclInvalidUsage if the id was used before in this process. What is no id is left
+ * alone. */
+ncclResult_t tt_bootstrap_use_alone(const ncclUniqueId *id);
 
 /* Joins. nranks == 1 needs no socket and no thread. Using an id a second time is ncclInvalidUsage. `abort` must live as
  * long as the object. */

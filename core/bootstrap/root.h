@@ -26,5 +26,7 @@ void tt_root_drop(uint64_t nonce);
 /* Ids used by this process. ncclInvalidUsage if the creation of a communicator with it has already ended here. */
 ncclResult_t tt_root_claim(uint64_t nonce);
 void tt_root_claim_done(uint64_t nonce);
+/* Both in one, for who is alone: of several that come at the same time one gets it. */
+ncclResult_t tt_root_claim_alone(uint64_t nonce);
 
 #endif

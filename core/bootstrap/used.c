@@ -59,16 +59,27 @@ void tt_used_after_fork(void)
   pthread_mutex_init(&mutex, NULL);
 }
 
-ncclResult_t tt_root_claim(uint64_t nonce)
+static ncclResult_t claim(uint64_t nonce, bool at_once)
 {
   pthread_mutex_lock(&mutex);
   bool used = find(&claimed, nonce) >= 0;
+  if (at_once && !used) add(&claimed, nonce, NULL);
   pthread_mutex_unlock(&mutex);
   if (used)
     return TT_FAIL(ncclInvalidUsage,
                    "this unique id was used before in this process: every communicator needs an id of "
                    "its own from ncclGetUniqueId, even if creating the first one failed");
   return ncclSuccess;
+}
+
+ncclResult_t tt_root_claim(uint64_t nonce)
+{
+  return claim(nonce, false);
+}
+
+ncclResult_t tt_root_claim_alone(uint64_t nonce)
+{
+  return claim(nonce, true);
 }
 
 void tt_root_claim_done(uint64_t nonce)

@@ -75,9 +75,11 @@ void tt_wire_put_id(ncclUniqueId *id_bytes, const struct tt_id *id)
   tt_wire_put_u64(p + 120, tt_hash(p, 120));
 }
 
-uint64_t tt_wire_nonce_of(const ncclUniqueId *bytes)
+bool tt_wire_nonce_of(const ncclUniqueId *bytes, uint64_t *nonce)
 {
-  return tt_wire_get_u64((const unsigned char *)bytes->internal + 32);
+  const unsigned char *p = (const unsigned char *)bytes->internal;
+  *nonce = tt_wire_get_u64(p + 32);
+  return memcmp(p, id_magic, 8) == 0 && p[10] == 0;
 }
 
 ncclResult_t tt_wire_get_id(const ncclUniqueId *id_bytes, struct tt_id *id)

@@ -35,8 +35,8 @@ struct tt_id {
   struct tt_endpoint root;
 };
 void tt_wire_put_id(ncclUniqueId *bytes, const struct tt_id *id);
-/* The nonce that an id's bytes hold, if they are one. */
-uint64_t tt_wire_nonce_of(const ncclUniqueId *bytes);
+/* False for what is no id, and for that of NCCL_COMM_ID, which may be used again; else the id's nonce. Logs nothing. */
+bool tt_wire_nonce_of(const ncclUniqueId *bytes, uint64_t *nonce);
 /* ncclInvalidArgument saying what is wrong with it. */
 ncclResult_t tt_wire_get_id(const ncclUniqueId *bytes, struct tt_id *id);
 

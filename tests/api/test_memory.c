@@ -153,6 +153,50 @@ START_TEST(id_of_one_rank)
 }
 END_TEST
 
+/* An id of one rank, too, is used up, also by one of several, and whatever became of the communicator. */
+START_TEST(id_of_one_rank_is_used_up)
+{
+  ncclComm_t first = NULL, second = NULL;
+  ncclUniqueId id = new_id();
+  ok(ncclCommInitRank(&first, 1, id, 0));
+  for (int i = 0; i < 3; i++) {
+    ncclResult_t again =
+        i == 0 ? ncclCommInitRankScalable(&second, 1, 0, 1, &id, NULL) : ncclCommInitRank(&second, i, id, 0);
+    ck_assert_int_eq(again, ncclInvalidUsage);
+    ck_assert_ptr_null(second);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "used before"));
+  }
+  ok(ncclCommDestroy(first));
+  ck_assert_int_eq(ncclCommInitRank(&second, 1, id, 0), ncclInvalidUsage);
+  /* At the same time. */
+  id = new_id();
+  ok(ncclGroupStart());
+  ok(ncclCommInitRank(&first, 1, id, 0));
+  ok(ncclCommInitRank(&second, 1, id, 0));
+  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+  ncclCommAbort(first); /* whatever the group left of them */
+  ncclCommAbort(second);
+  /* What is none is not looked at. */
+  for (int i = 0; i < 2; i++) {
+    id = (ncclUniqueId){{0}};
+    ok(ncclCommInitRank(&first, 1, id, 0));
+    ok(ncclCommDestroy(first));
+  }
+}
+END_TEST
+
+/* That of NCCL_COMM_ID is one for all. */
+START_TEST(id_of_one_rank_that_is_fixed)
+{
+  ncclComm_t comm = NULL;
+  setenv("NCCL_COMM_ID", "127.0.0.1:4000", 1);
+  for (int i = 0; i < 2; i++) {
+    ok(ncclCommInitRank(&comm, 1, new_id(), 0));
+    ok(ncclCommDestroy(comm));
+  }
+}
+END_TEST
+
 START_TEST(creation_fails_alone)
 {
   create_failing(1000, new_id(), 1, 0); /* what the process allocates once */
@@ -256,6 +300,8 @@ int main(void)
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, repeated_calls);
   tcase_add_test(tests, id_of_one_rank);
+  tcase_add_test(tests, id_of_one_rank_is_used_up);
+  tcase_add_test(tests, id_of_one_rank_that_is_fixed);
   tcase_add_test(tests, creation_fails_alone);
   tcase_add_test(tests, creation_fails_among_two);
   tcase_add_test(tests, group_of_all_fails);
