@@ -92,8 +92,10 @@ static struct config *read_config(struct complaints *complaints)
   complaints->level = number < 0;
   atomic_init(&config->level, number < 0 ? TT_LOG_WARN : number);
   const char *subsystems = tt_param_source_string(TT_PARAM_NCCL_DEBUG_SUBSYS);
-  config->subsystems =
-      subsystems ? tt_log_subsystems(subsystems, &complaints->subsystems) : TT_INIT | TT_BOOTSTRAP | TT_ENV;
+  if (subsystems) config->subsystems = tt_log_subsystems(subsystems, &complaints->subsystems);
+  /* A list of unknown names alone would hide all, also the warning that they are unknown. */
+  if (!subsystems || (complaints->subsystems && !config->subsystems))
+    config->subsystems = TT_INIT | TT_BOOTSTRAP | TT_ENV;
   const char *stamped = tt_param_source_string(TT_PARAM_NCCL_DEBUG_TIMESTAMP_LEVELS);
   config->stamped = stamped ? tt_log_level_bits(stamped, &complaints->stamps) : 1u << TT_LOG_WARN;
   const char *stamp = tt_param_source_string(TT_PARAM_NCCL_DEBUG_TIMESTAMP_FORMAT);

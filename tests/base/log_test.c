@@ -288,6 +288,20 @@ START_TEST(unknown_settings)
 }
 END_TEST
 
+/* Not one of them known: the default counts, rather than nothing. */
+START_TEST(unknown_subsystems_alone)
+{
+  start_log("INFO", "OOPS");
+  TT_WARN("a warning");
+  TT_INFO(TT_INIT, "of init");
+  TT_INFO(TT_NET, "of nets");
+  expect_logged("NCCL WARN NCCL_DEBUG_SUBSYS=OOPS: unknown names are ignored");
+  expect_logged("NCCL WARN a warning");
+  ck_assert_int_eq(logged_times("of init"), 1);
+  ck_assert_int_eq(logged_times("of nets"), 0);
+}
+END_TEST
+
 START_TEST(stamps_and_raise)
 {
   setenv("NCCL_DEBUG_TIMESTAMP_LEVELS", "INFO", 1);
@@ -474,6 +488,7 @@ Suite *log_suite(void)
   tcase_add_test(one, last_errors);
   tcase_add_test(one, hushed);
   tcase_add_test(one, unknown_settings);
+  tcase_add_test(one, unknown_subsystems_alone);
   tcase_add_test(one, stamps_and_raise);
   tcase_add_test(one, broken_logs);
   tcase_add_test(one, full_pipe);
