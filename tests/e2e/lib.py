@@ -86,6 +86,29 @@ def listeners(pid="self"):
     return found
 
 
+def session(leader):
+    """The processes of a session."""
+    found = set()
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            if os.getsid(pid) == leader:
+                found.add(pid)
+        except OSError:
+            pass
+    return found
+
+
+def remove_left(pids):
+    """Files of libfabric's provider shm, PROCESS:USER:NUMBER, whose processes ended without a chance to remove them."""
+    for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():
+        match = re.fullmatch(rf"(\d+):{os.geteuid()}:\d+", name)
+        if match and int(match[1]) in pids:
+            try:
+                os.unlink(os.path.join("/dev/shm", name))
+            except OSError:
+                pass
+
+
 class Process:
     """A started program. Its output goes to files, so that it never waits for a reader."""
 
@@ -122,12 +145,15 @@ class Process:
         return self
 
     def kill(self):
+        started = {self.pid}
         if self.popen.poll() is None:
+            started |= session(self.pid)
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
             self.popen.wait()
+        remove_left(started)
 
 
 class Case(unittest.TestCase):

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "left.h"
 
 const char *plugin_path;
 bool fuse;
@@ -138,6 +139,7 @@ static enum verdict run_clause(const struct clause *clause, int abi)
   }
   wait_both(pids, outcomes);
   for (int i = 0; i < 2; i++) {
+    remove_left(pids[i]);
     read_outcome(reports[i][0], &outcomes[i]);
     close(reports[i][0]);
   }
