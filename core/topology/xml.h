@@ -42,9 +42,11 @@ struct tt_xml {
   struct tt_xml_text *texts; /* all strings */
 };
 
-/* Reads a file whose root must be `root`, in version 1. */
+/* Reads a file whose root must be `root`, in version 1; nothing but a regular one, since others may have no end. */
 ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml);
-/* The same from memory; `source` is the name used in messages. */
+/* The same from what is open, which may be a pipe, to its end; `source` is the name used in messages. */
+ncclResult_t tt_xml_read_open(FILE *file, const char *source, const char *root, struct tt_xml **xml);
+/* The same from memory. */
 ncclResult_t tt_xml_parse(const char *text, size_t bytes, const char *source, const char *root, struct tt_xml **xml);
 /* A tree without elements. */
 ncclResult_t tt_xml_create(const char *source, struct tt_xml **xml);

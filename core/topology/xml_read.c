@@ -161,25 +161,16 @@ out:
   return r.result;
 }
 
-ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml)
+ncclResult_t tt_xml_read_open(FILE *file, const char *source, const char *root, struct tt_xml **xml)
 {
   ncclResult_t result;
   char *text = NULL;
   *xml = NULL;
-  struct stat status;
-  const char *why;
-  int fd = tt_regular_open(path, &status, &why);
-  if (fd < 0) return TT_FAIL(ncclInvalidUsage, "cannot open %s: %s; name a file", path, why);
-  FILE *file = fdopen(fd, "r");
-  if (!file) {
-    close(fd);
-    return TT_FAIL(ncclSystemError, "no memory to read %s", path);
-  }
   size_t bytes = 0, room = (size_t)64 << 10;
   for (;;) {
     char *larger = realloc(text, room);
     if (!larger) {
-      result = TT_FAIL(ncclSystemError, "no memory to read %s", path);
+      result = TT_FAIL(ncclSystemError, "no memory to read %s", source);
       goto out;
     }
     text = larger;
@@ -188,12 +179,28 @@ ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml
     room *= 2;
   }
   if (ferror(file)) {
-    result = TT_FAIL(ncclInvalidUsage, "cannot read %s: %s; name another file", path, strerror(errno));
+    result = TT_FAIL(ncclInvalidUsage, "cannot read %s: %s; name another file", source, strerror(errno));
     goto out;
   }
-  result = tt_xml_parse(text, bytes, path, root, xml);
+  result = tt_xml_parse(text, bytes, source, root, xml);
 out:
-  fclose(file);
   free(text);
+  return result;
+}
+
+ncclResult_t tt_xml_read(const char *path, const char *root, struct tt_xml **xml)
+{
+  struct stat status;
+  const char *why;
+  *xml = NULL;
+  int fd = tt_regular_open(path, &status, &why);
+  if (fd < 0) return TT_FAIL(ncclInvalidUsage, "cannot open %s: %s; name a file", path, why);
+  FILE *file = fdopen(fd, "r");
+  if (!file) {
+    close(fd);
+    return TT_FAIL(ncclSystemError, "no memory to read %s", path);
+  }
+  ncclResult_t result = tt_xml_read_open(file, path, root, xml);
+  fclose(file);
   return result;
 }

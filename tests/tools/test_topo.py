@@ -183,6 +183,16 @@ class Topo(Case):
         self.assertIn("1 more GPUs of the file are reached over the network only\n", alone)
         self.assertNotIn("GPU 0 ", alone)
 
+    def test_pipe(self):
+        """Another program's output, as well as a file."""
+        done = subprocess.run([self.TOPO, "show", "/dev/stdin"], input=self.MACHINE, env=environment(), timeout=120, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stdout), (0, self.topo("show", "FILE")), done.stderr)
+        for path in "/", "/dev/zero", os.path.join(BIN, "nothing"):
+            done = run(self.TOPO, "show", path)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(path, done.stderr)
+
     def test_paths(self):
         shown = self.topo("paths", "--steps", "FILE")
         self.assertRegex(shown, r"from NET +GPU 0 +GPU 1 *\nNET 0 +PIX 12.5 +SYS 12.5 *\n")

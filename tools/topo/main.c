@@ -1,4 +1,5 @@
 /* tutti-topo: what a topology file says of a machine, without that machine; or what this machine says of itself. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/check.h"
@@ -78,10 +79,20 @@ static ncclResult_t join(const struct topo_options *o, const struct tt_xml *xml)
   return valid ? ncclSuccess : TT_FAIL(ncclInternalError, "what was joined is wrong; please report it");
 }
 
+/* A pipe will do, too: who calls this program sees that it waits for one. */
+static ncclResult_t read_any(const char *path, struct tt_xml **xml)
+{
+  FILE *file = fopen(path, "re");
+  if (!file) return TT_FAIL(ncclInvalidUsage, "cannot open %s: %s; name a file", path, strerror(errno));
+  ncclResult_t result = tt_xml_read_open(file, path, "system", xml);
+  fclose(file);
+  return result;
+}
+
 /* Reads the file, or looks at this machine, and leaves out who does not take part. */
 static ncclResult_t read_file(struct topo_options *o, struct tt_xml **xml)
 {
-  ncclResult_t result = o->here ? topo_detect(o->sysfs, xml) : tt_xml_read(o->file, "system", xml);
+  ncclResult_t result = o->here ? topo_detect(o->sysfs, xml) : read_any(o->file, xml);
   if (result == ncclSuccess && o->ranks) {
     struct tt_xml *whole = *xml;
     *xml = NULL;
