@@ -44,7 +44,7 @@ static ncclResult_t enqueue(const char *function, struct ncclComm *comm, const s
 static ncclResult_t call(const char *function, struct ncclComm *comm, const struct tt_task *task, cudaStream_t stream)
 {
   tt_group_start();
-  ncclResult_t result = tt_handle_hold(function, comm);
+  ncclResult_t result = tt_handle_hold_own(function, comm);
   if (result == ncclSuccess) {
     result = enqueue(function, comm, task, stream);
     tt_handle_let_go(comm); /* its group holds it from here on */

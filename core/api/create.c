@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "api/agree.h"
 #include "api/buffers.h"
 #include "api/collnet.h"
@@ -335,7 +334,6 @@ ncclResult_t tt_comm_alloc(const struct tt_create *create, struct ncclComm **out
   struct ncclComm *comm;
   *out = NULL;
   TT_TRY(TT_CALLOC(&comm, 1));
-  comm->process = getpid();
   pthread_mutex_init(&comm->error_lock, NULL);
   pthread_mutex_init(&comm->children_lock, NULL);
   ncclResult_t result = fill(comm, create);

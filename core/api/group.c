@@ -1,6 +1,7 @@
 /* Groups. */
 #include "api/group.h"
 
+#include <pthread.h>
 #include "api/export.h"
 #include "api/gathered.h"
 #include "base/check.h"
@@ -9,13 +10,44 @@
 static _Thread_local struct {
   int depth;
   ncclResult_t error;
+  bool inherited; /* it had calls before a fork */
   struct tt_gathered gathered;
 } group;
+
+/* What was called before a fork is the parent's to do or to drop: dropping alone would tell other ranks. */
+static void after_fork(void)
+{
+  if (group.depth == 0) return;
+  group.inherited |= group.gathered.jobs != NULL || group.gathered.comms != NULL;
+  tt_gathered_clear(&group.gathered);
+}
+
+static void register_fork(void)
+{
+  pthread_atfork(NULL, NULL, after_fork);
+}
+
+/* Before anything is gathered. */
+static void watch_forks(void)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_fork);
+}
+
+static ncclResult_t check_process(const char *function)
+{
+  if (!group.inherited) return ncclSuccess;
+  return TT_FAIL(ncclInvalidUsage,
+                 "%s: the group has calls from before a fork, which are for the process that made them; in its child, "
+                 "begin another group",
+                 function);
+}
 
 void tt_group_start(void)
 {
   if (group.depth++ > 0) return;
   group.error = ncclSuccess;
+  group.inherited = false;
   tt_gathered_clear(&group.gathered);
 }
 
@@ -71,6 +103,7 @@ ncclResult_t tt_group_join(struct ncclComm *comm)
 {
   int state = TT_COMM_IDLE;
   if (tt_group_has(comm)) return ncclSuccess;
+  watch_forks();
   TT_TRY(note_blocking(comm->config.blocking != 0));
   if (atomic_compare_exchange_strong(&comm->in_group, &state, TT_COMM_IN_GROUP)) {
     add_comm(comm);
@@ -94,6 +127,7 @@ bool tt_group_leave(struct ncclComm *comm)
 
 ncclResult_t tt_group_add_job(struct tt_job *job)
 {
+  watch_forks();
   TT_TRY(note_blocking(job->blocking));
   job->next = NULL;
   *group.gathered.jobs_end = job;
@@ -117,6 +151,7 @@ ncclResult_t tt_group_end(void)
   bool outermost;
   TT_TRY(close_level("ncclGroupEnd", &outermost));
   if (!outermost) return ncclSuccess;
+  if (group.error == ncclSuccess) group.error = check_process("ncclGroupEnd");
   if (group.error != ncclSuccess) {
     tt_gathered_forget(gathered);
     return group.error;
@@ -132,6 +167,7 @@ ncclResult_t tt_group_simulate(float *microseconds)
   TT_TRY(close_level("ncclGroupSimulateEnd", &outermost));
   if (!outermost) return ncclSuccess;
   ncclResult_t result = group.error;
+  if (result == ncclSuccess) result = check_process("ncclGroupSimulateEnd");
   if (result == ncclSuccess && group.gathered.jobs != NULL)
     result =
         TT_FAIL(ncclInvalidUsage, "ncclGroupSimulateEnd: the group makes communicators; only operations have a cost");

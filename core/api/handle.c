@@ -6,6 +6,7 @@
  * two sees the other. */
 #include "api/handle.h"
 
+#include <pthread.h>
 #include <unistd.h>
 #include "base/check.h"
 #include "base/timer.h"
@@ -20,6 +21,10 @@ struct tt_handle {
 
 enum { ROWS = 256 };
 static struct tt_handle *_Atomic rows[ROWS];
+
+/* How many forks lie between this process and the one that loaded the library. To look here costs less than getpid,
+ * which every operation would have to call. Written only where there is one thread. */
+static unsigned forks;
 
 static const char taken;
 #define TAKEN ((const struct ncclComm *)(const void *)&taken)
@@ -63,10 +68,24 @@ static bool use_free_entry(struct ncclComm *comm)
   return false;
 }
 
+static void after_fork(void)
+{
+  forks++;
+}
+
+static void watch_forks(void)
+{
+  pthread_atfork(NULL, NULL, after_fork);
+}
+
 ncclResult_t tt_handle_add(struct ncclComm *comm)
 {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   struct tt_handle *_Atomic *row = row_of(comm);
   struct tt_handle *handle;
+  pthread_once(&once, watch_forks);
+  comm->process = getpid();
+  comm->forks = forks;
   if (use_free_entry(comm)) return ncclSuccess;
   comm->handle = NULL;
   TT_TRY(TT_CALLOC(&handle, 1));
@@ -93,14 +112,21 @@ ncclResult_t tt_handle_hold(const char *function, const struct ncclComm *comm)
   return hold(comm) != NULL ? ncclSuccess : unknown(function, comm);
 }
 
-ncclResult_t tt_handle_check_process(const char *function, const struct ncclComm *comm)
+static ncclResult_t check_process(const char *function, const struct ncclComm *comm)
 {
-  int process = getpid();
-  if (comm->process == process) return ncclSuccess;
+  if (comm->forks == forks) return ncclSuccess;
   return TT_FAIL(ncclInvalidUsage,
-                 "%s: the communicator (%p) was made by process %d before a fork: only that process may end it; in its "
-                 "child, process %d, leave it alone",
-                 function, (const void *)comm, comm->process, process);
+                 "%s: the communicator (%p) was made by process %d before a fork: only that process may use or end it; "
+                 "in its child, process %d, leave it alone, and make another one",
+                 function, (const void *)comm, comm->process, getpid());
+}
+
+ncclResult_t tt_handle_hold_own(const char *function, const struct ncclComm *comm)
+{
+  TT_TRY(tt_handle_hold(function, comm));
+  ncclResult_t result = check_process(function, comm);
+  if (result != ncclSuccess) tt_handle_let_go(comm);
+  return result;
 }
 
 void tt_handle_let_go(const struct ncclComm *comm)
@@ -131,12 +157,7 @@ static ncclResult_t busy(const char *function, int state)
 
 ncclResult_t tt_handle_take(const char *function, const struct ncclComm *comm, bool idle)
 {
-  TT_TRY(tt_handle_hold(function, comm));
-  ncclResult_t checked = tt_handle_check_process(function, comm);
-  if (checked != ncclSuccess) {
-    tt_handle_let_go(comm);
-    return checked;
-  }
+  TT_TRY(tt_handle_hold_own(function, comm));
   int state = idle ? atomic_load(&comm->in_group) : TT_COMM_IDLE;
   bool mine = state == TT_COMM_IDLE && tt_handle_try_take(comm);
   tt_handle_let_go(comm);

@@ -21,9 +21,9 @@ void tt_handle_remove(struct ncclComm *comm);
 ncclResult_t tt_handle_hold(const char *function, const struct ncclComm *comm);
 /* The same without a word: whether it was found. */
 bool tt_handle_try_hold(const struct ncclComm *comm);
-/* For calls that end something: ncclInvalidUsage where a process before a fork made the communicator, which is held.
- * Its threads and locks are that process's, and the memory that it shares with other ranks. */
-ncclResult_t tt_handle_check_process(const char *function, const struct ncclComm *comm);
+/* For all calls that do more than ask: also ncclInvalidUsage where a process before a fork made it. Its threads and
+ * locks are that process's, as are its connections and the memory that it shares with other ranks. */
+ncclResult_t tt_handle_hold_own(const char *function, const struct ncclComm *comm);
 void tt_handle_let_go(const struct ncclComm *comm);
 /* Finds, checks the process, and takes: who succeeds is the one to end the communicator. `idle`: not if a thread has
  * calls of it in a group, which is ncclInvalidUsage, or ncclInvalidArgument if it is the library's. */

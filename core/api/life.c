@@ -282,7 +282,6 @@ static ncclResult_t start_finalize(struct ncclComm *comm)
 
 static ncclResult_t finalize(struct ncclComm *comm)
 {
-  TT_TRY(tt_handle_check_process("ncclCommFinalize", comm));
   TT_TRY(tt_api_check_ready("ncclCommFinalize", comm));
   if (atomic_load(&comm->revoked))
     return TT_FAIL(ncclInvalidArgument, "ncclCommFinalize: the communicator was revoked; destroy it");
@@ -294,7 +293,7 @@ static ncclResult_t finalize(struct ncclComm *comm)
 TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(tt_handle_hold("ncclCommFinalize", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommFinalize", comm));
   tt_group_start();
   ncclResult_t result = tt_group_note(finalize(comm));
   tt_handle_let_go(comm);
@@ -306,7 +305,6 @@ TT_EXPORT(ncclResult_t, ncclCommFinalize, (ncclComm_t comm))
 static ncclResult_t revoke_comm(struct ncclComm *comm, int flags)
 {
   if (flags != 0) return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: revokeFlags is %d; only 0 is allowed", flags);
-  TT_TRY(tt_handle_check_process("ncclCommRevoke", comm));
   if (atomic_load(&comm->stage) != TT_STAGE_READY)
     return TT_FAIL(ncclInvalidArgument, "ncclCommRevoke: the communicator is not made; abort it");
   if (atomic_load(&comm->finalized))
@@ -321,7 +319,7 @@ static ncclResult_t revoke_comm(struct ncclComm *comm, int flags)
 TT_EXPORT(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags))
 {
   if (comm == NULL) return ncclSuccess;
-  TT_TRY(tt_handle_hold("ncclCommRevoke", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommRevoke", comm));
   ncclResult_t result = revoke_comm(comm, revokeFlags);
   tt_handle_let_go(comm);
   return result;

@@ -202,7 +202,7 @@ TT_EXPORT(ncclResult_t, ncclRedOpCreatePreMulSum,
 {
   TT_TRY(tt_api_check_pointer("ncclRedOpCreatePreMulSum", "op", op));
   TT_TRY(tt_api_check_pointer("ncclRedOpCreatePreMulSum", "scalar", scalar));
-  TT_TRY(tt_handle_hold("ncclRedOpCreatePreMulSum", comm));
+  TT_TRY(tt_handle_hold_own("ncclRedOpCreatePreMulSum", comm));
   ncclResult_t result = create_premulsum(comm, op, scalar, datatype, residence);
   tt_handle_let_go(comm);
   return result;
@@ -211,7 +211,7 @@ TT_EXPORT(ncclResult_t, ncclRedOpCreatePreMulSum,
 TT_EXPORT(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 {
   struct tt_redops *ops;
-  TT_TRY(tt_handle_hold("ncclRedOpDestroy", comm));
+  TT_TRY(tt_handle_hold_own("ncclRedOpDestroy", comm));
   ncclResult_t result = tt_api_check_ready("ncclRedOpDestroy", comm);
   if (result == ncclSuccess) result = get_ops(comm, &ops);
   if (result == ncclSuccess) {

@@ -162,7 +162,7 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
 {
   TT_TRY(tt_api_check_pointer("ncclCommRegister", "handle", handle));
   TT_TRY(tt_register_check("ncclCommRegister", buff, size));
-  TT_TRY(tt_handle_hold("ncclCommRegister", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommRegister", comm));
   ncclResult_t result = add_buffer(comm, buff, size, handle);
   tt_handle_let_go(comm);
   return result;
@@ -170,7 +170,7 @@ TT_EXPORT(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, si
 
 TT_EXPORT(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle))
 {
-  TT_TRY(tt_handle_hold("ncclCommDeregister", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommDeregister", comm));
   ncclResult_t result =
       handle != NULL ? tt_register_drop("ncclCommDeregister", comm, TT_REGISTERED_BUFFER, handle) : ncclSuccess;
   tt_handle_let_go(comm);

@@ -399,7 +399,7 @@ static ncclResult_t end_call(struct ncclComm *parent, ncclResult_t made)
 TT_EXPORT(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
 {
   if (newcomm != NULL) *newcomm = NULL;
-  TT_TRY(tt_handle_hold("ncclCommSplit", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommSplit", comm));
   tt_group_start();
   return end_call(comm, split(comm, color, key, newcomm, config));
 }
@@ -410,7 +410,7 @@ TT_EXPORT(ncclResult_t, ncclCommShrink,
 {
   TT_TRY(tt_api_check_pointer("ncclCommShrink", "newcomm", newcomm));
   *newcomm = NULL;
-  TT_TRY(tt_handle_hold("ncclCommShrink", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommShrink", comm));
   tt_group_start();
   return end_call(comm, shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags));
 }

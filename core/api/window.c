@@ -112,7 +112,7 @@ TT_EXPORT(ncclResult_t, ncclCommWindowRegister,
   *win = NULL;
   TT_TRY(tt_register_check(function, buff, size));
   TT_TRY(check_flags(winFlags));
-  TT_TRY(tt_handle_hold(function, comm));
+  TT_TRY(tt_handle_hold_own(function, comm));
   ncclResult_t result = tt_api_check_ready(function, comm);
   if (result == ncclSuccess && is_mapped(comm, winFlags)) return register_mapped(comm, buff, size, win);
   if (result == ncclSuccess) result = keep(comm, buff, size, NULL, win);
@@ -122,7 +122,7 @@ TT_EXPORT(ncclResult_t, ncclCommWindowRegister,
 
 TT_EXPORT(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
 {
-  TT_TRY(tt_handle_hold("ncclCommWindowDeregister", comm));
+  TT_TRY(tt_handle_hold_own("ncclCommWindowDeregister", comm));
   ncclResult_t result =
       win != NULL ? tt_register_drop("ncclCommWindowDeregister", comm, TT_REGISTERED_WINDOW, win) : ncclSuccess;
   tt_handle_let_go(comm);

@@ -74,7 +74,8 @@ enum { TT_COMM_IDLE, TT_COMM_IN_GROUP, TT_COMM_IN_BACKGROUND, TT_COMM_ABANDONED 
 struct ncclComm {
   struct tt_handle *handle;     /* api/handle.c: its entry in the table of live handles; NULL: none yet */
   struct ncclComm *report_next; /* report/report.c, which has a lock for it */
-  int process;                  /* that made it, and has its threads: its id, which differs in a child of a fork */
+  int process;                  /* that made it, and has its threads: its id, for messages */
+  unsigned forks;               /* api/handle.c: that there had been before, which tells it from its children */
   bool reported;                /* it is on that list */
   uint64_t report_passes;       /* a report's own */
   _Atomic int stage;            /* of its life, for reports: enum tt_stage */
