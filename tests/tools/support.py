@@ -42,12 +42,21 @@ def run(*command, env=None, timeout=120):
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+def beginning(disposition, signals):
+    return (sys.executable, "-c", "import os, signal, sys\n"
+            f"for number in {[int(s) for s in signals]}: signal.signal(number, signal.{disposition})\n"
+            "os.execvp(sys.argv[1], sys.argv[1:])")
+
+
 def ignoring(*signals):
     """The words before a command that is to begin with these signals ignored. Not every shell can: trap ignores no
     SIGCHLD."""
-    return (sys.executable, "-c", "import os, signal, sys\n"
-            f"for number in {[int(s) for s in signals]}: signal.signal(number, signal.SIG_IGN)\n"
-            "os.execvp(sys.argv[1], sys.argv[1:])")
+    return beginning("SIG_IGN", signals)
+
+
+def defaults(*signals):
+    """The same with what they do by default, where these tests may run with them ignored, as in background."""
+    return beginning("SIG_DFL", signals)
 
 
 def rows(text):

@@ -1,11 +1,13 @@
 """tutti-run. Arguments as support.py has them."""
 import os
+import pty
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 
-from support import BIN, Case, ignoring, main, run
+from support import BIN, Case, defaults, ignoring, main, run
 
 
 class Run(Case):
@@ -123,13 +125,45 @@ class Run(Case):
             self.assertEqual((done.returncode, done.stdout), (0, run(*ignoring(*signals), *show).stdout))
         self.assertEqual(run(*ignoring(signal.SIGCHLD), self.RUN, "sh", "-c", "exit 7").returncode, 7)
 
-    def test_termination_is_passed_on(self):
-        script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"
-        process = subprocess.Popen([self.RUN, "sh", "-c", script], text=True, stdout=subprocess.PIPE)
+    def start(self, script, *words, **how):
+        """A shell that says that it is ready, once it has what the script begins with. It ends by itself some day."""
+        script += "; echo ready; n=600; while [ $((n -= 1)) -gt 0 ]; do sleep 0.1; done"
+        process = subprocess.Popen([*words, self.RUN, "sh", "-c", script], text=True, stdout=subprocess.PIPE, **how)
+        self.addCleanup(process.stdout.close)
         self.assertEqual(process.stdout.readline(), "ready\n")
+        return process
+
+    def test_signals_are_passed_on(self):
+        """Also those that a terminal sends, where somebody else did."""
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+                       signal.SIGALRM, signal.SIGCONT, signal.SIGRTMIN + 3):
+            process = self.start(f"trap 'exit 5' {int(number)}", *defaults(number))
+            process.send_signal(number)
+            self.assertEqual(process.wait(timeout=120), 5, number)
+
+    def test_a_signal_that_ends_the_command(self):
+        process = self.start(":")
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 128 + signal.SIGUSR1)
+
+    def test_a_terminal_s_signal_comes_once(self):
+        """The command is in its foreground too."""
+        terminal, side = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        own = "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execvp(sys.argv[1], sys.argv[1:])"
+        process = self.start("trap 'n=$((n + 1000)); echo interrupted' INT; trap 'echo ended; exit 5' TERM",
+                             *defaults(signal.SIGINT), sys.executable, "-c", own, stdin=side, start_new_session=True)
+        os.close(side)
+        os.write(terminal, b"\x03")
+        self.assertEqual(process.stdout.readline(), "interrupted\n")
         process.terminate()
-        self.assertEqual(process.wait(timeout=30), 5)
-        process.stdout.close()
+        self.assertEqual((process.stdout.read(), process.wait(timeout=120)), ("ended\n", 5))
+
+    def test_the_command_ends_with_it(self):
+        process = self.start("trap 'echo ended; exit' TERM")
+        process.kill()
+        self.assertEqual(process.stdout.read(), "ended\n")
+        process.wait(timeout=120)
 
 
 if __name__ == "__main__":

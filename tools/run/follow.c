@@ -15,8 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #include "maps.h"
 
 /* First looks come fast, since programs may be short; then a look costs little beside what runs a long time. */
@@ -30,16 +32,21 @@ struct family {
   long elapsed_ms;
 };
 
+/* What others may send to the command by way of this program, and the end of the command. */
 static sigset_t signals(void)
 {
+  static const int named[] = {SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGQUIT);
+  for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) sigaddset(&set, named[i]);
+  for (int number = SIGRTMIN; number <= SIGRTMAX; number++) sigaddset(&set, number);
   return set;
+}
+
+/* Ctrl-C reaches the command by itself, as it is in the same process group. */
+static bool is_from_terminal(const siginfo_t *info)
+{
+  return (info->si_signo == SIGINT || info->si_signo == SIGQUIT) && info->si_code == SI_KERNEL;
 }
 
 /* As this program found it. */
@@ -56,10 +63,14 @@ void run_follow_block(void)
   sigprocmask(SIG_BLOCK, &set, &before.blocked);
 }
 
-void run_follow_unblock(void)
+/* SIGTERM and not SIGKILL: a command that starts others, as mpirun does, can end them. The parent may have gone before
+ * it could be asked for. */
+bool run_follow_become(pid_t parent)
 {
   signal(SIGCHLD, before.child_ends);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigprocmask(SIG_SETMASK, &before.blocked, NULL);
+  return getppid() == parent;
 }
 
 static pid_t parent_of(pid_t pid)
@@ -128,9 +139,9 @@ int run_follow(pid_t child, const char *ours, const char *command)
   sigset_t set = signals();
   for (long pause = FIRST_LOOK_MS;;) {
     struct timespec limit = {pause / 1000, pause % 1000 * 1000000};
-    int status, number = sigtimedwait(&set, NULL, &limit);
-    /* Ctrl-C reaches the command by itself, as it is in the same process group. */
-    if (number == SIGTERM || number == SIGHUP) kill(child, number);
+    siginfo_t info;
+    int status, number = sigtimedwait(&set, &info, &limit);
+    if (number > 0 && number != SIGCHLD && !is_from_terminal(&info)) kill(child, number);
     if (waitpid(child, &status, WNOHANG) == child)
       return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (number > 0) continue; /* a look is due at its own time */

@@ -20,7 +20,7 @@ static void help(FILE *out)
         "all processes that COMMAND starts. While it runs, tutti-run looks at these processes, and reports where "
         "another\n"
         "libnccl.so has communicators, or the drop-in is missing. An NCCL that is linked into a program statically is\n"
-        "not replaced, nor found.\n\n"
+        "not replaced, nor found. Signals are passed on to COMMAND; if tutti-run is killed, COMMAND gets a SIGTERM.\n\n"
         "  --print   print the setting of LD_PRELOAD and do nothing else\n\n"
         "Exit status: COMMAND's; 128 + N if signal N ended it; 127 not found; 126 cannot be run; 2 wrong usage.\n",
         out);
@@ -87,9 +87,9 @@ int main(int argc, char **argv)
     return RUN_CANNOT;
   }
   run_follow_block();
-  pid_t child = fork();
+  pid_t self = getpid(), child = fork();
   if (child == 0) {
-    run_follow_unblock();
+    if (!run_follow_become(self)) _exit(RUN_CANNOT);
     preload(drop_in);
     execv(path, command);
     fprintf(stderr, "tutti-run: %s: %s\n", path, strerror(errno));
