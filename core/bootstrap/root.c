@@ -29,14 +29,16 @@ static struct {
   pthread_cond_t ended;
   pthread_t thread;
   bool running, ending, joined;
-  int wake; /* eventfd */
+  int wake;  /* eventfd */
+  int spare; /* an eventfd that is only held, to have a descriptor when there are no others; -1: it was needed */
   struct tt_listener listener;
   struct tt_root_id *ids;
   struct tt_root_client *clients; /* newest first */
   uint64_t dropped;
   tt_deadline accept_after;
   struct tt_shortage shortage;
-} root = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .wake = -1};
+  uint64_t warned_ns; /* of which shortage */
+} root = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .wake = -1, .spare = -1};
 
 static struct tt_root_id *find(uint64_t nonce)
 {
@@ -98,8 +100,31 @@ static void add_client(int fd)
   root.clients = client;
 }
 
+/* After clients have gone, and before other threads of the process take what they left. */
+static void renew_spare(void)
+{
+  if (root.spare < 0) root.spare = eventfd(0, EFD_CLOEXEC);
+}
+
+/* Nobody may have come yet to whom the failure could be told: one of those that wait gets the spare, checks in, and
+ * hears it. */
+static void accept_with_spare(int listen_fd)
+{
+  char hint[100];
+  bool exhausted;
+  if (root.warned_ns != root.shortage.since_ns)
+    TT_WARN("Bootstrap root: this process has no descriptors left for connections%s; ranks wait for one",
+            tt_host_file_hint(EMFILE, hint, sizeof(hint)));
+  root.warned_ns = root.shortage.since_ns;
+  if (root.spare < 0) return;
+  tt_socket_close(&root.spare);
+  int fd = tt_listener_accept(listen_fd, &exhausted);
+  if (fd >= 0) add_client(fd);
+}
+
 static void accept_all(int listen_fd)
 {
+  const bool known = root.shortage.since_ns != 0;
   bool exhausted = false, any = false;
   int fd;
   while ((fd = tt_listener_accept(listen_fd, &exhausted)) >= 0) {
@@ -107,8 +132,10 @@ static void accept_all(int listen_fd)
     add_client(fd);
   }
   if (!tt_shortage_note(&root.shortage, exhausted && !any)) return;
-  if (!drop_oldest_unproven("out of file descriptors"))
+  bool dropped = drop_oldest_unproven("out of file descriptors");
+  if (!dropped && !known)
     TT_INFO(TT_BOOTSTRAP, "Bootstrap root: out of file descriptors (ulimit -n); a rank has to wait");
+  if (!dropped && tt_shortage_lasts(&root.shortage)) accept_with_spare(listen_fd);
   root.accept_after = tt_deadline_in_ms(EXHAUSTED_MS);
 }
 
@@ -142,6 +169,7 @@ static void serve_all(void)
     }
     *at = client->next;
     free_client(client);
+    root.accept_after = TT_DEADLINE_NEVER; /* there is a descriptor for the next */
   }
   /* Answers that an id's failure queued above may be out already. */
   for (struct tt_root_id *id = root.ids; id; id = id->next) {
@@ -214,6 +242,7 @@ static void end_service(void)
   }
   tt_listener_close(&root.listener);
   tt_socket_close(&root.wake);
+  tt_socket_close(&root.spare);
   root.running = root.ending = false;
   if (!root.joined) pthread_detach(root.thread);
   pthread_cond_broadcast(&root.ended);
@@ -240,6 +269,7 @@ static void *run(void *arg)
       if (set[1 + i].revents) accept_all(set[1 + i].fd);
     free(set);
     serve_all();
+    renew_spare();
   }
   end_service();
   pthread_mutex_unlock(&root.mutex);
@@ -262,6 +292,7 @@ static void after_fork(void)
   for (struct tt_root_id *id = root.ids; id; id = id->next) tt_listener_close(&id->listener);
   tt_listener_close(&root.listener);
   tt_socket_close(&root.wake);
+  tt_socket_close(&root.spare);
   root.clients = NULL;
   root.ids = NULL;
   root.running = root.ending = root.joined = false;
@@ -285,16 +316,20 @@ static ncclResult_t serve_id(struct tt_root_id *id)
   root.accept_after = TT_DEADLINE_NEVER;
   root.joined = false;
   root.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  root.spare = eventfd(0, EFD_CLOEXEC);
   ncclResult_t result = ncclSuccess;
-  if (root.wake < 0)
+  if (root.wake < 0 || root.spare < 0)
     result = TT_FAIL(ncclSystemError, "eventfd() for the bootstrap root failed: %s%s", strerror(errno),
                      tt_host_file_hint(errno, hint, sizeof(hint)));
   else
     result = tt_thread_start(&root.thread, "tutti-root", run, NULL);
-  if (result == ncclSuccess)
+  if (result == ncclSuccess) {
     root.running = true;
-  else
-    root.ids = id->next;
+    return ncclSuccess;
+  }
+  root.ids = id->next;
+  tt_socket_close(&root.wake);
+  tt_socket_close(&root.spare);
   return result;
 }
 
@@ -320,10 +355,7 @@ ncclResult_t tt_root_add(struct tt_id *id)
 out:
   if (result != ncclSuccess) {
     if (entry) tt_root_id_free(entry);
-    if (!root.running) {
-      tt_listener_close(&root.listener);
-      tt_socket_close(&root.wake);
-    }
+    if (!root.running) tt_listener_close(&root.listener);
   }
   pthread_mutex_unlock(&root.mutex);
   return result;
@@ -349,10 +381,7 @@ ncclResult_t tt_root_add_fixed(const struct tt_id *id, int nranks)
     TT_TRY_GOTO(tt_listener_open_fixed(&id->root.addresses[0], nranks, &entry->listener), result, out);
   TT_TRY_GOTO(serve_id(entry), result, out);
 out:
-  if (result != ncclSuccess) {
-    if (entry) tt_root_id_free(entry);
-    if (!root.running) tt_socket_close(&root.wake);
-  }
+  if (result != ncclSuccess && entry) tt_root_id_free(entry);
   pthread_mutex_unlock(&root.mutex);
   return result;
 }

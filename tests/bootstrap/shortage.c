@@ -2,11 +2,14 @@
 #include "ranks.h"
 
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "bootstrap/link.h"
 #include "bootstrap/listen.h"
+#include "bootstrap/root.h"
 #include "tests/common/scarce.h"
 
 /* Five seconds, from the first attempt in vain to the first that succeeds. */
@@ -64,6 +67,54 @@ START_TEST(last_descriptor_of_a_root)
   struct rank ranks[2] = {0};
   ranks_run(&id, 2, NULL, NULL, ranks);
   for (int r = 0; r < 2; r++) ck_assert_msg(ranks[r].result == ncclSuccess, "%s", ranks[r].error);
+}
+END_TEST
+
+/* Drives the link for at most 60 s: its first message, or NULL. */
+static struct tt_message *drive(struct tt_link *link, const struct tt_checkin *checkin)
+{
+  unsigned char bytes[TT_CHECKIN_BYTES];
+  struct tt_message *message = NULL;
+  bool sent = false;
+  tt_wire_put_checkin(bytes, checkin);
+  for (tt_deadline end = tt_deadline_in_ms(60000); !message && !tt_deadline_passed(end);) {
+    struct pollfd set = {.fd = link->fd, .events = tt_link_events(link)};
+    poll(&set, 1, tt_deadline_poll_ms(TT_MIN(end, link->timer), 20));
+    tt_link_progress(link);
+    if (link->state == TT_LINK_CLOSED) break;
+    if (link->state != TT_LINK_READY) continue;
+    if (!sent) ck_assert_int_eq(tt_link_send(link, TT_TAG_CHECKIN, bytes, sizeof(bytes)), ncclSuccess);
+    sent = true;
+    message = tt_link_receive(link);
+  }
+  return message;
+}
+
+/* The last descriptor is the client's, so that the root cannot even accept it, nor hear to which id it comes. */
+START_TEST(root_says_so_to_the_first)
+{
+  environment((const char *const[]){"NCCL_BOOTSTRAP_TIMEOUT=300", NULL});
+  ncclUniqueId id;
+  struct tt_id parsed;
+  struct tt_link *link;
+  struct tt_answer answer;
+  ck_assert_int_eq(tt_bootstrap_unique_id(&id), ncclSuccess);
+  ck_assert_int_eq(tt_wire_get_id(&id, &parsed), ncclSuccess);
+  struct tt_link_patience patience = {.deadline = tt_deadline_in_ms(60000), .forever = true};
+  struct tt_checkin checkin = {.nranks = 2, .places = 2, .endpoint = parsed.root};
+  scarce_begin(1);
+  ck_assert_int_eq(tt_link_dial(&parsed.root, NULL, &parsed.key, TT_PURPOSE_CHECKIN, parsed.nonce, 0, &patience, &link),
+                   ncclSuccess);
+  struct tt_message *message = drive(link, &checkin);
+  scarce_end();
+  ck_assert_msg(message != NULL, "no answer: %s", link->why);
+  ck_assert(tt_wire_get_answer(message->data, message->bytes, &answer));
+  ck_assert_int_eq(answer.result, ncclSystemError);
+  const char *const parts[] = {"the process of the root has no descriptors left", "ulimit -n", "missing rank 1"};
+  for (size_t i = 0; i < TT_COUNT(parts); i++)
+    ck_assert_msg(strstr(answer.text, parts[i]), "\"%s\" is not in: %s", parts[i], answer.text);
+  free(message);
+  tt_link_free(link);
 }
 END_TEST
 
@@ -133,6 +184,7 @@ Suite *suite_shortage(void)
   tcase_set_timeout(tests, 0);
   tcase_add_test(tests, what_lasts);
   tcase_add_test(tests, last_descriptor_of_a_root);
+  tcase_add_test(tests, root_says_so_to_the_first);
   tcase_add_test(tests, last_descriptor_of_a_rank);
   tcase_add_test(tests, rank_says_so);
   suite_add_tcase(suite, tests);
