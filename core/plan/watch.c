@@ -116,6 +116,11 @@ static ncclResult_t check_peer(const struct tt_watch_wait *wait, struct tt_watch
   if (meets_all(wait) || !wait->left) return ncclSuccess;
   clock->left = true;
   if (!left_before) return ncclSuccess;
+  if (wait->either != NULL && wait->either[0] != 0)
+    return TT_FAIL(ncclRemoteError,
+                   "rank %d waits in receives from ranks %s, which have left the communicator: one of them, or more, "
+                   "destroyed or aborted it before this operation; the network receives their messages in one",
+                   wait->comm->rank, wait->either);
   return TT_FAIL(ncclRemoteError,
                  "rank %d waits in a %s rank %d, which has left the communicator: it destroyed or "
                  "aborted it before this operation",
@@ -231,6 +236,25 @@ static ncclResult_t look_for_left(const struct tt_plan *plan, const struct tt_wo
   return ncclSuccess;
 }
 
+/* The ranks of the peer's process whose receives wait, too, and that have left, with the peer: its message may have
+ * come, and one of theirs not. "" if it is the only one. */
+static void list_left(const struct tt_plan *plan, int peer, char *text, size_t size)
+{
+  const struct ncclComm *comm = plan->comm;
+  size_t at = 0;
+  int count = 0;
+  for (int r = 0; r < comm->nranks; r++) {
+    bool waits = false;
+    if (comm->env->peers[r].process != comm->env->peers[peer].process) continue;
+    for (int w = 0; w < plan->nworks && !waits; w++)
+      waits = peer_of(plan->works[w]) == r && is_shared(plan->works[w]) && !plan->works[w]->complete;
+    if (!waits || !tt_bootstrap_left(comm->bootstrap, r)) continue;
+    if (at + 16 < size) at += (size_t)snprintf(text + at, size - at, "%s%d", count > 0 ? ", " : "", r);
+    count++;
+  }
+  if (count < 2) text[0] = 0;
+}
+
 static bool is_sent(const struct ncclComm *comm, const struct tt_conn *conn)
 {
   const struct tt_connector *connector = (const struct tt_connector *)conn;
@@ -254,14 +278,17 @@ static bool is_over(const struct tt_plan *plan, const struct tt_work *work)
 static ncclResult_t check_plan(const struct tt_plan *plan, struct tt_watch_clock *clock, struct tt_watch_due due,
                                bool **late)
 {
+  char either[300] = "";
   for (int w = 0; has_work(plan) && w < plan->nworks; w++) {
     const struct tt_work *work = plan->works[w];
     if (is_over(plan, work)) continue;
     struct tt_watch_wait wait = {.comm = plan->comm,
                                  .signature = work->signature,
                                  .peer = peer_of(work),
-                                 .sending = work->channels[0].program->collective == TT_FUNC_SEND};
+                                 .sending = work->channels[0].program->collective == TT_FUNC_SEND,
+                                 .either = either};
     TT_TRY(look_for_left(plan, work, due.idle_seconds, late, &wait.left));
+    if (wait.left && due.left_before && is_shared(work)) list_left(plan, wait.peer, either, sizeof either);
     TT_TRY(tt_watch_waits(&wait, clock, &due));
     due.report_seconds = 0; /* one line a communicator */
   }

@@ -34,8 +34,9 @@ struct tt_watch_wait {
   struct tt_signature signature;
   int peer; /* that it waits for; -1: not known */
   bool sending;
-  bool unsent; /* what works have sent lies with the proxy: of which is not known, and there is no signature */
-  bool left;   /* the peer has, and what it has sent would be seen when it has come */
+  bool unsent;        /* what works have sent lies with the proxy: of which is not known, and there is no signature */
+  bool left;          /* the peer has, and what it has sent would be seen when it has come */
+  const char *either; /* text: the ranks that have left, one of which it waits for; NULL or "": it is the peer */
 };
 /* Tells the others what this rank is at, and fails where a peer that a send or receive waits for has left, or where the
  * user does not want to wait for so long (TUTTI_LATE_TIMEOUT). Warns when that is due, with the ranks that are missing.
