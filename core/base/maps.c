@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 
 #define PATH "/proc/self/maps"
 /* A line begins with "first-end rwxp": of the rest nothing is wanted. */
@@ -67,7 +68,10 @@ static ncclResult_t read_lines(int fd, struct walk *walk)
 static ncclResult_t look(struct walk *walk)
 {
   int fd = open(PATH, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return TT_FAIL(ncclSystemError, "opening " PATH ", which says what memory there is: %s", strerror(errno));
+  char hint[100];
+  if (fd < 0)
+    return TT_FAIL(ncclSystemError, "opening " PATH ", which says what memory there is: %s%s", strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof(hint)));
   ncclResult_t result = read_lines(fd, walk);
   close(fd);
   return result;

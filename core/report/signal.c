@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/param.h"
 #include "base/text.h"
 #include "report/report.h"
@@ -72,7 +73,9 @@ int tt_report_signal_open(void)
   int number = name != NULL ? wanted_signal(name) : 0;
   if (number == 0 || !install(number, name)) return -1;
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) TT_WARN("no eventfd for reports on a signal: %s", strerror(errno));
+  char hint[100];
+  if (fd < 0)
+    TT_WARN("no eventfd for reports on a signal: %s%s", strerror(errno), tt_host_file_hint(errno, hint, sizeof(hint)));
   atomic_store(&target, fd);
   return fd;
 }

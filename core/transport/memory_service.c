@@ -8,10 +8,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/check.h"
+#include "base/host.h"
 #include "base/thread.h"
 #include "transport/memory_wire.h"
 
@@ -166,11 +168,13 @@ ncclResult_t tt_memory_service_create(int rank, int memory_fd, uint64_t bytes, s
   service->memory_bytes = bytes;
   service->listen_fd = service->wake_fd = -1;
   ncclResult_t result;
+  char hint[100];
   TT_TRY_GOTO(tt_random(&service->key, sizeof(service->key)), result, out);
   TT_TRY_GOTO(tt_uds_listen(&service->listen_fd, service->name), result, out);
   service->wake_fd = eventfd(0, EFD_CLOEXEC);
   if (service->wake_fd < 0)
-    result = TT_FAIL(ncclSystemError, "rank %d's memory service has no eventfd: %m", rank);
+    result = TT_FAIL(ncclSystemError, "rank %d's memory service has no eventfd: %s%s", rank, strerror(errno),
+                     tt_host_file_hint(errno, hint, sizeof(hint)));
   else
     *out = service;
 out:

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "base/host.h"
 
 /* Events of ports concern each of our ports with that number of that NIC. */
 static void port_changed(struct tt_ib_nic *nic, int number, bool up)
@@ -88,9 +89,11 @@ static void *run(void *arg)
 
 ncclResult_t tt_ib_events_start(struct tt_ib_nic *nic)
 {
+  char hint[100];
   nic->stop_fd = eventfd(0, EFD_CLOEXEC);
   if (nic->stop_fd < 0)
-    return TT_FAIL(ncclSystemError, "net ib: no eventfd for the events of %s: %s", nic->name, strerror(errno));
+    return TT_FAIL(ncclSystemError, "net ib: no eventfd for the events of %s: %s%s", nic->name, strerror(errno),
+                   tt_host_file_hint(errno, hint, sizeof hint));
   /* An event goes with its object, also between the poll that saw it and the read. */
   fcntl(nic->context->async_fd, F_SETFL, fcntl(nic->context->async_fd, F_GETFL) | O_NONBLOCK);
   ncclResult_t result = tt_thread_start(&nic->thread, "tutti-ib-events", run, nic);

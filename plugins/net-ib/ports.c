@@ -8,6 +8,7 @@
 #include <string.h>
 #include "gid.h"
 #include "hca.h"
+#include "base/host.h"
 
 const char *tt_ib_link_name(uint8_t link_layer)
 {
@@ -153,10 +154,12 @@ ncclResult_t tt_ib_ports_find(struct tt_ib_nic *nic, struct ibv_device *device, 
   const struct tt_ib_verbs *verbs = tt_ib_verbs(NULL);
   struct ibv_device_attr attr;
   int error;
+  char hint[100];
   snprintf(nic->name, sizeof nic->name, "%s", device->name);
   nic->context = verbs->open_device(device);
   if (!nic->context) {
-    TT_WARN("net ib: cannot open %s: %s; it is not used", nic->name, strerror(errno));
+    TT_WARN("net ib: cannot open %s: %s%s; it is not used", nic->name, strerror(errno),
+            tt_host_file_hint(errno, hint, sizeof hint));
     return ncclSuccess;
   }
   memset(&attr, 0, sizeof attr);

@@ -133,7 +133,9 @@ class Init(Failures):
     def test_too_few_descriptors(self):
         """The limit is named, with what raises it, wherever files run short: at the root, for memory, for sockets."""
         # Nobody waits until the bootstrap's time has passed.
-        for limit, setting in ((12, {}), (16, {}), (18, {}), (20, {}), (20, {"NCCL_SHM_DISABLE": "1"}), (24, {})):
+        network = {"NCCL_SHM_DISABLE": "1"}
+        cases = [(limit, {}) for limit in (12, 16, 18, *range(20, 26))] + [(limit, network) for limit in range(20, 25)]
+        for limit, setting in cases:
             command = ["prlimit", f"--nofile={limit}:{limit}", lib.RANKS]
             file = os.path.join(self.work, f"id-{limit}-{len(setting)}")
             processes = [self.start(*command, r, 8, file, "init", "all_reduce:1000", NCCL_BOOTSTRAP_TIMEOUT=10 * BOUND,
